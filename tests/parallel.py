@@ -13,7 +13,7 @@ from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.losses import on_video
 from jaxpose.config.losses import weights as loss_weights
-from jaxpose.config.model import CONTEXT_RADIUS, RESNETS
+from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS
 from jaxpose.data.loader import Samples, rows_of_draws
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import DTYPES, make_network
@@ -71,7 +71,7 @@ def make_config(
         # From the first step on, at once at its full weight.
         options = {"frames_per_step": unlabelled, "start_steps": 0, "ramp_steps": 0}
         on_video.consistency = c.ConsistencyConfig(weight=1.0, **options)
-    width = 4 if backbone in RESNETS else c.ModelConfig().width
+    width = 4 if BACKBONES[backbone].has_width else c.ModelConfig().width
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset, move_p=move_p))).augment,

@@ -8,7 +8,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.config import command_line
-from jaxpose.config.model import VITS
+from jaxpose.config.model import BACKBONES
 from jaxpose.config.train import total_steps
 from jaxpose.data import dataset
 from jaxpose.data.labels import read_labels
@@ -299,7 +299,7 @@ def test_what_is_given_of_the_network_decides_the_rest(model: dict, expected: di
     config = c.Config(data=c.DataConfig(project="p"), model=c.ModelConfig(**model))
     found = options_of(FACTS, config, tuple(f"model.{name}" for name in model))
     assert {name: found[name] for name in expected} == expected
-    is_vit = config.model.backbone in VITS or "optim.lr" in expected
+    is_vit = not BACKBONES[config.model.backbone].has_width or "optim.lr" in expected
     assert ("optim.lr" in found) == is_vit and not (is_vit and "model.norm" in found)
 
 

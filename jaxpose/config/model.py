@@ -6,9 +6,43 @@ from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
-RESNETS = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-VITS = ("vit_small", "vit_base", "dinov2_small", "dinov2_base", "dinov3_small", "dinov3_base")
-BACKBONES = (*RESNETS, *VITS)
+
+
+@dataclasses.dataclass(frozen=True)
+class BackboneFacts:
+    """Facts about a backbone that options, rules and messages depend on.
+
+    Attributes:
+      family: the module in `jaxpose.model` that makes the backbone and reads its published weights.
+      stride: input pixels per cell of its coarsest features.
+      has_width: whether `model.width`, `model.norm` and `model.norm_groups` apply; otherwise each token is normalised.
+      learning_rate: the `optim.lr` that suits it.
+    """
+
+    family: str
+    stride: int
+    has_width: bool
+    learning_rate: float
+
+
+_RESNET = BackboneFacts("resnet", stride=32, has_width=True, learning_rate=1e-3)
+# The learning rate is Lightning Pose's advice.
+_VIT = BackboneFacts("vit", stride=16, has_width=False, learning_rate=5e-5)
+# A row is all that the package outside of the family's module knows about a backbone.
+BACKBONES = {
+    "resnet10": _RESNET,
+    "resnet18": _RESNET,
+    "resnet34": _RESNET,
+    "resnet50": _RESNET,
+    "resnet101": _RESNET,
+    "resnet152": _RESNET,
+    "vit_small": _VIT,
+    "vit_base": _VIT,
+    "dinov2_small": _VIT,
+    "dinov2_base": _VIT,
+    "dinov3_small": _VIT,
+    "dinov3_base": _VIT,
+}
 
 
 @dataclasses.dataclass
@@ -23,7 +57,7 @@ class ModelConfig(Section):
         "resnet50",
         "network before the head: a ResNet, or a vision transformer (ViT) in the form of DINO and MAE (vit_*), DINOv2 "
         "or DINOv3; docs/backbones.md compares them",
-        choices=BACKBONES,
+        choices=tuple(BACKBONES),
     )
     weights: str = option(
         "none",
@@ -72,6 +106,6 @@ class ModelConfig(Section):
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
 
 
-def feature_stride(backbone: str) -> int:
-    """Returns the input pixels per cell of a backbone's features; both sides of the input are multiples of it."""
-    return 16 if backbone in VITS else 32
+def norm_of(model: ModelConfig) -> str:
+    """Returns `model.norm`, or "token" for a backbone to which it does not apply."""
+    return model.norm if BACKBONES[model.backbone].has_width else "token"

@@ -2,8 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.model import VITS
+from jaxpose.config.model import BACKBONES
 from jaxpose.config.option import Section, option
+
+# A teacher is a vision transformer.
+TEACHERS = tuple(name for name, facts in BACKBONES.items() if facts.family == "vit")
 
 
 @dataclasses.dataclass
@@ -19,7 +22,7 @@ class PretrainConfig(Section):
         "distill: weights of the teacher, a vision transformer: a name in docs/weights.md, a file or a folder with one",
         is_path=True,
     )
-    teacher_backbone: str = option("vit_small", "distill: network of the teacher", choices=VITS)
+    teacher_backbone: str = option("vit_small", "distill: network of the teacher", choices=TEACHERS)
     square_px: int = option(16, "masked: side of a hidden square, in input pixels: 8, 16 or 32", minimum=8, maximum=32)
     hidden_share: float = option(0.6, "masked: share of the squares that are hidden", minimum=0.05, maximum=0.95)
     rotate_deg: float = option(

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from jaxpose.config import losses
-from jaxpose.config.model import VITS
-from jaxpose.config.pretrain import PretrainConfig
+from jaxpose.config.model import norm_of
+from jaxpose.config.pretrain import TEACHERS, PretrainConfig
 from jaxpose.config.root import Config
 from jaxpose.config.weights import PUBLISHED
 
@@ -33,7 +33,7 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         if not pretrain.teacher:
             yield f"{method}, and pretrain.teacher is empty; give a name in docs/weights.md, a file or a folder"
         published = PUBLISHED.get(pretrain.teacher)
-        if published and published.backbone not in VITS:
+        if published and published.backbone not in TEACHERS:
             yield f"pretrain.teacher is {pretrain.teacher}, a {published.backbone}; give a vision transformer"
         elif published and published.backbone != pretrain.teacher_backbone:
             given = f"pretrain.teacher_backbone is {pretrain.teacher_backbone}"
@@ -47,7 +47,7 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
     if config.train.shards < 0:
         yield f"{method}, and train.shards is {config.train.shards}; a pretraining needs shards: leave it out"
-    if config.model.norm == "sync" and config.model.backbone not in VITS:
+    if norm_of(config.model) == "sync":
         yield f"{method}, and model.norm is sync; a pretraining needs the norm of a shard or a frame: leave it out"
     if config.train.members > 1:
         yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"

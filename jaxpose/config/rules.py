@@ -13,7 +13,7 @@ from fsspec.utils import get_protocol
 
 from jaxpose.config.data import given_shares
 from jaxpose.config.loss_rules import LOSS_RULES
-from jaxpose.config.model import VITS, ModelConfig, feature_stride
+from jaxpose.config.model import BACKBONES, ModelConfig, norm_of
 from jaxpose.config.pretrain_rules import pretrain_rules
 from jaxpose.config.root import Config
 from jaxpose.config.terms import terms
@@ -25,7 +25,7 @@ _MOST_SAMPLES = 2**31 - 1
 
 
 def _input(config: Config) -> Iterator[str]:
-    data, stride = config.data, feature_stride(config.model.backbone)
+    data, stride = config.data, BACKBONES[config.model.backbone].stride
     for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
         if side % stride:
             yield f"data.{name} is {side}; it must be a multiple of {stride} (the backbone's stride), or 0"
@@ -92,7 +92,7 @@ def _model(config: Config) -> Iterator[str]:
     model = config.model
     if model.heatmap_stride not in (2, 4, 8):
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
-    if model.backbone in VITS:
+    if not BACKBONES[model.backbone].has_width:
         default = ModelConfig()
         for name in ("width", "norm"):
             # Runs of before model.norm had another default store the former one.
@@ -109,7 +109,7 @@ def _weights(config: Config) -> Iterator[str]:
     is_loaded = model.weights != NO_WEIGHTS
     if not model.weights:
         yield "model.weights is empty; give none for random weights"
-    if model.norm == "frozen" and not init_from and not is_loaded and model.backbone not in VITS:
+    if norm_of(model) == "frozen" and not init_from and not is_loaded:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN or model.weights"
     if init_from and is_loaded:
         both = "both say where the backbone's weights come from: give one"
@@ -139,10 +139,10 @@ def _train(config: Config) -> Iterator[str]:
         yield f"train.microbatch_size is {train.microbatch_size}; it must be {most}"
     if train.shards > (microbatch := train.microbatch_size or train.batch_size):
         yield f"train.shards is {train.shards}, and a pass has {microbatch} frames; give at most one shard a frame"
-    if train.shards > 0 and config.model.norm == "sync" and config.model.backbone not in VITS:
+    if train.shards > 0 and norm_of(config.model) == "sync":
         other = "give model.norm=shard (statistics over each shard), group or frozen, or train.shards=0"
         yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
-    if train.shards < 0 and config.model.norm == "shard" and config.model.backbone not in VITS:
+    if train.shards < 0 and norm_of(config.model) == "shard":
         yield f"model.norm is shard, and train.shards is {train.shards}; leave it out, or give model.norm=sync"
     if train.monitor == NO_METRIC:
         if train.early_stop_patience:

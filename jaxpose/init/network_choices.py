@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from jaxpose.config import Config
-from jaxpose.config.model import VITS
+from jaxpose.config import Config, OptimConfig
+from jaxpose.config.model import BACKBONES
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
@@ -12,7 +12,6 @@ from jaxpose.init.names import mirrored_views
 _FRAMES_FOR_RESNET50 = 200
 # Of benchmarks/few_labels.py, with views that agree and without.
 _FRAMES_FOR_VIEWS = 10
-_VIT_LR = 5e-5
 
 
 def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
@@ -38,13 +37,13 @@ def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
             else ""
         )
         yield Choice("Initial weights", reason, {"model.weights": NO_WEIGHTS})
-    elif backbone not in VITS:
+    elif BACKBONES[backbone].has_width:
         yield _norm(weights)
     if views := () if config.data.views else mirrored_views(facts.keypoint_names):
         yield _views(facts, config, views)
-    if backbone in VITS:
+    if (rate := BACKBONES[backbone].learning_rate) != OptimConfig.lr:
         reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets."
-        yield Choice("Learning rate", reason, {"optim.lr": _VIT_LR})
+        yield Choice("Learning rate", reason, {"optim.lr": rate})
 
 
 def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> Choice:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from jaxpose.config import Config
 from jaxpose.config.check import FRAMES_PER_SHARD
-from jaxpose.config.model import VITS
+from jaxpose.config.model import BACKBONES
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.terms import terms
 from jaxpose.config.train import NO_METRIC, TrainConfig, steps_per_epoch, total_epochs
@@ -75,8 +75,8 @@ def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
 def rate(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the learning rate for few labels, for the kind that was measured: ResNets from random weights, cosine."""
     is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
-    optim, is_vit = config.optim, config.model.backbone in VITS
-    is_measured = is_random and not is_vit and optim.name != "sgd" and optim.schedule == "cosine"
+    optim, has_default = config.optim, BACKBONES[config.model.backbone].learning_rate == OptimConfig.lr
+    is_measured = is_random and has_default and optim.name != "sgd" and optim.schedule == "cosine"
     if facts.training_frames <= FEW_FRAMES and is_measured:
         reason = (
             "Narrow networks (model.width=16) from random weights with 20 labels had smaller errors with "

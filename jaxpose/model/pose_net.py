@@ -1,6 +1,8 @@
 """The whole network: from sequences of frames (0..255) to the logits of maps, or to points."""
 
+import importlib
 from collections.abc import Mapping
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
-from jaxpose.config.model import CONTEXT_RADIUS, RESNETS, feature_stride
+from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS
 from jaxpose.config.weights import PixelScale, pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
@@ -17,10 +19,6 @@ from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import Norm
 from jaxpose.model.pyramid import PyramidContext, PyramidHead
 from jaxpose.model.regression import RegressionHead
-from jaxpose.model.resnet import ResNet
-from jaxpose.model.vit import FORMS, Vit
-from jaxpose.model.vit_weights import vit_parameters
-from jaxpose.model.weights import fill_resnet
 
 # (type of the arithmetic, type of the parameters) by the name in train.precision.
 DTYPES = {
@@ -30,6 +28,11 @@ DTYPES = {
     "f64": (jnp.float64, jnp.float64),
 }
 MATMUL_PRECISION = {"f32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16", "f64": "highest"}
+
+
+def family_of(backbone: str) -> ModuleType:
+    """Returns the module of a backbone's family: the names of `jaxpose.model.resnet` from `make_backbone` on."""
+    return importlib.import_module(f"jaxpose.model.{BACKBONES[backbone].family}")
 
 
 class PoseNet(nnx.Module):
@@ -48,15 +51,12 @@ class PoseNet(nnx.Module):
         self.dtype = dtype
         self.pixels = pixel_scale(model.weights)
         self.radius = CONTEXT_RADIUS[model.kind]
-        if model.backbone in RESNETS:
-            self.backbone = ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
-            levels = self.backbone.level_channels
-        else:
-            self.backbone = Vit(FORMS[model.backbone], **dtypes)
-            levels = (self.backbone.out_channels,)
+        self.backbone_name = model.backbone
+        self.backbone = family_of(self.backbone_name).make_backbone(model, dtypes)
+        levels = self.backbone.level_channels
         channels = levels[0]
         of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
-        from_stride = feature_stride(model.backbone)
+        from_stride = BACKBONES[model.backbone].stride
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
         elif model.head == "pyramid":
@@ -89,11 +89,8 @@ class PoseNet(nnx.Module):
         height, width = sequences[0].shape[2:4]
         frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
         pixels = normalise(frames, self.pixels, self.dtype)
-        if isinstance(self.backbone, Vit):
-            levels = [self.backbone(pixels)]
-        else:
-            reached = jnp.concatenate([group.reshape(-1) for group in counted])
-            levels = self.backbone(pixels, reached, count, train)
+        reached = jnp.concatenate([group.reshape(-1) for group in counted])
+        levels = family_of(self.backbone_name).features(self.backbone, pixels, reached, count, train)
         outputs, start = [], 0
         for group in sequences:
             q, s = group.shape[:2]
@@ -158,11 +155,7 @@ def fill_backbone(
     Raises:
       UserError: the tensors are not those of the backbone.
     """
-    if model.backbone in RESNETS:
-        options = f"model.backbone={model.backbone} model.width={model.width} model.norm={model.norm}"
-        return fill_resnet(tensors, params, statistics, source, options)
-    filled = vit_parameters(tensors, model.backbone, source)
-    return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), filled, params), {}
+    return family_of(model.backbone).fill_backbone(model, tensors, params, statistics, source)
 
 
 def apply_network(

@@ -1,11 +1,16 @@
 """Residual networks (He et al. 2016) with torchvision's parameter names, so that its weights convert by name."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from jaxpose.config import ModelConfig
 from jaxpose.model.layers import Conv, Norm, max_pool, windowed_max_pool
+from jaxpose.model.weights import fill_resnet, find_resnet_prefix
 
 _BLOCKS = {
     "resnet10": (1, 1, 1, 1),
@@ -128,3 +133,39 @@ class ResNet(nnx.Module):
                 x = block(x, counted, count, train)
             levels.append(x)
         return levels[::-1]
+
+
+def make_backbone(model: ModelConfig, dtypes: dict[str, Any]) -> ResNet:
+    """Returns a backbone of this family, with an attribute `level_channels`.
+
+    Args:
+      model: its options.
+      dtypes: `dtype` of the arithmetic, `param_dtype` of the parameters, and `rng`, source of the initial weights.
+    """
+    return ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
+
+
+def features(
+    backbone: ResNet, frames: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
+) -> list[Float[Array, "b _ _ _"]]:
+    """Returns the features of normalised frames at each level, the coarsest first; for the rest see `Norm`."""
+    return backbone(frames, counted, count, train)
+
+
+def fill_backbone(
+    model: ModelConfig, tensors: Mapping[str, np.ndarray], params: dict, statistics: dict, source: str
+) -> tuple[dict, dict]:
+    """Returns (parameters, batch statistics) of published tensors; see `jaxpose.model.pose_net.fill_backbone`."""
+    options = f"model.backbone={model.backbone} model.width={model.width} model.norm={model.norm}"
+    return fill_resnet(tensors, params, statistics, source, options)
+
+
+# The kinds that config.json of transformers names, and what begins the names of a backbone's tensors.
+MODEL_TYPES = ("resnet",)
+find_prefix = find_resnet_prefix
+
+
+def published_settings(name: str) -> dict[str, Any]:
+    """Returns what transformers' config.json says of the backbone where the tensors would not show another value."""
+    del name  # The same for all.
+    return {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}

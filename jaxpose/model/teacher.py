@@ -9,7 +9,8 @@ from jaxpose.config import Config, PretrainConfig
 from jaxpose.config.weights import pixel_scale
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import DTYPES, normalise
-from jaxpose.model.vit import FORMS, Vit
+from jaxpose.model.vit import Vit
+from jaxpose.model.vit_weights import FORMS
 
 
 class Teacher(nnx.Module):

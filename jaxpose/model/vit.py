@@ -1,56 +1,18 @@
 """Vision transformers (Dosovitskiy et al. 2021) in the forms of DINO and MAE, DINOv2, and DINOv3."""
 
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from jaxpose.config import ModelConfig
 from jaxpose.model.positions import resize_positions, rotary, rotate
 from jaxpose.model.token_layers import LayerNorm, Linear, draw_normal
-
-
-@dataclasses.dataclass(frozen=True)
-class VitForm:
-    """The form of a vision transformer.
-
-    Attributes:
-      channels: of a token.
-      heads: of an attention.
-      epsilon: added to the variance in each norm.
-      grid: cells along a side of the learned positions; 0 = rotary positions.
-      registers: number of register tokens, which belong to no place.
-      has_scales: whether each branch of a block is scaled per channel.
-      has_key_bias: whether the keys have a bias.
-      depth: number of blocks.
-      patch_px: side of a patch.
-      published_patch_px: side of a patch of the published weights, which are resized to `patch_px`.
-    """
-
-    channels: int
-    heads: int
-    epsilon: float
-    grid: int = 0
-    registers: int = 0
-    has_scales: bool = False
-    has_key_bias: bool = True
-    depth: int = 12
-    patch_px: int = 16
-    published_patch_px: int = 16
-
-
-# Forms as the configs of the published weights have them; the grids are those of 224 px / 16 and 518 px / 14.
-FORMS = {
-    "vit_small": VitForm(384, 6, 1e-12, grid=14),
-    "vit_base": VitForm(768, 12, 1e-12, grid=14),
-    "dinov2_small": VitForm(384, 6, 1e-6, grid=37, has_scales=True, published_patch_px=14),
-    "dinov2_base": VitForm(768, 12, 1e-6, grid=37, has_scales=True, published_patch_px=14),
-    "dinov3_small": VitForm(384, 6, 1e-5, registers=4, has_scales=True, has_key_bias=False),
-    "dinov3_base": VitForm(768, 12, 1e-5, registers=4, has_scales=True, has_key_bias=False),
-}
+from jaxpose.model.vit_weights import FORMS, VitForm, find_vit_prefix, settings_of, vit_parameters
 
 
 class Attention(nnx.Module):
@@ -170,7 +132,7 @@ class Vit(nnx.Module):
         )
         self.blocks = nnx.List([Block(form, rng=rng, **dtypes) for _ in range(form.depth)])
         self.norm = LayerNorm(channels, form.epsilon, **dtypes)
-        self.out_channels = channels
+        self.level_channels = (channels,)
 
     def __call__(self, x: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
         """Returns features (b, h / patch_px, w / patch_px, channels) of normalised frames."""
@@ -197,3 +159,31 @@ class Vit(nnx.Module):
 
 def _scaled(x: jax.Array, scale: nnx.Param | None) -> jax.Array:
     return x if scale is None else x * scale[...].astype(x.dtype)[None, None]
+
+
+def make_backbone(model: ModelConfig, dtypes: dict[str, Any]) -> Vit:
+    """Returns a backbone of this family; see `jaxpose.model.resnet.make_backbone`."""
+    return Vit(FORMS[model.backbone], **dtypes)
+
+
+def features(
+    backbone: Vit, frames: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
+) -> list[Float[Array, "b _ _ _"]]:
+    """Returns the features at its only level; see `jaxpose.model.resnet.features`."""
+    del counted, count, train  # No frame depends on another.
+    return [backbone(frames)]
+
+
+def fill_backbone(
+    model: ModelConfig, tensors: Mapping[str, np.ndarray], params: dict, statistics: dict, source: str
+) -> tuple[dict, dict]:
+    """Returns (parameters, {}) of published tensors; see `jaxpose.model.pose_net.fill_backbone`."""
+    del statistics  # It has none.
+    filled = vit_parameters(tensors, model.backbone, source)
+    return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), filled, params), {}
+
+
+# The kinds that config.json of transformers names, what it says of each backbone, and what begins its tensors' names.
+MODEL_TYPES = ("vit", "vit_mae", "dinov2", "dinov3_vit")
+published_settings = settings_of
+find_prefix = find_vit_prefix

@@ -1,5 +1,6 @@
-"""Converts published weights of vision transformers, by the names of their tensors, to the parameters of `Vit`."""
+"""The forms of vision transformers, and their published weights as parameters of `Vit`, by the tensors' names."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +9,48 @@ import numpy as np
 
 from jaxpose.errors import UserError
 from jaxpose.model.positions import ROTARY_BASE, antialiased_matrix
-from jaxpose.model.vit import FORMS, VitForm
 from jaxpose.quantities import listed
+
+
+@dataclasses.dataclass(frozen=True)
+class VitForm:
+    """The form of a vision transformer.
+
+    Attributes:
+      channels: of a token.
+      heads: of an attention.
+      epsilon: added to the variance in each norm.
+      grid: cells along a side of the learned positions; 0 = rotary positions.
+      registers: number of register tokens, which belong to no place.
+      has_scales: whether each branch of a block is scaled per channel.
+      has_key_bias: whether the keys have a bias.
+      depth: number of blocks.
+      patch_px: side of a patch.
+      published_patch_px: side of a patch of the published weights, which are resized to `patch_px`.
+    """
+
+    channels: int
+    heads: int
+    epsilon: float
+    grid: int = 0
+    registers: int = 0
+    has_scales: bool = False
+    has_key_bias: bool = True
+    depth: int = 12
+    patch_px: int = 16
+    published_patch_px: int = 16
+
+
+# Forms as the configs of the published weights have them; the grids are those of 224 px / 16 and 518 px / 14.
+FORMS = {
+    "vit_small": VitForm(384, 6, 1e-12, grid=14),
+    "vit_base": VitForm(768, 12, 1e-12, grid=14),
+    "dinov2_small": VitForm(384, 6, 1e-6, grid=37, has_scales=True, published_patch_px=14),
+    "dinov2_base": VitForm(768, 12, 1e-6, grid=37, has_scales=True, published_patch_px=14),
+    "dinov3_small": VitForm(384, 6, 1e-5, registers=4, has_scales=True, has_key_bias=False),
+    "dinov3_base": VitForm(768, 12, 1e-5, registers=4, has_scales=True, has_key_bias=False),
+}
+
 
 # Rewrites the names of transformers and of timm into those of DINO's code, one after the other. The first part of a
 # name is that of the network inside a network with a classifier or a decoder.

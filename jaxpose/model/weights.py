@@ -56,7 +56,7 @@ def fill_resnet(
     return filled["params"], filled["statistics"]
 
 
-def find_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
+def find_resnet_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
     """Returns what the names of the backbone's tensors begin with: "backbone." in a checkpoint of MMPose, often "".
 
     Raises:

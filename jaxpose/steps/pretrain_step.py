@@ -12,7 +12,7 @@ from jaxpose.config.augment import resolve_preset
 from jaxpose.config.terms import TermFacts
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.model.teacher import apply_teacher
-from jaxpose.model.vit import FORMS
+from jaxpose.model.vit_weights import FORMS
 from jaxpose.pose import augment, pretrain_losses
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.terms import Batch, Dealt, Sums, Term, Weights

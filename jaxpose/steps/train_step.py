@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpose.config import Config
 from jaxpose.config.mesh import AXIS
-from jaxpose.config.model import RESNETS
+from jaxpose.config.model import norm_of
 from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective, weights_of
@@ -41,7 +41,7 @@ def build_train_step(
       ValueError: the network has a norm over shards.
     """
 
-    if config.model.norm == "shard" and config.model.backbone in RESNETS:
+    if norm_of(config.model) == "shard":
         raise ValueError("model.norm=shard needs shards: see ShardedStep")
 
     objective = Objective(config, graphdef, facts)

@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 
 from jaxpose.config import ModelConfig
-from jaxpose.config.model import RESNETS
+from jaxpose.config.model import BACKBONES
 from jaxpose.config.weights import IMAGENET, PUBLISHED
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.model.pose_net import fill_backbone
-from jaxpose.model.vit_weights import find_vit_prefix, settings_of
-from jaxpose.model.weights import find_prefix
+from jaxpose.model.pose_net import family_of, fill_backbone
 from jaxpose.run.hub import fetch
 from jaxpose.run.tensor_file import find_weights, read_tensors
-
-# The kinds of networks that transformers' config.json names.
-_MODEL_TYPES = ("resnet", "vit", "vit_mae", "dinov2", "dinov3_vit")
-# What transformers' ResNet can be that ours is not, and the value that ours has.
-_FORM = {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +54,7 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
         source = f"{option} = {file}"
         _refuse_other_form(file.parent, model.backbone)
     tensors = read_tensors(file)
-    find = find_prefix if model.backbone in RESNETS else find_vit_prefix
-    prefix = published.prefix if published else find(tensors, source)
+    prefix = published.prefix if published else family_of(model.backbone).find_prefix(tensors, source)
     inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     return Backbone(*fill_backbone(model, inside, params, statistics, source), _describe_rest(tensors, prefix, source))
 
@@ -74,14 +66,14 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
       UserError: a note beside the file differs from what the network here does.
     """
     notes = _read_notes(folder / "config.json")
-    form = _FORM if backbone in RESNETS else settings_of(backbone)
-    kind = notes.get("model_type")
-    if kind in _MODEL_TYPES and (kind == "resnet") != (backbone in RESNETS):
+    family, kind = family_of(backbone), notes.get("model_type")
+    known = {known for name in BACKBONES for known in family_of(name).MODEL_TYPES}
+    if kind in known and kind not in family.MODEL_TYPES:
         raise UserError(
             f"{folder / 'config.json'} says model_type = {kind!r}, which is not the kind of {backbone}; give the "
             "model.backbone of the weights (docs/backbones.md)"
         )
-    for name, value in form.items() if kind in _MODEL_TYPES else ():
+    for name, value in family.published_settings(backbone).items() if kind in known else ():
         if notes.get(name, value) != value:
             raise UserError(f"{folder / 'config.json'} says {name} = {notes[name]!r}; {backbone} here has {value!r}")
     pixels = _read_notes(folder / "preprocessor_config.json")

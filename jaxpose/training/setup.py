@@ -12,7 +12,7 @@ from jaxpose.config import Config
 from jaxpose.config import train as lengths
 from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import weights
-from jaxpose.config.model import VITS
+from jaxpose.config.model import norm_of
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
@@ -150,7 +150,7 @@ def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int)
 
 def _more_shards(config: Config, devices: int) -> str:
     """Returns the option that gives every device a shard."""
-    is_batch_norm = config.model.norm == "shard" and config.model.backbone not in VITS
+    is_batch_norm = norm_of(config.model) == "shard"
     frames = FRAMES_PER_SHARD * devices
     if not is_batch_norm or microbatch_size(config.train) >= frames:
         return f"train.shards={devices}"

@@ -4,7 +4,7 @@ import jax
 
 from jaxpose.cluster.devices import describe
 from jaxpose.codes import SETS
-from jaxpose.config.model import VITS, ModelConfig
+from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.terms import terms
 from jaxpose.model.teacher import map_count
 from jaxpose.quantities import count
@@ -85,7 +85,7 @@ def _describe_members(run: CompiledRun, members: int) -> dict[str, str]:
 
 
 def _describe_choices(model: ModelConfig) -> str:
-    return "" if model.backbone in VITS else f", width {model.width}, {model.norm} norm"
+    return f", width {model.width}, {model.norm} norm" if BACKBONES[model.backbone].has_width else ""
 
 
 def _describe_input(setup: Setup) -> str:

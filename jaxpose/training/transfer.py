@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from jaxpose.config import ModelConfig, OptimConfig
-from jaxpose.config.model import VITS, feature_stride
+from jaxpose.config.model import BACKBONES
 from jaxpose.errors import UserError
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.steps.data_facts import DataFacts
@@ -31,7 +31,7 @@ def transfer(
     old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
-        parts = ["backbone"] if old.backbone in VITS else ["backbone", "width", "norm", "norm_groups"]
+        parts = ["backbone", "width", "norm", "norm_groups"] if BACKBONES[old.backbone].has_width else ["backbone"]
         options = " ".join(f"model.{part}={getattr(old, part)}" for part in parts)
         raise UserError(f"{option} is a run with another backbone than this one; give {options}")
     old_names = trained.config.data.keypoint_names
@@ -70,7 +70,7 @@ def _shapes(tree: dict) -> dict:
 def _coarsest_px(model: ModelConfig) -> int:
     """Returns the stride of the maps that a head's first layer gives."""
     # The first layer of Lightning Pose's head is given maps of half the features' stride, and halves it again.
-    return feature_stride(model.backbone) // (4 if model.head == "lightning_pose" else 1)
+    return BACKBONES[model.backbone].stride // (4 if model.head == "lightning_pose" else 1)
 
 
 def _head(

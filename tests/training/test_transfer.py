@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
-from jaxpose.config.model import RESNETS
+from jaxpose.config.model import BACKBONES
 from jaxpose.errors import UserError
 from jaxpose.model import vit
 from jaxpose.model.pose_net import make_network
@@ -31,7 +31,7 @@ def network(
     head: str = "pyramid",
 ) -> LoadedNetwork:
     options = {"kind": kind, "backbone": backbone, "head": head, "heatmap_stride": stride, "head_width": head_width}
-    model = ModelConfig(**options, width=4 if backbone in RESNETS else ModelConfig().width)
+    model = ModelConfig(**options, width=4 if BACKBONES[backbone].has_width else ModelConfig().width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
     # Biases begin at 0 in every network.

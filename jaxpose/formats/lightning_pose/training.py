@@ -5,7 +5,7 @@ import re
 
 from jaxpose.config import Config
 from jaxpose.config.excerpt import excerpt
-from jaxpose.config.model import RESNETS
+from jaxpose.config.model import BACKBONES
 from jaxpose.config.weights import PUBLISHED
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
@@ -17,6 +17,7 @@ _WEIGHTED_ONCE = (2, 0, 6)
 # For log_weight between these, float32 can hold the weight.
 _SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
+_RESNETS = [name for name, facts in BACKBONES.items() if facts.family == "resnet"]
 # Vision transformers; vitb_imagenet is MAE's.
 _VITS = {
     "vits_dino": "vit_small",
@@ -47,7 +48,7 @@ def refuse_missing_features(keys: Keys) -> None:
     asked += ["model.losses_to_use"] * any(name in table.LOSSES_3D for name in keys.read_list("model.losses_to_use"))
     if asked:
         problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
-    backbone, known = keys.read("model.backbone", RESNETS[0]), (*RESNETS, *_VITS)
+    backbone, known = keys.read("model.backbone", _RESNETS[0]), (*_RESNETS, *_VITS)
     if backbone not in known and not str(backbone).startswith(_POSE_PRETRAINED):
         problems.append(
             f"{keys.shown('model.backbone')}: jaxpose has no such network; it has {', '.join(known)} "
@@ -116,7 +117,7 @@ def set_backbone(config: Config, keys: Keys) -> None:
     """Sets the network before the head, and when its training begins."""
     key, model = "model.backbone", config.model
     name = keys.read(key, model.backbone)
-    model.backbone = name if name in RESNETS else _VITS.get(name, _POSE_PRETRAINED.rstrip("_"))
+    model.backbone = name if name in _RESNETS else _VITS.get(name, _POSE_PRETRAINED.rstrip("_"))
     is_pretrained = keys.read_choice("model.backbone_pretrained", _FLAGS, True)
     if is_pretrained:
         published = _published(name)
