@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from jaxpose.config import Config, OptimConfig
+from jaxpose.config import Config
 from jaxpose.config.model import BACKBONES
+from jaxpose.config.optim import OptimConfig
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
