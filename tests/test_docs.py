@@ -3,6 +3,7 @@
 python -m tests.test_docs > docs/options.md     writes the table of options anew
 """
 
+import ast
 import dataclasses
 import importlib.util
 import json
@@ -143,6 +144,29 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     for file in re.findall(r"`?((?:jaxpose|configs|benchmarks|tests|docs)/[\w/]+\.(?:py|md))`?", text):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
     assert not re.search(r"(?<![\w.])/(?:work|home|root|tmp)/", text), "a path of somebody's machine"
+
+
+# Starts of messages that are not of jaxpose.
+_OTHERS = ("RESOURCE_EXHAUSTED", "Killed", "No space left on device")
+
+
+def test_every_message_of_the_troubleshooting_page_is_in_the_source() -> None:
+    tree = [node for file in ROOT.glob("jaxpose/**/*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    texts = "\n".join(node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    messages = [text for text in re.findall(r"^- `([^`]+)`", page, re.MULTILINE) if text not in _OTHERS]
+    parts = [part.strip(" '") for text in messages for part in text.split("...")]
+    assert len(messages) > 20 and [part for part in parts if part not in texts] == []
+    assert len(page.split()) <= 900
+
+
+def test_no_message_has_words_that_are_not_plain_english() -> None:
+    for file in ROOT.glob("jaxpose/**/*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                texts = [part.value for part in ast.walk(node.exc) if isinstance(part, ast.Constant)]
+                for text in filter(lambda text: isinstance(text, str), texts):
+                    assert not re.search(r", too\b|\bmend(s|ed)?\b|\bbehind it\b", text), f"{file}: {text}"
 
 
 def test_users_read_one_language() -> None:
