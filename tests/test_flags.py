@@ -104,6 +104,7 @@ def test_a_run_is_given_with_its_flag_or_without(tmp_path: Path) -> None:
     for argv in ([run, "--out", "x"], ["--run", run, "--out", "x"], ["--out", "x", run], [f"--run={run}", "--out=x"]):
         given = evaluate_arguments().read(argv)
         assert (given.run, given.out) == (run, "x")
+    assert evaluate_arguments().read([run, "--out=x", "--out", "y"]).out == "y"
     with pytest.raises(UserError, match="two runs are given, a and --run b: "):
         evaluate_arguments().read(["--run", "b", "a"])
 

@@ -22,6 +22,8 @@ _HEAD_BYTES = 4096
 # Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
+# Of other flags, as of options, the last value counts: a script may have one that its caller replaces.
+_ONCE = "--config"
 _KINDS = {int: "a whole number", float: "a number"}
 
 
@@ -129,7 +131,7 @@ class Arguments(argparse.ArgumentParser):
         read = [_value(name, flag, text) for text in texts]
         if flag.nargs == "+":
             values[flag.dest] = [*values.get(flag.dest, []), *read]
-        elif flag.dest in values:
+        elif name == _ONCE and flag.dest in values:
             raise UserError(f"{name} is given twice; give one")
         else:
             values[flag.dest] = read[0] if read else flag.const
