@@ -152,7 +152,7 @@ def _start(project: Path, work: Path, has_clips: bool, steps: int) -> dict[str, 
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "jaxpose.train", "--config", f"configs/pose.py:{project}",
-         *(f"--config.{option}" for option in options)],
+         *options],
         stdout=(work / "output.txt").open("w"), stderr=subprocess.STDOUT,
         env=environment | {"JAXPOSE_CACHE": str(work / "cache"), "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip

@@ -45,7 +45,7 @@ def _start(project: Path, given: argparse.Namespace) -> dict[str, float]:
     """Returns seconds, and CPU seconds, to the first line and to the end of the first step."""
     run = given.work / "run"
     shutil.rmtree(run, ignore_errors=True)
-    side = [f"--config.data.input_{axis}_px={given.side_px}" for axis in ("width", "height")]
+    side = [f"data.input_{axis}_px={given.side_px}" for axis in ("width", "height")]
     options = ["model.backbone=resnet18", f"model.width={given.width}", "train.batch_size=16"]
     # On a CPU, a longer run writes the line of a step only after the next one.
     options += ["train.steps=1", "log.every_steps=1", "data.split=frame", f"out={run}"]
@@ -53,7 +53,7 @@ def _start(project: Path, given: argparse.Namespace) -> dict[str, float]:
     started = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "jaxpose.train", "--config", f"configs/pose.py:{project}",
-         *(f"--config.{option}" for option in options), *side],
+         *options, *side],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=environment | {"JAXPOSE_CACHE": str(given.work / "cache"), "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip

@@ -28,7 +28,7 @@ VERBS = {
     "doctor": "checks this machine before a run",
 }
 # Verbs that take seconds to import: `jaxpose.entry` reads their arguments first.
-_ENTERED = ("train", "pretrain", "evaluate", "predict", "watch", "launch")
+_ENTERED = ("train", "pretrain", "evaluate", "predict", "watch")
 # Verbs in which a signal is one line and an exit code from the first moment: see `jaxpose.early_signals`.
 _EARLY_SIGNALS = ("train", "pretrain", "evaluate", "predict", "launch")
 
@@ -40,17 +40,20 @@ def main() -> NoReturn:
     early_signals.exit_with(run)
 
 
+def start(verb: str) -> NoReturn:
+    """Runs a verb with the arguments of the process, before its packages are imported, and ends the process."""
+    from jaxpose import early_signals
+
+    early_signals.exit_with(lambda: _run(verb))
+
+
 def run() -> int:
     """Runs the verb that the arguments of the process name and returns its exit code; 2 if there is no such verb."""
     verb, *rest = sys.argv[1:] or ["--help"]
     if verb in VERBS:
         # `arguments.program` reads the name.
         sys.argv = [f"jaxpose {verb}", *rest]
-        if verb in _EARLY_SIGNALS:
-            from jaxpose import early_signals
-
-            early_signals.install(f"jaxpose.{verb}")
-        return _enter(verb) if verb in _ENTERED else _run(verb)
+        return _run(verb)
     from jaxpose.config.arguments import USERS_MISTAKE, did_you_mean, show_page
 
     if verb in ("--help", "-h"):
@@ -66,13 +69,15 @@ def run() -> int:
     return USERS_MISTAKE
 
 
-def _enter(verb: str) -> int:
-    from jaxpose import entry
-
-    return getattr(entry, verb)(lambda: importlib.import_module(f"jaxpose.{verb}").main)
-
-
 def _run(verb: str) -> int:
+    if verb in _EARLY_SIGNALS:
+        from jaxpose import early_signals
+
+        early_signals.install(f"jaxpose.{verb}")
+    if verb in _ENTERED:
+        from jaxpose import entry
+
+        return getattr(entry, verb)(lambda: importlib.import_module(f"jaxpose.{verb}"))
     from jaxpose.config.arguments import exit_code_of
 
     return exit_code_of(f"jaxpose.{verb}", lambda: importlib.import_module(_module(verb)).main())

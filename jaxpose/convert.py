@@ -72,15 +72,13 @@ def _lightning_pose(given: argparse.Namespace) -> int:
 def labels(argv: list[str]) -> int:
     """Converts the labels of a project into the label files of another tool; returns the exit code."""
     arguments = Arguments(
-        f"{_VERB} labels", "Converts the labels of a project into the label files of another tool, with their images."
+        f"{_VERB} labels",
+        "Converts the labels of a project, of any kind that jaxpose train opens, into the label files of another tool, "
+        f"with their images. OPTION=VALUE says how its labels are read, as for jaxpose train: {', '.join(_READING)}.",
+        f"{program(f'{_VERB} labels')} PROJECT [OPTION=VALUE ...] --to FORMAT --out PATH [flags]",
+        takes_options=True,
     )
-    arguments.add_argument("project", metavar="PROJECT", help="project of any kind that jaxpose train opens")
-    arguments.add_argument(
-        "options",
-        nargs="*",
-        metavar="OPTION=VALUE",
-        help=f"how its labels are read, as jaxpose train takes it: {', '.join(_READING)}",
-    )
+    arguments.add_argument("project", metavar="PROJECT", help="the project")
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_LABELS, help=", ".join(_LABELS))
     arguments.add_argument(
         "--out",
@@ -100,25 +98,26 @@ def _labels(given: argparse.Namespace) -> int:
         from jaxpose.conversion.label_files import convert_labels
         from jaxpose.conversion.target import Target
     target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
-    print_lines("\n".join(convert_labels(_data(given.project, given.options), target)))
+    print_lines("\n".join(convert_labels(_data(given), target)))
     return DONE
 
 
-def _data(project: str, options: list[str]) -> "DataConfig":
+def _data(given: argparse.Namespace) -> "DataConfig":
     """Returns the options of a project whose labels are converted.
 
     Raises:
       UserError: an option is unknown, has a wrong value, or does not change how labels are read.
     """
-    from jaxpose.config import Config, DataConfig, command_line, validate
+    from jaxpose.config import Config, DataConfig, validate
+    from jaxpose.config.command_line import make_config
     from jaxpose.config.shipped import shipped_folder
 
-    config, _ = command_line.read([f"--config={shipped_folder() / 'pose.py'}:{project}", *options])
-    for word in options:
-        if (name := word.partition("=")[0]) not in _READING:
+    for name in given.options:
+        if name not in _READING:
             raise UserError(f"{name} does not change how labels are read; convert labels takes {', '.join(_READING)}")
+    config = make_config(given.project, given.options, str(shipped_folder() / "pose.py"))
     read = {name: getattr(config.data, name) for name in (option.removeprefix("data.") for option in _READING)}
-    data = DataConfig(project=project, **read)
+    data = DataConfig(project=given.project, **read)
     validate(Config(data=data))
     return data
 

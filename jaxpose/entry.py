@@ -1,101 +1,78 @@
 """Starts the verbs that take seconds to import: signals, arguments and the first line come before the packages.
 
-`python -m jaxpose.train` installs its signal handlers, then calls this file before any other import. So a mistake in
-the arguments, a missing folder and Ctrl-C are answered at once. Each verb passes a function that imports its `main`.
+`python -m jaxpose.train` and `jaxpose train` install signal handlers, then call this file before any other import. So a
+mistake in the arguments, a missing folder and Ctrl-C are answered at once.
 """
 
 import argparse
+import functools
 import gc
 import os
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose import __version__
 from jaxpose.config.arguments import DONE
-from jaxpose.flags import INPUTS, evaluate_arguments, predict_arguments, split_runs, watch_arguments
+from jaxpose.flags import evaluate_arguments, predict_arguments, watch_arguments
 from jaxpose.phases import phase, say, speak
 
 if TYPE_CHECKING:
     from jaxpose.config import Config
     from jaxpose.config.command_line import Options
 
-# Imports the verb and returns its `main`.
-ImportMain = Callable[[], Callable[..., int]]
 _LOADING = "loading the packages"
 
+# Imports the verb.
+_Load = Callable[[], types.ModuleType]
 
-def train(import_main: ImportMain) -> int:
+
+def train(load: _Load) -> int:
     """Runs jaxpose.train with the arguments of the process and returns its exit code."""
-    return _run(lambda: _train(import_main))
+    return _train(load, "jaxpose.train", "Trains a network on a project of labelled frames.")
 
 
-def pretrain(import_main: ImportMain) -> int:
+def pretrain(load: _Load) -> int:
     """Runs jaxpose.pretrain with the arguments of the process and returns its exit code."""
-    return _run(lambda: _pretrain(import_main))
+    description = "Trains a backbone on the videos of a project, without labels; model.weights=RUN trains from it."
+    return _train(load, "jaxpose.pretrain", description)
 
 
-def predict(import_main: ImportMain) -> int:
+def predict(load: _Load) -> int:
     """Runs jaxpose.predict with the arguments of the process and returns its exit code."""
-    return _run(lambda: predict_arguments().run(lambda given: _predict(given, import_main), None))
+    gc.disable()
+    return predict_arguments().run(lambda given: _predict(load, given), None)
 
 
-def evaluate(import_main: ImportMain) -> int:
+def evaluate(load: _Load) -> int:
     """Runs jaxpose.evaluate with the arguments of the process and returns its exit code."""
-    return _run(lambda: evaluate_arguments().run(lambda given: _evaluate(given, import_main), None))
+    gc.disable()
+    return evaluate_arguments().run(lambda given: _evaluate(load, given), None)
 
 
-def watch(import_main: ImportMain) -> int:
+def watch(load: _Load) -> int:
     """Runs jaxpose.watch with the arguments of the process and returns its exit code."""
 
-    def start(_: argparse.Namespace) -> int:
-        main = import_main()
+    def work(given: argparse.Namespace) -> int:
+        verb = load()
         _loaded()
-        return main()
+        return verb.run(given)
 
-    return _run(lambda: watch_arguments().run(start, None))
-
-
-def launch(import_main: ImportMain) -> int:
-    """Runs jaxpose.launch with the arguments of the process and returns its exit code."""
-
-    def start() -> int:
-        main = import_main()
-        _loaded()
-        return main()
-
-    return _run(start)
-
-
-def _run(work: Callable[[], int]) -> int:
-    # Imports leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
-    return work()
+    return watch_arguments().run(work, None)
 
 
-def _train(import_main: ImportMain) -> int:
+def _train(load: _Load, verb: str, description: str) -> int:
     from jaxpose.config.command_line import run
 
-    def start(config: "Config", options: "Options") -> int:
-        return _train_with(config, options, import_main)
-
-    return run(start, verb="jaxpose.train", description="Trains a network on a project of labelled frames.")
-
-
-def _pretrain(import_main: ImportMain) -> int:
-    from jaxpose.config.command_line import run
-
-    def start(config: "Config", options: "Options") -> int:
-        return _train_with(config, options, import_main, has_labels=False)
-
-    return run(
-        start,
-        verb="jaxpose.pretrain",
-        description="Trains a backbone on the videos of a project, without labels; model.weights=RUN trains from it.",
-    )
+    gc.disable()
+    has_labels = verb == "jaxpose.train"
+    work = functools.partial(_train_with, load, has_labels)
+    return run(work, verb=verb, description=description)
 
 
-def _train_with(config: "Config", options: "Options", import_main: ImportMain, has_labels: bool = True) -> int:
+def _train_with(load: _Load, has_labels: bool, config: "Config", options: "Options") -> int:
     from jaxpose.cluster.process_info import ProcessInfo, detect_process
 
     # --dry_run=data is the work of one process, whatever the variables say.
@@ -109,7 +86,7 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain, h
 
         refuse_absent(config.data, has_labels and config.pretrain.method == "none")
         refuse_unusable_out(config.out)
-        main = _load_report() if has_labels and options.dry_run == "data" else import_main()
+        main = _load_report() if has_labels and options.dry_run == "data" else load().main
     _loaded()
     if process.count == 1 and options.dry_run != "data":
         _keep_programs()
@@ -126,35 +103,35 @@ def _load_report() -> Callable[..., int]:
     return main
 
 
-def _predict(given: argparse.Namespace, import_main: ImportMain) -> int:
-    runs, inputs = split_runs(given.run, given.inputs, INPUTS)
-    speak(f"jaxpose {__version__}: predicts with {', '.join(map(str, runs))}")
+def _predict(load: _Load, given: argparse.Namespace) -> int:
+    speak(f"jaxpose {__version__}: predicts with {', '.join(map(str, given.run))}")
     with phase(_LOADING):
         from jaxpose.data.inputs import find_inputs
         from jaxpose.run.identity import refuse_no_run
 
-        refuse_no_run(runs[0])
-        if not all(Path(text).exists() for text in inputs):
-            find_inputs(inputs)
-        main = import_main()
+        refuse_no_run(given.run[0])
+        if not all(Path(text).exists() for text in given.inputs):
+            find_inputs(given.inputs)
+        verb = load()
     _loaded()
     _keep_programs()
-    return main()
+    return verb.run(given)
 
 
-def _evaluate(given: argparse.Namespace, import_main: ImportMain) -> int:
+def _evaluate(load: _Load, given: argparse.Namespace) -> int:
     speak(f"jaxpose {__version__}: evaluates {given.run}")
     with phase(_LOADING):
         from jaxpose.run.identity import refuse_no_run
 
         refuse_no_run(Path(given.run))
-        main = import_main()
+        verb = load()
     _loaded()
     _keep_programs()
-    return main()
+    return verb.run(given)
 
 
 def _loaded() -> None:
+    # Imports leave no garbage, and collecting it would take a tenth of the time: until here, gc is off.
     gc.freeze()
     gc.enable()
 

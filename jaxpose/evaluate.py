@@ -5,18 +5,10 @@ predictions_pixel_error.csv, the same for CollectedData_new.csv and CollectedDat
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    from jaxpose import early_signals
+    # This comes before the imports below, which take seconds.
+    from jaxpose.__main__ import start
 
-    early_signals.install("jaxpose.evaluate")
-    from jaxpose import entry
-
-    def import_main():
-        from jaxpose.evaluate import main
-
-        return main
-
-    early_signals.exit_with(lambda: entry.evaluate(import_main))
+    start("evaluate")
 
 import argparse
 
@@ -30,11 +22,12 @@ __all__ = ["evaluate", "main"]
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code."""
-    return evaluate_arguments().run(_run, argv)
+    return evaluate_arguments().run(run, argv)
 
 
 @console("jaxpose.evaluate")
-def _run(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace) -> int:
+    """Evaluates with the values of `evaluate_arguments` and returns the exit code."""
     evaluate(
         given.run,
         project=given.project,

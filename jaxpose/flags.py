@@ -1,5 +1,6 @@
 """The flags of the verbs that read a run."""
 
+import argparse
 import functools
 from pathlib import Path
 
@@ -10,14 +11,26 @@ from jaxpose.run.run_argument import RUN_HELP, RunArgument, names_run, run_folde
 INPUTS = "FRAMES_OR_VIDEO"
 
 
+class _PredictArguments(Arguments):
+    """The arguments of jaxpose.predict; the values `run` are run folders, and `inputs` are all others."""
+
+    def read(self, argv: list[str]) -> argparse.Namespace:
+        """Returns the values of the arguments; see `Arguments.read` and `split_runs`."""
+        given = super().read(argv)
+        given.run, given.inputs = split_runs(given.run, given.inputs)
+        if not given.inputs:
+            raise UserError(f"{INPUTS} is required; see {self.prog} --help")
+        return given
+
+
 def predict_arguments() -> Arguments:
     """Returns the flags of jaxpose.predict."""
-    arguments = Arguments(
+    arguments = _PredictArguments(
         "jaxpose.predict",
         "Predicts keypoints of images and videos with a trained run and writes a CSV row for each frame.",
         f"{program('jaxpose.predict')} --run RUN [RUN ...] {INPUTS} ... [flags]",
     )
-    arguments.add_argument("--run", required=True, metavar="RUN", help=RUN_HELP, nargs="+", action="extend")
+    arguments.add_argument("--run", required=True, metavar="RUN", help=RUN_HELP, nargs="+")
     _add_devices(arguments)
     arguments.add_argument(
         "inputs",
@@ -52,24 +65,18 @@ def predict_arguments() -> Arguments:
     return arguments
 
 
-def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Path], list[str]]:
+def split_runs(run: list[str], inputs: list[str]) -> tuple[list[Path], list[str]]:
     """Returns the runs and the inputs: of what stands behind --run, the first is a run, and so are other run folders,
     and folders that hold nothing but runs.
 
     Args:
-      run: the values of --run; argparse gives it everything up to the next flag.
+      run: the values of --run: everything up to the next flag.
       inputs: the values without a flag.
-      missing: what is missing without inputs, for the message; "" if nothing is.
-
-    Raises:
-      UserError: there is no input.
     """
     others = run[1:]
     is_run = [names_run(name) for name in others]
     runs = map(run_folder, [*run[:1], *(name for name, among in zip(others, is_run, strict=True) if among)])
     found = [*(name for name, among in zip(others, is_run, strict=True) if not among), *inputs]
-    if missing and not found:
-        raise UserError(f"the following arguments are required: {missing}")
     return [Path(name) for name in runs], found
 
 

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         "Adds new labels to a project.",
         usage=f"{program('jaxpose.labels')} merge [--help] ...",
     )
-    arguments.add_argument("task", help="merge; `merge --help` has its flags")
+    arguments.add_argument("task", metavar="TASK", help="merge; `merge --help` has its flags")
     # What follows belongs to the task.
     return arguments.run(_refuse, argv[:1])
 

@@ -4,18 +4,10 @@ Input: the number of processes and the arguments of the verb. Output: the exit c
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    from jaxpose import early_signals
+    # This comes before the imports below, which take seconds.
+    from jaxpose.__main__ import start
 
-    early_signals.install("jaxpose.launch")
-    from jaxpose import entry
-
-    def import_main():
-        from jaxpose.launch import main
-
-        return main
-
-    early_signals.exit_with(lambda: entry.launch(import_main))
+    start("launch")
 
 import argparse
 import sys
@@ -47,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
             print(read_template(given.template), end="")
             return DONE
         if given.processes is None:
-            raise UserError("the following arguments are required: --processes")
+            raise UserError("--processes is required; see jaxpose launch --help")
         if not dashes:
             raise UserError("the arguments of the verb are missing; give them after --, such as -- PROJECT")
         for name, least in (("processes", 1), ("restarts", 0)):
@@ -59,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         shown = ", ".join(f"{name}={value}" for name, value in shares[0].items())
         _say(f"starts {given.processes} x jaxpose.{given.verb}, process 0 with {shown}; logs in {log_folder}")
         # Without this, resume=overwrite would begin at step 0 after every crash.
-        again = ["--config.resume=auto"] if given.verb in ("train", "pretrain") else []
+        again = ["resume=auto"] if given.verb in ("train", "pretrain") else []
         command = [sys.executable, "-m", f"jaxpose.{given.verb}", *rest]
         return keep_running(command, again, shares, log_folder, given.restarts)
 
@@ -87,7 +79,7 @@ def keep_running(
     while True:
         run = read_pointer(run_file)
         # The folder is named because with resume=extend it is not the one that the config gives.
-        resuming = [*again, *([f"--config.out={run}"] if again else [])] if run else []
+        resuming = [*again, *([f"out={run}"] if again else [])] if run else []
         variables = [own | {RUN_FILE_VARIABLE: str(run_file)} for own in process_variables(shares)]
         with ProcessGroup([*command, *resuming], variables, log_folder) as group:
             ending = group.wait()

@@ -7,18 +7,10 @@ the outcome of each input. The same command, started again or on several machine
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    from jaxpose import early_signals
+    # This comes before the imports below, which take seconds.
+    from jaxpose.__main__ import start
 
-    early_signals.install("jaxpose.predict")
-    from jaxpose import entry
-
-    def import_main():
-        from jaxpose.predict import main
-
-        return main
-
-    early_signals.exit_with(lambda: entry.predict(import_main))
+    start("predict")
 
 import argparse
 import dataclasses
@@ -33,7 +25,7 @@ from jaxpose.console import RESULT, console
 from jaxpose.data.inputs import find_inputs
 from jaxpose.drawing.run_videos import draw_tables, refuse_own_videos
 from jaxpose.errors import UserError
-from jaxpose.flags import INPUTS, predict_arguments, split_runs
+from jaxpose.flags import predict_arguments
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.ensemble import smoother_command, write_ensembles
 from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
@@ -61,12 +53,13 @@ _logger = logging.getLogger(__name__)
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0, 2 (a mistake of the user), 4 (some inputs failed), 85 or 130."""
-    return predict_arguments().run(_run, argv)
+    return predict_arguments().run(run, argv)
 
 
 @console("jaxpose.predict")
-def _run(given: argparse.Namespace) -> int:
-    named, inputs = split_runs(given.run, given.inputs, INPUTS)
+def run(given: argparse.Namespace) -> int:
+    """Predicts with the values of `predict_arguments` and returns the exit code."""
+    named, inputs = given.run, given.inputs
     runs = with_members(named)
     if len(runs) > len(named) == 1:
         # The folder of a trained ensemble has place for its predictions.

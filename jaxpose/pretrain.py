@@ -1,18 +1,10 @@
 """Pretrains a backbone on the videos of a project, without labels: `jaxpose pretrain PROJECT`."""
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    from jaxpose import early_signals
+    # This comes before the imports below, which take seconds.
+    from jaxpose.__main__ import start
 
-    early_signals.install("jaxpose.pretrain")
-    from jaxpose import entry
-
-    def import_main():
-        from jaxpose.pretrain import main
-
-        return main
-
-    early_signals.exit_with(lambda: entry.pretrain(import_main))
+    start("pretrain")
 
 import dataclasses
 from typing import Any, Literal

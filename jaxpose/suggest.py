@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         help="videos, folders, globs in quotes, or @LIST.txt; default: the project's",
     )
     arguments.add_argument(
-        "--run", nargs="+", action="extend", default=[], metavar="RUN",
+        "--run", nargs="+", default=[], metavar="RUN",
         help="runs that predicted the videos (in a folder of runs, the newest); default: frames that look different",
     )  # fmt: skip
     arguments.add_argument("--frames", type=int, default=20, metavar="N", help="frames to suggest; default: 20")
@@ -47,7 +47,7 @@ def _run(given: argparse.Namespace) -> int:
     # These imports take a second, which --help does not need.
     from jaxpose.labelling.suggest_command import suggest
 
-    return suggest(given, *split_runs(given.run, given.videos, missing=""))
+    return suggest(given, *split_runs(given.run, given.videos))
 
 
 if __name__ == "__main__":

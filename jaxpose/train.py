@@ -4,18 +4,10 @@
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    from jaxpose import early_signals
+    # This comes before the imports below, which take seconds.
+    from jaxpose.__main__ import start
 
-    early_signals.install("jaxpose.train")
-    from jaxpose import entry
-
-    def import_main():
-        from jaxpose.train import main
-
-        return main
-
-    early_signals.exit_with(lambda: entry.train(import_main))
+    start("train")
 
 import functools
 import logging

@@ -5,15 +5,10 @@ ends, or lines if there is no terminal.
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    from jaxpose import early_signals, entry
+    # This comes before the imports below, which take seconds.
+    from jaxpose.__main__ import start
 
-    def import_main():
-        from jaxpose.watch import main
-
-        return main
-
-    early_signals.exit_with(lambda: entry.watch(import_main))
+    start("watch")
 
 import argparse
 import sys
@@ -31,10 +26,11 @@ from jaxpose.text_table import block_lines, wrapped
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (the run is finished), 1 (it ended otherwise), 2 (mistake) or 130."""
-    return watch_arguments().run(_watch, argv)
+    return watch_arguments().run(run, argv)
 
 
-def _watch(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace) -> int:
+    """Follows the run that the values of `watch_arguments` name, until it ends, and returns the exit code."""
     for name in ("every_s", "silent_s"):
         if not getattr(given, name) > 0:
             raise UserError(f"--{name} is {getattr(given, name)}; it must be above 0")

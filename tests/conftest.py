@@ -19,13 +19,11 @@ if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
-from absl import flags  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-flags.FLAGS.mark_as_parsed()
 # nohup and the background jobs of a script ignore it, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in ("layouts", "log_files", "process_pair", "remote_copies", "shared_runs", "small_run"):

@@ -192,7 +192,7 @@ def make_uninterrupted(folder: Path) -> None:
     config = small(folder, "uninterrupted")
     project = small_project(Path(config.data.project))
     mount = shutil.copytree(project, folder / "mount" / project.name)
-    more = (f"--config.data.project={mount}",)
+    more = (f"data.project={mount}",)
     with Pair(config, folder / "uninterrupted-logs", more=more, variables=KUBERNETES) as pair:
         assert pair.codes() == [0, 0], pair.logs()
         assert re.search(r"processes +2\n", pair.text(0)) and "everything is in" in pair.text(0), pair.logs()

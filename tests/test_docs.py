@@ -3,6 +3,7 @@
 python -m tests.test_docs > docs/options.md     writes the table of options anew
 """
 
+import ast
 import dataclasses
 import importlib.util
 import json
@@ -18,7 +19,7 @@ import pytest
 
 from jaxpose.__main__ import VERBS
 from jaxpose.config import Config, command_line, resolve
-from jaxpose.config.option import flat_options
+from jaxpose.config.option import common_names, flat_options, limits_of
 from jaxpose.config.weights import PUBLISHED
 from jaxpose.data import dataset, synthetic
 from jaxpose.run.out import default_path
@@ -34,12 +35,12 @@ OPTIONS = flat_options(Config())
 REGENERATE = "python -m tests.test_docs > docs/options.md"
 INTRODUCTION = f"""# Options
 
-Every option with its default and its meaning; `jaxpose train --help_options` prints the same. An option is given as
-`SECTION.OPTION=VALUE`, those of the first table as `OPTION=VALUE`; in full, after `--config`, this is
-`--config.SECTION.OPTION=VALUE`. Or it is set in a config file such as `configs/pose.py`. A number of `augment` whose
-default is None is the preset's: see [augmentation.md](augmentation.md). *free*: a run may be resumed with another
-value, because no number of it can change; with another value of any other option it is another run. *path*: a run may
-be resumed with an absolute path to another place, if the same data lie there.
+Every option with its default and its meaning: first those that users set (`jaxpose train --help_options` prints them),
+then the others by section (`--help_options=SECTION`; `--help_options=all` prints everything). Give an option as
+`NAME=VALUE`, or set it in a config file such as `configs/pose.py`. A number of `augment` whose default is None is the
+preset's: see [augmentation.md](augmentation.md). *free*: a run may be resumed with another value, because no number of
+it can change; with another value of any other option it is another run. *path*: a run may be resumed with an absolute
+path to another place, if the same data lie there.
 
 This page is written by a program from `jaxpose/config/`. Change an option there, then run
 `{REGENERATE}`."""
@@ -50,30 +51,22 @@ TWO_LINES = (
 
 
 def options_page() -> str:
-    """The table of every option, from the metadata of its field."""
+    """The tables of the common options and of the others, by section, from the metadata of their fields."""
+    tables: dict[str, list[str]] = {"The common options": common_names(OPTIONS)}
+    for name in OPTIONS:
+        if name not in tables["The common options"]:
+            tables.setdefault(f"Other options of {name.rpartition('.')[0]}", []).append(name)
     lines = [INTRODUCTION]
-    sections = list(dict.fromkeys(name.rpartition(".")[0] for name in OPTIONS))
-    for section in sections:
-        lines += [
-            "",
-            f"## {section or 'the run'}",
-            "",
-            "| option | default | meaning | allowed | |",
-            "|---|---|---|---|---|",
-        ]
-        for name, (field, default) in OPTIONS.items():
-            if name.rpartition(".")[0] == section:
-                lines.append(_option_row(name, field, default))
+    for heading, names in tables.items():
+        lines += ["", f"## {heading}", "", "| option | default | meaning | allowed | |", "|---|---|---|---|---|"]
+        lines += [_option_row(name, *OPTIONS[name]) for name in names]
     return "\n".join(lines) + "\n"
 
 
 def _option_row(name: str, field: dataclasses.Field, default: Any) -> str:
     rule = field.metadata
-    limits = [", ".join(rule["choices"])] if rule["choices"] else []
-    limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []
-    limits += [f"at most {rule['maximum']:g}"] if rule["maximum"] is not None else []
     kind = "free" if rule["harmless"] else "path" if rule["is_path"] else ""
-    cells = [f"`{name}`", f"`{default!r}`", rule["doc"], ", ".join(limits), kind]
+    cells = [f"`{name}`", f"`{default!r}`", rule["doc"], ", ".join(limits_of(field)), kind]
     return f"| {' | '.join(cell if cell.startswith('`') else _escaped(cell) for cell in cells)} |"
 
 
@@ -115,14 +108,6 @@ def test_the_run_folders_of_the_first_runs_are_those_of_their_commands(
         assert named == {str(default_path(config))}
 
 
-def test_the_defaults_of_the_options_used_most_are_those_of_the_config() -> None:
-    rows = re.findall(r"^\| `([a-z]+(?:\.\w+)*)` \| `([^`]*)` \|", START.read_text(), re.MULTILINE)
-    assert len(rows) > 10
-    for name, default in rows:
-        assert name in OPTIONS, f"there is no option {name}"
-        assert default == repr(OPTIONS[name][1]), name
-
-
 def test_the_names_of_published_weights_are_those_of_the_program() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", (ROOT / "docs" / "weights.md").read_text(), re.MULTILINE)
     assert rows == [
@@ -144,10 +129,9 @@ def test_exit_codes_have_one_table() -> None:
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
     sections = {name.partition(".")[0] for name in OPTIONS if "." in name}
-    named = re.findall(r"--config\.([a-z_]+(?:\.[a-z_0-9]+)*)", text)
     # Options stand in `quotes`, and so do files such as `train.py` and `train.log`.
     quoted = re.findall(r"`([a-z]+)\.(?!(?:py|log)`)([a-z_0-9]+(?:\.[a-z_0-9]+)*)(?:`|=)", text)
-    named += [f"{section}.{option}" for section, option in quoted if section in sections]
+    named = [f"{section}.{option}" for section, option in quoted if section in sections]
     parts = {name.rpartition(".")[0] for name in OPTIONS}
     assert sorted(set(named) - set(OPTIONS) - parts) == []
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
@@ -162,20 +146,37 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert not re.search(r"(?<![\w.])/(?:work|home|root|tmp)/", text), "a path of somebody's machine"
 
 
+# Starts of messages that are not of jaxpose.
+_OTHERS = ("RESOURCE_EXHAUSTED", "Killed", "No space left on device")
+
+
+def test_every_message_of_the_troubleshooting_page_is_in_the_source() -> None:
+    tree = [node for file in ROOT.glob("jaxpose/**/*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    texts = "\n".join(node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    messages = [text for text in re.findall(r"^- `([^`]+)`", page, re.MULTILINE) if text not in _OTHERS]
+    parts = [part.strip(" '") for text in messages for part in text.split("...")]
+    assert len(messages) > 20 and [part for part in parts if part not in texts] == []
+    assert len(page.split()) <= 900
+
+
+def test_no_message_has_words_that_are_not_plain_english() -> None:
+    for file in ROOT.glob("jaxpose/**/*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                texts = [part.value for part in ast.walk(node.exc) if isinstance(part, ast.Constant)]
+                for text in filter(lambda text: isinstance(text, str), texts):
+                    assert not re.search(r", too\b|\bmend(s|ed)?\b|\bbehind it\b", text), f"{file}: {text}"
+
+
 def test_users_read_one_language() -> None:
-    """`jaxpose VERB PROJECT OPTION=VALUE`; these lines explain the other form, or are the first command of all."""
-    explain = ("pip install -e .", "is the same as", "<verb>", "`--config.SECTION.OPTION", "(in scripts also")
-    explain += ("hosts.sh", "`jaxpose train my-project` is `python -m")
+    """`jaxpose VERB`, not `python -m jaxpose.VERB`: these lines explain that form, or are the first command of all."""
+    explain = ("pip install -e .", "is the same as", "<verb>", "hosts.sh", "`jaxpose train my-project` is `python -m")
     files = [README, ROOT / "launch" / "README.md", ROOT / "docs" / "first_run.ipynb"]
     files += [*ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.py")]
     lines = [line for file in files for line in file.read_text().splitlines()]
-    other = [line for line in lines if "python -m jaxpose" in line or "--config." in line]
+    other = [line for line in lines if "python -m jaxpose" in line]
     assert [line for line in other if not any(text in line for text in explain)] == []
-    # What reads or builds arguments knows the long form; messages do not name it.
-    inner = [ROOT / "jaxpose" / "launch.py", ROOT / "jaxpose" / "init" / "__main__.py"]
-    inner += ROOT.glob("jaxpose/config/*.py")
-    code = [file for file in ROOT.glob("jaxpose/**/*.py") if file not in inner]
-    assert [file.name for file in code if "--config." in file.read_text()] == []
 
 
 def test_the_audit_of_features_has_every_row_and_names_tests_that_exist() -> None:

@@ -51,7 +51,7 @@ def verb_without(absent: tuple[str, ...], *arguments: str, **variables: str) -> 
         (["jaxpose.predict", "--help"], 0, "usage: python -m jaxpose.predict"),
         (["jaxpose.predict", "--runn", "x"], 2, "there is no flag --runn"),
         (["jaxpose.evaluate", "--help"], 0, "usage: python -m jaxpose.evaluate"),
-        (["jaxpose.evaluate"], 2, "jaxpose.evaluate: the following arguments are required"),
+        (["jaxpose.evaluate"], 2, "jaxpose.evaluate: RUN is required"),
     ],
 )
 def test_help_and_mistakes_in_the_arguments_need_no_package_that_takes_long(

@@ -257,7 +257,7 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
     [
         (["--run", "{tmp}/nope"], "nope is not a run folder: it does not exist"),
         (["--run", "{tmp}/damaged"], "damaged/config.json is damaged: it cannot be read as JSON ("),
-        ([], "the following arguments are required: RUN"),
+        ([], "RUN is required"),
         (["--run", "{run}", "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
         (["--run", "{run}", "--labels", "a.csv"], "has no a.csv; its CSV files are CollectedData.csv"),
         (["--run", "{run}", "--project", "{tmp}/foreignn"], "did you mean"),

@@ -15,7 +15,6 @@ from jaxpose.errors import UserError
 from jaxpose.flags import evaluate_arguments, split_runs
 from jaxpose.init import __main__ as init
 from jaxpose.report import __main__ as report
-from jaxpose.run import run_argument
 from jaxpose.run.identity import refuse_no_run
 from jaxpose.run.run_argument import run_folder
 from tests.test_entry import verb_without
@@ -38,7 +37,7 @@ def test_a_folder_of_runs_stands_for_its_newest_finished_run(tmp_path: Path, cap
     make_run(runs / "bb", 20)
     make_run(runs / "cc", 40, is_finished=False)
     (runs / "notes").mkdir()
-    assert split_runs([str(runs), str(runs / "bb")], ["x.mp4"], "") == ([newest, runs / "bb"], ["x.mp4"])
+    assert split_runs([str(runs), str(runs / "bb")], ["x.mp4"]) == ([newest, runs / "bb"], ["x.mp4"])
     assert capsys.readouterr().out == f"{runs}: the newest run is {newest}\n"
     assert run_folder(str(runs / "bb")) == str(runs / "bb") and capsys.readouterr().out == ""
     # A folder without a run stays as it is: the verb says what is wrong with it.
@@ -67,14 +66,12 @@ def test_every_verb_and_load_take_a_folder_of_runs(trained_run: Path, tmp_path: 
     }
     says = [f"{folder}: the newest run is {folder}/newest\n" for folder in (first, second)]
     for verb, start in starts.items():
-        run_argument._say_once.cache_clear()
         start()
         out_text = capsys.readouterr().out
         assert [line in out_text for line in says] == [True, verb in ("compare", "report", "suggest")], (verb, out_text)
     assert watch.main([second]) == 2
     out_text, err = capsys.readouterr()
     assert out_text == f"{second}: the newest run is {running}\n" and f"{running}/config.json" in err
-    run_argument._say_once.cache_clear()
     assert watch.main([first]) == 0
     assert re.match(rf"{first}: the newest run is {first}/newest\n.* finished\n", capsys.readouterr().out)
 
@@ -107,6 +104,7 @@ def test_a_run_is_given_with_its_flag_or_without(tmp_path: Path) -> None:
     for argv in ([run, "--out", "x"], ["--run", run, "--out", "x"], ["--out", "x", run], [f"--run={run}", "--out=x"]):
         given = evaluate_arguments().read(argv)
         assert (given.run, given.out) == (run, "x")
+    assert evaluate_arguments().read([run, "--out=x", "--out", "y"]).out == "y"
     with pytest.raises(UserError, match="two runs are given, a and --run b: "):
         evaluate_arguments().read(["--run", "b", "a"])
 
@@ -117,7 +115,30 @@ def test_a_negative_number_behind_a_flag_is_its_value(value: str) -> None:
     arguments.add_argument("--shift")
     arguments.add_argument("--all", action="store_true")
     assert arguments.read(["--shift", value]).shift == arguments.read([f"--shift={value}"]).shift == value
-    with pytest.raises(UserError, match=f"there is no flag {value}"):
+    with pytest.raises(UserError, match=f"unexpected argument '{re.escape(value)}'"):
         arguments.read(["--all", value])
     with pytest.raises(UserError, match="there is no flag -x"):
         arguments.read(["--shift", "-x"])
+
+
+def test_every_mistake_in_the_arguments_has_its_line(capsys: Capture) -> None:
+    given = ["labels", "a", "--to", "h5", "--ou=x", "--overwrite=1", "data.lables=x", "--scorer"]
+    assert convert.main(given) == 2
+    assert [line.removeprefix("jaxpose.convert labels: ") for line in capsys.readouterr().err.splitlines()] == [
+        "there is no option data.lables; did you mean data.labels?",
+        "--to is h5; it must be one of csv, deeplabcut, coco, slp, nwb",
+        "there is no flag --ou; did you mean --out?",
+        "--overwrite has the value 1; it takes none",
+        "--scorer needs a value: --scorer NAME",
+    ]
+    assert convert.main(["predictions", "a", "b", "--session_start=x"]) == 2
+    assert [line.removeprefix("jaxpose.convert predictions: ") for line in capsys.readouterr().err.splitlines()] == [
+        "--to is required; see python -m jaxpose.convert predictions --help",
+        "--out is required; see python -m jaxpose.convert predictions --help",
+        "unexpected argument 'b': python -m jaxpose.convert predictions takes TABLE_OR_RUN and flags; see --help",
+    ]
+    assert suggest.main(["--frames", "x", "--apart=y", "--frames=3"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "jaxpose.suggest: --frames is x; it must be a whole number",
+        "jaxpose.suggest: --apart is y; it must be a whole number",
+    ]

@@ -117,7 +117,7 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
         (["PROJECT", "data.split=none.csv"], "none.csv"),
         (["PROJECT", "train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
         (["PROJECT", "data.train_frames=abc"], "data.train_frames is 'abc'; it must be a number"),
-        (["train.steps=3"], "no project is given, only train.steps=3"),
+        (["train.steps=3"], "PROJECT is required; see python -m jaxpose.init --help"),
         (["PROJECT", "other"], "unexpected argument 'other'"),
     ],
 )

@@ -307,7 +307,7 @@ sys.exit(1)
 """
     code, out, _ = Launcher(tmp_path, child, processes=1, restarts=3).end()
     assert code == 1
-    again = f"['again', '--config.out={tmp_path}']"
+    again = f"['again', 'out={tmp_path}']"
     assert re.findall("started with (.*)", out) == ["[]", "[]", again, again]
 
 
@@ -329,7 +329,7 @@ def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) 
         ("--processes 2 --restarts=-1 -- x", "--restarts is -1; it must be at least 0"),
         ("--proceses 2 -- x", "there is no flag --proceses; did you mean --processes?"),
         ("--processes 2 --verb evaluate -- x", "--verb is evaluate; it must be one of "),
-        ("-- x", "the following arguments are required: --processes"),
+        ("-- x", "--processes is required"),
         ("--template slurm -- x y=1", "--template is slurm, which only prints a file: remove x y=1"),
         ("--processes 2 --template=hosts", "--template is hosts, which only prints a file: remove --processes 2"),
     ],
@@ -373,7 +373,7 @@ def _launch(config: c.Config, folder: Path, log: Path) -> subprocess.Popen:
     with open(log, "w") as stream:
         return subprocess.Popen(
             [sys.executable, "-m", "jaxpose.launch", "--processes", "2", "--restarts", "1",
-             "--log_dir", str(folder), "--", *command(config, folder, "--config.resume=overwrite")],
+             "--log_dir", str(folder), "--", *command(config, folder, "resume=overwrite")],
             env=environment(), stdout=stream, stderr=stream,
         )  # fmt: skip
 

@@ -103,7 +103,7 @@ def test_the_runs_of_the_kubernetes_job_lie_on_the_volume_of_all_pods(
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     places = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
     assert "persistentVolumeClaim" in places["/runs"]
-    assert any(argument.startswith("--config.out=/runs/") for argument in container["args"])
+    assert any(argument.startswith("out=/runs/") for argument in container["args"])
 
 
 def _batch_job(folder: Path, script: str, *arguments: str, **variables: str) -> subprocess.Popen:
@@ -173,26 +173,25 @@ def test_a_later_turn_overwrites_only_if_none_has_opened_the_run_folder(
 ) -> None:
     if opened is not None:
         (tmp_path / RUN_FILE).write_text(opened)
-    job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", SLURM_RESTART_COUNT="2", ENDS="exit 0")
+    job = _batch_job(tmp_path, "slurm.sbatch", "resume=overwrite", SLURM_RESTART_COUNT="2", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
-    expected = " --config.resume=overwrite" + " --config.resume=auto" * is_auto
+    expected = " resume=overwrite" + " resume=auto" * is_auto
     assert (tmp_path / "given").read_text().endswith(f"jaxpose.train{expected}\n")
 
 
-@pytest.mark.parametrize("option", ["--config.resume=extend", "resume=extend"])
-def test_a_later_turn_of_an_extension_still_extends(tmp_path: Path, option: str) -> None:
+def test_a_later_turn_of_an_extension_still_extends(tmp_path: Path) -> None:
     (tmp_path / RUN_FILE).write_text("runs/my-project/0a1b2c3d\n")
-    job = _batch_job(tmp_path, "slurm.sbatch", option, SLURM_RESTART_COUNT="1", ENDS="exit 0")
+    job = _batch_job(tmp_path, "slurm.sbatch", "resume=extend", SLURM_RESTART_COUNT="1", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
-    assert (tmp_path / "given").read_text().endswith(f"jaxpose.train {option}\n")
+    assert (tmp_path / "given").read_text().endswith("jaxpose.train resume=extend\n")
 
 
 def test_the_first_turn_overwrites(tmp_path: Path) -> None:
     # Of an earlier job with the same number.
     (tmp_path / RUN_FILE).write_text("runs/my-project/0a1b2c3d\n")
-    job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", ENDS="exit 0")
+    job = _batch_job(tmp_path, "slurm.sbatch", "resume=overwrite", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
-    assert (tmp_path / "given").read_text().endswith("jaxpose.train --config.resume=overwrite\n")
+    assert (tmp_path / "given").read_text().endswith("jaxpose.train resume=overwrite\n")
     assert (tmp_path / RUN_FILE).read_text() == ""
 
 
@@ -208,13 +207,11 @@ def test_the_turns_of_a_job_overwrite_once(tmp_path: Path) -> None:
     given = []
     for turn, opens in enumerate(("", "echo runs/a >$JAXPOSE_RUN_FILE; ", "")):
         ends = f"{opens}exit 75"
-        job = _batch_job(
-            tmp_path, "slurm.sbatch", "--config.resume=overwrite", SLURM_RESTART_COUNT=str(turn), ENDS=ends
-        )
+        job = _batch_job(tmp_path, "slurm.sbatch", "resume=overwrite", SLURM_RESTART_COUNT=str(turn), ENDS=ends)
         assert job.wait(LIMIT_S) == 75
         given.append((tmp_path / "given").read_text().partition("jaxpose.train ")[2].split())
-    overwrite = ["--config.resume=overwrite"]
-    assert given == [overwrite, overwrite, [*overwrite, "--config.resume=auto"]]
+    overwrite = ["resume=overwrite"]
+    assert given == [overwrite, overwrite, [*overwrite, "resume=auto"]]
 
 
 class Hosts:

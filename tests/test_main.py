@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import time
@@ -40,7 +41,7 @@ def test_every_verb_ends_the_process_with_a_code_that_no_later_signal_changes() 
     for file in files:
         text = file.read_text()
         if '__name__ == "__main__"' in text:
-            assert "exit_with(" in text and "sys.exit(" not in text, file
+            assert re.search(r"exit_with\(|^    start\(", text, re.MULTILINE) and "sys.exit(" not in text, file
 
 
 def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

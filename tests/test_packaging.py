@@ -14,7 +14,7 @@ from jaxpose.extras import EXTRAS
 ROOT = Path(__file__).resolve().parents[1]
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 # Packages that conda-forge calls otherwise; it writes all names in small letters.
-CONDA_NAMES = {"ml_collections": "ml-collections", "opencv-python-headless": "py-opencv"}
+CONDA_NAMES = {"opencv-python-headless": "py-opencv"}
 
 
 @pytest.fixture(scope="module")

@@ -393,7 +393,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     for arguments, message in [
         (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it does not exist"),
         (["--run", str(tmp_path / "damaged"), video], "damaged/config.json is damaged: it cannot be read as JSON ("),
-        (["--run", run], "the following arguments are required: FRAMES_OR_VIDEO"),
+        (["--run", run], "FRAMES_OR_VIDEO is required"),
         (["--run", run, "--overwrit", video], "there is no flag --overwrit; did you mean --overwrite?"),
         (["--run", run, str(tmp_path / "model.h")], "model.h does not exist; did you mean"),
         (["--run", run, str(tmp_path / "model.h5")], "model.h5 is neither an image (.png .jpg"),

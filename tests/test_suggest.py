@@ -217,7 +217,7 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
             "has no finished predictions of {videos}/session01.mp4; make",
         ),
         (["--run", "{run}", "{videos}/session00.mp4", "--out", "{run}"], "which exists already: choose another folder"),
-        ([], "the following arguments are required: VIDEO"),
+        ([], "VIDEO is required"),
         (["--run", "{run}"], "has no finished predictions of {videos}/session01.mp4; make"),
         (["--run", "{tmp}/nope", "{videos}"], "nope is not a run folder"),
         (["{videos}", "--frames", "0"], "--frames is 0; it must be at least 1"),

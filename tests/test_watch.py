@@ -147,7 +147,7 @@ def test_screen_on_a_terminal(folder: RunFolder):
         (["bad"], "bad/config.json is damaged: it cannot be read as JSON"),
         (["bad", "--every_s", "0"], "--every_s is 0.0; it must be above 0"),
         (["bad", "--silent_s", "nan"], "--silent_s is nan; it must be above 0"),
-        ([], "the following arguments are required: RUN_OR_URL"),
+        ([], "RUN_OR_URL is required"),
     ],
 )
 def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture, argv: list[str], message: str):

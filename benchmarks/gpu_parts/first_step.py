@@ -22,8 +22,7 @@ def train_command(project: Path, out: Path, given: argparse.Namespace, *more: st
     options += [f"model.backbone={given.backbone}", f"model.width={given.width}", f"train.batch_size={given.batch}"]
     options += [f"train.precision={given.precision}", f"mesh.platform={given.platform}", "mesh.devices=1"]
     options += ["data.split=frame", "log.every_steps=1", "log.report=false", "eval.predict_videos=no", f"out={out}"]
-    flags = [f"--config.{option}" for option in (*options, *more)]
-    return [sys.executable, "-m", "jaxpose.train", "--config", f"{CONFIG_FILE}:{project}", *flags]
+    return [sys.executable, "-m", "jaxpose.train", "--config", f"{CONFIG_FILE}:{project}", *options, *more]
 
 
 def measure_first_step(given: argparse.Namespace) -> dict[str, Any]:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from jaxpose import __version__
 from jaxpose.check.findings import list_file, refuse_other_list
-from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, refuse_other_file
+from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, program, refuse_other_file
 from jaxpose.early_signals import exit_with
-from jaxpose.errors import UserError
 from jaxpose.phases import phase, speak
 from jaxpose.quantities import count, size
 from jaxpose.terminal import print_lines, say
@@ -22,7 +21,6 @@ from jaxpose.terminal import print_lines, say
 if TYPE_CHECKING:
     from jaxpose.config import Config
 
-_OPTION = "data.project="
 # Findings that are printed; the list has all.
 _LISTED = 20
 
@@ -32,14 +30,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = Arguments(
         "jaxpose.check",
         "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: nothing was found; 1: "
-        "the list has findings; 2: the project or an argument cannot be used.",
+        "the list has findings; 2: the project or an argument cannot be used. OPTION=VALUE is as for jaxpose train: "
+        "data.split=video.",
+        f"{program('jaxpose.check')} PROJECT [OPTION=VALUE ...] [flags]",
+        takes_options=True,
     )
-    arguments.add_argument(
-        "words",
-        nargs="*",
-        metavar="PROJECT [OPTION=VALUE]",
-        help="the project, and options as jaxpose train takes them, such as data.split=video",
-    )
+    arguments.add_argument("project", nargs="?", metavar="PROJECT", help="the project")
     arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="experiment, as jaxpose train takes it")
     arguments.add_argument(
         "--like",
@@ -91,27 +87,15 @@ def _read_config(given: argparse.Namespace) -> "Config":
     Raises:
       UserError: there is no project, or an option is wrong.
     """
-    from jaxpose.config import SYNTHETIC, command_line, validate
+    from jaxpose.config import SYNTHETIC, validate
+    from jaxpose.config.command_line import make_config
     from jaxpose.data.label_files import refuse_absent_project
 
-    words = list(given.words)
-    if not given.config and not any(_is_project(word) for word in words):
-        # Without an experiment, the option names the project as the first argument does.
-        words = [word.removeprefix(_OPTION) for word in words if word != _OPTION]
-    projects = [word for word in words if _is_project(word)]
-    if not given.config and not projects:
-        raise UserError("no project is given: jaxpose check PROJECT")
-    config, _ = command_line.read([*(["--config", given.config] if given.config else []), *words])
-    project = config.data.project
-    if project in projects and project != SYNTHETIC:
-        refuse_absent_project(project)
+    config = make_config(given.project, given.options, given.config)
+    if given.project and config.data.project == given.project != SYNTHETIC:
+        refuse_absent_project(given.project)
     validate(config)
     return config
-
-
-def _is_project(word: str) -> bool:
-    # Path.exists raises OSError for a long option.
-    return "=" not in word or os.path.exists(word)
 
 
 def _name(project: str) -> str:

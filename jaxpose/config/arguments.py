@@ -1,4 +1,4 @@
-"""Arguments of the verbs without a config, and exit codes: a verb prints a line for each mistake and exits with 2."""
+"""The arguments of every verb, and exit codes: a verb prints a line for each mistake and exits with 2."""
 
 import argparse
 import difflib
@@ -9,9 +9,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jaxpose import early_signals
+from jaxpose.config.option import explain_absence, flat_options, nearest_options, options_called
+from jaxpose.config.root import Config
 from jaxpose.errors import UserError
 from jaxpose.terminal import ERROR, print_lines, quiet
 
@@ -20,27 +22,32 @@ _HEAD_BYTES = 4096
 # Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
-REFUSED_ARGUMENTS = {
-    r"invalid int value: (.*)": "{} is {}; it must be a whole number",
-    r"invalid float value: (.*)": "{} is {}; it must be a number",
-    r"invalid choice: (.*) \(choose from (.*)\)": "{} is {}; it must be one of {}",
-    r"expected (?:one|at least one) argument": "{} has no value; give one behind it",
-    r"ignored explicit argument (.*)": "{} has the value {}; it takes none",
-}
+# Of other flags, as of options, the last value counts: a script may have one that its caller replaces.
+_ONCE = "--config"
+_KINDS = {int: "a whole number", float: "a number"}
 
 
 class Arguments(argparse.ArgumentParser):
-    """The flags of a verb without a config."""
+    """The arguments of a verb: words, flags, and with `takes_options` also OPTION=VALUE.
 
-    def __init__(self, verb: str, description: str, usage: str | None = None):
-        self._flags = ["--help"]
-        self._verb = verb
-        super().__init__(program(verb), usage=usage, description=description, allow_abbrev=False)
+    argparse keeps the declarations and writes the page of --help; `read` reads the arguments.
+    """
+
+    def __init__(self, verb: str, description: str, usage: str | None = None, takes_options: bool = False):
+        self._verb, self._options = verb, flat_options(Config()) if takes_options else {}
+        self._places: list[argparse.Action] = []
+        self._flags: dict[str, argparse.Action] = {}
+        super().__init__(program(verb), usage=usage, description=description)
 
     def add_argument(self, *names: Any, **rules: Any) -> argparse.Action:
-        """Adds a flag, or an argument without a name, as argparse does."""
-        self._flags += [name for name in names if name.startswith("--") and name not in self._flags]
-        return super().add_argument(*names, **rules)
+        """Adds a flag, or an argument without a name, as argparse does.
+
+        A flag with nargs="?" takes a value only as --flag=VALUE, and without it has the value `const`.
+        """
+        action = super().add_argument(*names, **rules)
+        self._flags |= dict.fromkeys(action.option_strings, action)
+        self._places += [] if action.option_strings else [action]
+        return action
 
     def add_overwrite(self, what: str = "files that exist already") -> None:
         """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.outputs`."""
@@ -49,26 +56,6 @@ class Arguments(argparse.ArgumentParser):
     def add_quiet(self) -> None:
         """Adds --quiet, for a verb that shows its progress."""
         self.add_argument("--quiet", action="store_true", help="show only warnings, errors and the result")
-
-    def error(self, message: str) -> NoReturn:
-        """Raises a UserError; argparse would print the usage and exit."""
-        raise UserError(_in_our_words(message))
-
-    def read(self, argv: list[str]) -> argparse.Namespace:
-        """Returns the values of the arguments; those without a name may stand before, between and behind the flags.
-
-        Raises:
-          UserError: an argument is unknown, absent or of the wrong type.
-        """
-        argv = self._with_negative_numbers(argv)
-        for argument in argv:
-            flag = argument.partition("=")[0]
-            if flag.startswith("-") and flag not in ("-", "-h", *self._flags):
-                raise UserError(f"there is no flag {flag}{self._hint(flag)}")
-        given, more = self.parse_known_intermixed_args(argv)
-        if more:
-            raise UserError(f"unexpected argument {more[0]!r}{self._explain(more[0], argv)}")
-        return given
 
     def run(self, main: Callable[[argparse.Namespace], int], argv: list[str] | None) -> int:
         """Calls `main` with the arguments (None: the process's) and returns the exit code; see `exit_code_of`."""
@@ -83,35 +70,148 @@ class Arguments(argparse.ArgumentParser):
 
         return exit_code_of(self._verb, work)
 
-    def _with_negative_numbers(self, argv: list[str]) -> list[str]:
-        """Returns the arguments with --flag -1 as --flag=-1; argparse would take some of these numbers for flags."""
-        takes_value = {name for action in self._actions if action.nargs != 0 for name in action.option_strings}
-        joined: list[str] = []
-        for argument in argv:
-            if is_negative_number(argument) and joined and joined[-1] in takes_value:
-                joined[-1] += f"={argument}"
-            else:
-                joined.append(argument)
-        return joined
+    def read(self, argv: list[str]) -> argparse.Namespace:
+        """Returns the values of the arguments; those without a name may stand before, between and behind the flags.
 
-    def _hint(self, flag: str) -> str:
-        known = [str(action.metavar).partition(" ")[0] for action in self._get_positional_actions()]
-        if (name := flag.lstrip("-").upper()) in known:
-            return f"; give {name} without it: {self.prog} {name}"
-        return did_you_mean(f"--{flag.lstrip('-')}", self._flags) or f"; there is {', '.join(self._flags)}"
+        The value `options` is {name: text} of OPTION=VALUE.
 
-    def _explain(self, more: str, argv: list[str]) -> str:
-        """Returns a clause about an argument that no place is left for."""
-        before = argv[: argv.index(more)]
-        if "--run" in before[-2:] or before[-1:] and before[-1].startswith("--run="):
-            return f": {self.prog} takes one run"
-        places = " ".join(str(action.metavar or action.dest) for action in self._get_positional_actions())
-        return f": {self.prog} takes {places or 'only flags'}{' and flags' * bool(places)}; see --help"
+        Raises:
+          UserError: arguments are unknown, missing or of the wrong type: a line for each.
+        """
+        values: dict[str, Any] = {}
+        options: dict[str, str] = {}
+        words: list[str] = []
+        problems, of_options = [], []
+        rest = list(argv)
+        while rest:
+            argument = rest.pop(0)
+            try:
+                if self._is_option(argument):
+                    name, _, text = argument.partition("=")
+                    options[name] = text
+                    of_options += [] if name in self._options else [explain_absence(name, list(self._options))]
+                elif _is_flag(argument):
+                    self._read_flag(argument, rest, values)
+                else:
+                    words.append(argument)
+            except UserError as error:
+                problems.append(str(error))
+        # After an unknown flag, nobody knows whether the next word is its value.
+        if not problems:
+            problems = self._place(words, values)
+        if problems or of_options:
+            raise UserError("\n".join((*of_options, *problems)))
+        actions = (*self._places, *self._flags.values())
+        defaults = {action.dest: [] if action.nargs == "*" else action.default for action in actions}
+        return argparse.Namespace(**defaults | values, options=options)
+
+    def _is_option(self, argument: str) -> bool:
+        """Returns whether an argument is OPTION=VALUE; a project may have such a name."""
+        name, equals, _ = argument.partition("=")
+        is_one = bool(self._options and equals) and not _is_flag(argument)
+        return is_one and (name in self._options or not os.path.exists(argument))
+
+    def _read_flag(self, argument: str, rest: list[str], values: dict[str, Any]) -> None:
+        """Reads a flag and its value, which may be the next of the arguments `rest`, into `values`."""
+        name, equals, text = argument.partition("=")
+        flag = self._flags.get(name)
+        if flag is None:
+            raise UserError(self._explain_flag(argument, rest))
+        if flag.nargs == 0:
+            if equals:
+                raise UserError(f"{name} has the value {text}; it takes none")
+            values[flag.dest] = flag.const
+            return
+        texts = [text] if equals else []
+        if flag.nargs != "?" and not equals:
+            while rest and not _is_flag(rest[0]) and (flag.nargs == "+" or not texts):
+                texts.append(rest.pop(0))
+            if not texts:
+                raise UserError(f"{name} needs a value: {name} {flag.metavar or 'VALUE'}")
+        read = [_value(name, flag, text) for text in texts]
+        if flag.nargs == "+":
+            values[flag.dest] = [*values.get(flag.dest, []), *read]
+        elif name == _ONCE and flag.dest in values:
+            raise UserError(f"{name} is given twice; give one")
+        else:
+            values[flag.dest] = read[0] if read else flag.const
+
+    def _place(self, words: list[str], values: dict[str, Any]) -> list[str]:
+        """Reads the arguments without a name into `values`; returns what is wrong with them, or missing."""
+        if problems := [text for word in words if (text := self._explain_word(word))]:
+            return problems
+        left = list(words)
+        required = [name for name, flag in self._flags.items() if flag.required and flag.dest not in values]
+        for place in self._places:
+            name, is_list = str(place.metavar or place.dest), place.nargs in ("*", "+")
+            texts, left = (left, []) if is_list else (left[:1], left[1:])
+            if not texts and place.nargs in (None, "+"):
+                required.append(name)
+            try:
+                read = [_value(name, place, text) for text in texts]
+                values |= {place.dest: read if is_list else read[0]} if read else {}
+            except UserError as error:
+                problems.append(str(error))
+        problems += [f"{name} is required; see {self.prog} --help" for name in required]
+        if left:
+            places = [str(place.metavar or place.dest) for place in self._places]
+            places += ["OPTION=VALUE"] if self._options else []
+            takes = f"{' '.join(places)} and flags" if places else "only flags"
+            problems.append(f"unexpected argument {left[0]!r}: {self.prog} takes {takes}; see --help")
+        return problems
+
+    def _explain_word(self, word: str) -> str:
+        """Returns what is wrong with a word that looks like another argument than a project; "" if nothing is."""
+        if self._options and word.endswith(".py") and not os.path.isdir(word):
+            return f"{word} is a Python file, not a project: give a config file as --config {word}"
+        return f"{word} needs a value: {word}=VALUE" if word in self._options and not os.path.exists(word) else ""
+
+    def _explain_flag(self, argument: str, rest: list[str]) -> str:
+        """Returns what is wrong with an unknown flag, such as an option with dashes: --train.epochs 3."""
+        flag, equals, text = argument.partition("=")
+        name, options = flag.lstrip("-").removeprefix("config."), list(self._options)
+        known = [str(place.metavar).partition(" ")[0] for place in self._places]
+        if name.upper() in known:
+            return f"there is no flag {flag}; give {name.upper()} without it: {self.prog} {name.upper()}"
+        if options and name == "overwrite":
+            return "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew"
+        value = text if equals else next((text for text in rest[:1] if not _is_flag(text)), "VALUE")
+        if meant := [name] if name in options else options_called(name, options):
+            option = "" if name in options else f"; the option is {' or '.join(meant)}"
+            return f"there is no flag {flag}{option}: write {' or '.join(f'{one}={value}' for one in meant)}"
+        # --epocs is not far from --help.
+        flags = [one for one in self._flags if one.startswith("--")]
+        hint = did_you_mean(f"--{name}", [one for one in flags if one != "--help" or not options])
+        if not hint and options and (near := nearest_options(name, options)):
+            hint = f"; did you mean the option {' or '.join(near)}?"
+        return f"there is no flag {flag}" + (hint or f"; there is {', '.join(flags)}")
 
 
-def is_negative_number(argument: str) -> bool:
-    """Returns whether an argument that begins with a dash is a number, or several with commas, and not a flag."""
-    return re.fullmatch(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?(,.*)?", argument, re.IGNORECASE) is not None
+def _is_flag(argument: str) -> bool:
+    """Returns whether an argument begins with a dash and is no negative number, or several with commas."""
+    is_number = re.fullmatch(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?(,.*)?", argument, re.IGNORECASE)
+    return argument.startswith("-") and argument != "-" and not is_number
+
+
+def _value(name: str, action: argparse.Action, text: str) -> Any:
+    """Returns the value that a text gives an argument.
+
+    Raises:
+      UserError: it gives none.
+    """
+    kind: Any = action.type or str
+    try:
+        value = kind(text)
+    except UserError:
+        raise
+    except ValueError:
+        raise UserError(f"{name} is {text}; it must be {_KINDS[kind]}") from None
+    choices = list(action.choices or [])
+    if choices and value not in choices:
+        near = difflib.get_close_matches(text, choices, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UserError(f"{name} is {text}; it must be one of {', '.join(choices)}{hint}")
+    return value
 
 
 def program(verb: str) -> str:
@@ -215,16 +315,6 @@ def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
                 f"--out is {page}, which {verb.replace('.', ' ')} did not write: --overwrite replaces it; or choose "
                 "another name"
             )
-
-
-def _in_our_words(message: str) -> str:
-    """Returns a message of argparse as a sentence that names the argument, its value and the rule."""
-    for pattern, text in REFUSED_ARGUMENTS.items():
-        if match := re.fullmatch(rf"argument ([^:/]+)(?:/[^:]+)?: {pattern}", message, re.DOTALL):
-            name, *values = match.groups()
-            # A choice is quoted in some versions of Python.
-            return text.format(name, *(value.replace("', '", ", ").strip("'") for value in values))
-    return message
 
 
 def did_you_mean(given: str, known: list[str]) -> str:

@@ -80,9 +80,13 @@ _SIDE: dict[str, Any] = dict(minimum=0.01, maximum=0.9)
 
 @dataclasses.dataclass
 class AugmentConfig(Section):
-    preset: str = option("dlc", "preset that supplies the numbers left at None", choices=tuple(PRESETS))
+    preset: str = option("dlc", "preset that supplies the numbers left at None", choices=tuple(PRESETS), common=True)
     move_p: float | None = option(
-        None, "probability of moving each of the parts (rectangles) of a frame", before=_OFF["move_p"], **_P
+        None,
+        "probability of moving each of the parts (rectangles) of a frame",
+        before=_OFF["move_p"],
+        **_P,
+        common=True,
     )
     move_parts: int | None = option(
         None, "number of parts, moved one after the other", before=_OFF["move_parts"], minimum=1, maximum=16
@@ -96,10 +100,12 @@ class AugmentConfig(Section):
     quarter_turns: tuple[int, ...] | None = option(
         None, "numbers of 90-degree turns to choose from", minimum=0, maximum=3
     )
-    flip_p: float | None = option(None, "probability of a horizontal flip (swaps left and right keypoints)", **_P)
-    rotate_p: float | None = option(None, "probability of a rotation about the centre", **_P)
-    rotate_deg: float | None = option(None, "largest rotation, degrees either way", minimum=0.0)
-    scale_p: float | None = option(None, "probability of scaling", **_P)
+    flip_p: float | None = option(
+        None, "probability of a horizontal flip (swaps left and right keypoints)", **_P, common=True
+    )
+    rotate_p: float | None = option(None, "probability of a rotation about the centre", **_P, common=True)
+    rotate_deg: float | None = option(None, "largest rotation, degrees either way", minimum=0.0, common=True)
+    scale_p: float | None = option(None, "probability of scaling", **_P, common=True)
     scale_min: float | None = option(None, "smallest scale factor", minimum=0.01)
     scale_max: float | None = option(None, "largest scale factor", minimum=0.01)
     translate_p: float | None = option(None, "probability of a shift", **_P)
@@ -123,7 +129,7 @@ class AugmentConfig(Section):
     pepper_share: float | None = option(None, "share of the blocks that turn dark", **_P)
     salt_pepper_size_min: float | None = option(None, "fewest blocks along a side, per frame pixel", minimum=0.001)
     salt_pepper_size_max: float | None = option(None, "most blocks along a side, per frame pixel", minimum=0.001)
-    brightness_p: float | None = option(None, "probability of a change of brightness", **_P)
+    brightness_p: float | None = option(None, "probability of a change of brightness", **_P, common=True)
     brightness_max: float | None = option(None, "largest change of the brightness factor from 1", **_P)
     contrast_p: float | None = option(None, "probability of a change of contrast about the mid grey", **_P)
     contrast_max: float | None = option(None, "largest change of the contrast factor from 1", **_P)

@@ -1,32 +1,33 @@
-"""The command line of a verb: `--config FILE.py[:ARGUMENT]`, options as `--config.SECTION.OPTION=VALUE`, plain errors.
+"""The command line of a verb that trains: `PROJECT OPTION=VALUE --config FILE.py[:PROJECT]`.
 
-Input: the arguments, also in the short form of `config.shorthand`. Output: a call of the verb with a checked `Config`,
-and an exit code. absl and ml_collections.config_flags read the arguments, and `config.check` refuses values that an
-option cannot have.
+Input: the arguments, as `config.arguments` reads them. Output: a call of the verb with a checked `Config`, and an exit
+code. `config.check` refuses values that an option cannot have.
 """
 
+import argparse
+import ast
 import dataclasses
+import functools
 import importlib.util
 import os
-import re
-import sys
 import textwrap
 import traceback
+import types
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from absl import flags
-from ml_collections import config_flags
-
-from jaxpose.config.arguments import did_you_mean, exit_code_of, program, show_page
+from jaxpose.config.arguments import DONE, Arguments, did_you_mean
 from jaxpose.config.check import validate
-from jaxpose.config.flag_parsers import PARSERS, DryRun, Quiet
-from jaxpose.config.option import OptionError, explain_absence, flat_options
+from jaxpose.config.option import OptionError, common_names, flat_options, limits_of
+from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.config.root import Config
-from jaxpose.config.shipped import find_config, shipped_names
-from jaxpose.config.shorthand import expand
+from jaxpose.config.shipped import find_config, shipped_folder, shipped_names
 from jaxpose.errors import UserError
-from jaxpose.terminal import quiet
+
+# Values of --help_options; no section has these names.
+_COMMON, _ALL = "common", "all"
 
 
 @dataclasses.dataclass
@@ -54,104 +55,129 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
       verb: the name of the program after `python -m`, such as "jaxpose.train".
       description: what the verb does, one or two sentences for --help.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    if {"--help", "-help", "-h"}.intersection(argv):
-        return show_page(verb, _help(verb, description))
 
-    def work() -> int:
-        for argument in argv:
-            if match := re.fullmatch(r"--?help_options(?:=(.*))?", argument):
-                return show_page(verb, "\n".join(_option_lines(match[1])))
-        config, options = read(argv)
+    def start(given: argparse.Namespace) -> int:
+        if given.help_options is not None:
+            print("\n".join(_option_lines(given.help_options)))
+            return DONE
+        config = make_config(given.project, given.options, given.config)
         validate(config)
-        with quiet(options.quiet):
-            return main(config, options)
+        return main(config, Options(given.dry_run, given.quiet))
 
-    return exit_code_of(verb, work)
+    return RunArguments(verb, description).run(start, argv)
 
 
 def read(argv: list[str]) -> tuple[Config, Options]:
-    """Returns the config with the given options, and the verb's own options.
-
-    A value that an option cannot have is stored as it was given: `validate` refuses it.
+    """Returns the config with the given options, and the options of `jaxpose train` that are not in it.
 
     Raises:
       UserError: an argument cannot be understood, or the config file does not give a `Config`.
     """
-    given, argv = argv, expand(argv)
-    _check_options(argv, given)
-    # Every call has its own set of flags. grain reads the set of the process, which must count as parsed.
-    values = flags.FlagValues()
-    flags.FLAGS.mark_as_parsed()
-    for kind, parser in PARSERS.items():
-        config_flags.register_flag_parser_for_type(kind, parser)
-    # absl lets a boolean flag have a value or none.
-    dry_run = flags.Flag(DryRun(), flags.ArgumentSerializer(), "dry_run", None, "", boolean=True)
-    flags.DEFINE_flag(dry_run, values)
-    is_quiet = flags.Flag(Quiet(), flags.ArgumentSerializer(), "quiet", None, "", boolean=True)
-    flags.DEFINE_flag(is_quiet, values)
-    program_argv = ["jaxpose", *argv]
-    config_flags.DEFINE_config_dataclass(
-        "config", Config(), flag_values=values, sys_argv=program_argv, parse_fn=_load_config
-    )
-    try:
-        rest = values(program_argv)[1:]
-    except flags.IllegalFlagValueError as error:
-        # absl wraps the UserError of a parser. No parser here raises anything else.
-        raise error.__context__ or error from None
-    except flags.Error as error:
-        raise UserError(str(error)) from None
-    if rest:
-        raise UserError(f"unexpected argument {rest[0]!r}")
-    if values["config"].using_default_value:
-        raise UserError(
-            "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py (there is "
-            f"{', '.join(shipped_names())})"
-        )
-    return values.config, Options(values.dry_run or "", bool(values.quiet))
+    given = RunArguments("jaxpose.train", "").read(argv)
+    return make_config(given.project, given.options, given.config), Options(given.dry_run, given.quiet)
 
 
-def _check_options(argv: list[str], given: list[str]) -> None:
-    """Refuses a second --config, options before it, unknown options and --noconfig.X=VALUE.
+class RunArguments(Arguments):
+    """The arguments of a verb that trains."""
 
-    ml_collections does not check this, and it runs the config file before it reads the options. A message names an
-    option as in the `given` arguments, of which `argv` has the long form.
+    def __init__(self, verb: str, description: str):
+        super().__init__(verb, description, takes_options=True)
+        self.add_argument("project", nargs="?", metavar="PROJECT")
+        self.add_argument("--config", metavar="FILE.py")
+        self.add_argument("--dry_run", nargs="?", type=_dry_run, default="", const="all")
+        self.add_quiet()
+        self.add_argument("--help_options", nargs="?", const=_COMMON)
+
+    def format_help(self) -> str:
+        """Returns the page of --help."""
+        return _help(self.prog, str(self.description))
+
+
+def make_config(project: str | None, options: dict[str, str], experiment: str | None = None) -> Config:
+    """Returns the config that arguments describe.
+
+    A value that an option cannot have is stored as it was given: `validate` refuses it.
+
+    Args:
+      project: its folder or file; None if the experiment or the option data.project names it.
+      options: {name: text}.
+      experiment: FILE.py or FILE.py:PROJECT; None is configs/pose.py or, for the config.yaml of a Lightning Pose
+        project, configs/lightning_pose.py.
+
+    Raises:
+      UserError: there is no project, or the config file does not give a `Config`.
     """
-    names = list(flat_options(Config()))
-    is_config_given, early, problems = False, "", []
-    for argument in argv:
-        if re.match(r"--?no(config\.[^=]*|dry_run|quiet)=", argument):
-            raise UserError(f"{argument} has a value; a flag that begins with --no takes none")
-        match = re.match(r"--?(?:no)?config(?:\.([^=]*)|=|$)", argument)
-        if not match:
-            continue
-        option = match[1]
-        if option is None and is_config_given:
-            raise UserError("--config is given twice; give one")
-        if option is None:
-            is_config_given = True
-        elif option not in names:
-            is_short = any(word.startswith(f"{option}=") for word in given)
-            problems.append(_explain_absence(option, names, "" if is_short else "--config."))
-        elif not is_config_given:
-            short = argument.removeprefix("--config.")
-            early = early or (short if short in given else argument)
-    if problems:
-        raise UserError("\n".join(problems))
-    if early and is_config_given:
-        raise UserError(f"{early} comes before --config; give --config first, then the options that change it")
+    options = dict(options)
+    file, colon, argument = (experiment or "").partition(":")
+    if project and colon:
+        raise UserError(f"the project is given twice, as {project!r} and in --config {experiment}; give one")
+    if not file:
+        # Without an experiment, the option names the project as the first argument does.
+        project = project or options.pop("data.project", None)
+        if not project:
+            raise UserError(
+                "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py (there is "
+                f"{', '.join(shipped_names())})"
+            )
+        is_converted = is_project_config(project) and is_lightning_pose_config(Path(project).expanduser())
+        file = str(shipped_folder() / ("lightning_pose.py" if is_converted else "pose.py"))
+    config = _load_config(file, project or (argument if colon else None))
+    fields = flat_options(config)
+    for name, text in options.items():
+        *sections, last = name.split(".")
+        section = functools.reduce(getattr, sections, config)
+        setattr(section, last, _value_of(text, fields[name][0].type))
+    return config
 
 
-def _explain_absence(option: str, names: list[str], before: str) -> str:
-    in_section = [name.split(".")[1] for name in names if name.startswith(f"{option}.")]
-    if in_section:
-        return f"{before}{option} is a section, not an option; it has {', '.join(in_section)}"
-    return explain_absence(option, names, before)
+def _dry_run(text: str) -> str:
+    """Returns the value of --dry_run=VALUE."""
+    if text not in ("data", "memory"):
+        raise UserError(
+            f"--dry_run is {text!r}; give --dry_run, --dry_run=data to check the data without compiling, or "
+            "--dry_run=memory to find the largest microbatch"
+        )
+    return text
 
 
-def _load_config(text: str) -> Config:
-    """Runs FILE.py and returns what its get_config gives for the argument after the colon."""
-    file, colon, argument = text.partition(":")
+def _value_of(text: str, kind: Any) -> Any:
+    """Returns the value that a text gives an option of this type; a text that gives none stays as it is."""
+    kind = typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
+    kind = typing.get_origin(kind) or kind
+    if kind in (int, float, tuple) and text.strip().lower() == "none":
+        return None
+    readers: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float, tuple: _entries, object: _literal}
+    try:
+        return readers.get(kind, str)(text)
+    except ValueError:
+        return text
+
+
+def _truth(text: str) -> Any:
+    return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+
+
+def _entries(text: str) -> tuple:
+    """Reads a list: "(0, 1)", "[0, 1]", "0,1", "a:b,c:d" or "" (no entry)."""
+    value = _literal(text)
+    if isinstance(value, str):
+        if any(value.count(opened) != value.count(closed) for opened, closed in ("()", "[]")):
+            raise ValueError("a bracket is not closed")
+        inner = value.strip()
+        inner = inner[1:-1] if inner[:1] + inner[-1:] in ("()", "[]") else inner
+        value = [entry.strip() for entry in inner.split(",") if entry.strip()]
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _load_config(file: str, project: str | None) -> Config:
+    """Runs FILE.py and returns what its get_config gives for the project, or without one."""
     path = find_config(file)
     if not path.is_file():
         there = sorted({*map(str, path.parent.glob("*.py")), *shipped_names()})
@@ -166,7 +192,7 @@ def _load_config(text: str) -> Config:
         spec.loader.exec_module(module)
         if not hasattr(module, "get_config"):
             raise UserError(f"{file} has no function get_config()")
-        config = module.get_config(argument) if colon else module.get_config()
+        config = module.get_config() if project is None else module.get_config(project)
     except OptionError as error:
         raise UserError(f"--config: {file}, line {_line_in(path, error)}: {error}") from None
     except UserError as error:
@@ -189,14 +215,13 @@ def _line_in(path: Path, error: Exception) -> int | None:
     return next((frame.lineno for frame in reversed(frames) if frame.filename == os.path.abspath(path)), 1)
 
 
-def _help(verb: str, description: str) -> str:
+def _help(start: str, description: str) -> str:
     sections: dict[str, list[str]] = {}
     for name in flat_options(Config()):
         section, _, rest = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
         sections.setdefault(section, []).append(rest.partition(".")[0])
     lines = [f"  {section:8} {textwrap.shorten(', '.join(dict.fromkeys(names)), 68, placeholder=' ...')}"
              for section, names in sections.items()]  # fmt: skip
-    start = program(verb)
     return f"""usage: {start} PROJECT [OPTION=VALUE ...]
        {start} --config FILE.py[:PROJECT] [OPTION=VALUE ...]
 
@@ -209,40 +234,40 @@ def _help(verb: str, description: str) -> str:
   PROJECT                      folder of a project
   --config FILE.py[:PROJECT]   experiment: a file with a get_config function;
                                default: configs/pose.py, with one PROJECT
-  OPTION=VALUE                 changes an option, such as train.epochs=100; the
-                               same as --config.train.epochs=100
+  OPTION=VALUE                 changes an option, such as train.epochs=100
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
   --dry_run=memory             as --dry_run, and find the largest microbatch
                                that fits; --dry_run does so on a GPU
   --quiet                      show only warnings, errors and the result
-  --help_options               print every option with its default and meaning
+  --help_options               print the common options and their defaults
   --help_options=SECTION       print those of a section, such as train
+  --help_options=all           print every option
   --help                       print this page
 
 sections and their options (the first line: OPTION=VALUE):
 {chr(10).join(lines)}"""
 
 
-def _option_lines(section: str | None) -> Iterator[str]:
-    """Yields the lines of --help_options: of all options, or of those of a section.
+def _option_lines(which: str) -> Iterator[str]:
+    """Yields the lines of --help_options: of the common options, of all, or of those of a section.
 
     Raises:
       UserError: there is no such section.
     """
     options = flat_options(Config())
-    shown = [name for name in options if section is None or f"{name}.".startswith(f"{section}.")]
+    of_section = [name for name in options if f"{name}.".startswith(f"{which}.")]
+    shown = list(options) if which == _ALL else common_names(options) if which == _COMMON else of_section
     if not shown:
         sections = sorted({name.rpartition(".")[0] for name in options} - {""})
-        hint = did_you_mean(section or "", sections) or f"; there is {', '.join(sections)}"
-        raise UserError(f"help_options is {section!r}, which is not a section{hint}")
+        hint = did_you_mean(which, [*sections, _ALL]) or f"; there is {', '.join(sections)}"
+        raise UserError(f"--help_options is {which!r}, which is not a section{hint}")
     for name in shown:
         field, default = options[name]
-        rule = field.metadata
-        limits = [f"one of {', '.join(rule['choices'])}"] if rule["choices"] else []
-        limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []
-        limits += [f"at most {rule['maximum']:g}"] if rule["maximum"] is not None else []
-        text = rule["doc"] + (f" [{'; '.join(limits)}]" if limits else "")
+        limits = limits_of(field)
+        text = field.metadata["doc"] + (f" [{'; '.join(limits)}]" if limits else "")
         yield f"{name}={default!r}"
         yield textwrap.fill(text, 80, initial_indent="    ", subsequent_indent="    ")
+    if which == _COMMON:
+        yield f"\n{len(options) - len(shown)} more: --help_options=all, or --help_options=SECTION"

@@ -16,27 +16,35 @@ class DataConfig(Section):
         "project: a folder of Lightning Pose, DeepLabCut or label files, a file of SLEAP (.slp) or COCO (.json); "
         "synthetic = a project that jaxpose makes",
         is_path=True,
+        common=True,
     )
     labels: str = option(
         "CollectedData.csv",
         "label file, relative to the project folder; with data.views also 'view:file,view:file'",
         is_path=True,
+        common=True,
     )
     views: tuple[str, ...] = option(
-        (), "names of the cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
+        (),
+        "names of the cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera",
+        common=True,
     )
-    keypoint_names: tuple[str, ...] = option((), "names of the keypoints to train; () = all in the label file")
+    keypoint_names: tuple[str, ...] = option(
+        (), "names of the keypoints to train; () = all in the label file", common=True
+    )
     input_height_px: int = option(
         0,
         "height of the network's input, a multiple of 32 (16 for a ViT); 0 = chosen from the frame sizes",
         minimum=0,
         maximum=8192,
+        common=True,
     )
     input_width_px: int = option(
         0,
         "width of the network's input, a multiple of 32 (16 for a ViT); 0 = chosen from the frame sizes",
         minimum=0,
         maximum=8192,
+        common=True,
     )
     resize: str = option(
         "pad",
@@ -44,7 +52,9 @@ class DataConfig(Section):
         "for Lightning Pose's networks, by cubic interpolation without smoothing",
         choices=("pad", "stretch", "lightning_pose"),
     )
-    crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
+    crop_px: tuple[int, ...] = option(
+        (), "fixed crop (x, y, width, height) in frame pixels; () = whole frame", common=True
+    )
     video_crops_px: tuple[str, ...] = option(
         (),
         "crops of videos in frame pixels, each 'name:x,y,width,height', name = the file without suffix, * = any other "
@@ -55,6 +65,7 @@ class DataConfig(Section):
         "boxes of the labelled images in frame pixels, a CSV with columns x, y, h, w, relative to the project: the "
         "network sees what lies in them; '' = none",
         is_path=True,
+        common=True,
     )
     video_boxes: str = option(
         "",
@@ -101,12 +112,14 @@ class DataConfig(Section):
         "stop",
         "what to do with bad rows and images: stop with a list of them, or skip and list them",
         choices=("stop", "skip"),
+        common=True,
     )
     split: str = option(
         "frame",
         "how frames are divided into sets: frame, video (whole folders), moment (frames of a video that lie "
         "close together stay together), a CSV file with columns path,set, a predictions.csv, or a run folder",
         is_path=True,
+        common=True,
     )
     train_share: float | None = option(
         None,
@@ -114,6 +127,7 @@ class DataConfig(Section):
         "0.8 if there are at least 60 labelled frames, else 0.95",
         minimum=0.0,
         maximum=1.0,
+        common=True,
     )
     val_share: float | None = option(
         None,
@@ -121,6 +135,7 @@ class DataConfig(Section):
         "0.05. Lightning Pose has train_share=0.95 val_share=0.05",
         minimum=0.0,
         maximum=1.0,
+        common=True,
     )
     train_frames: float = option(
         1.0,
@@ -129,7 +144,9 @@ class DataConfig(Section):
     )
     seed: int = option(0, "seed of the split and of the order of the frames", minimum=0)
     flip_pairs: tuple[str, ...] = option(
-        (), "keypoints that a horizontal flip swaps, each 'left_name:right_name'; () = found from their names"
+        (),
+        "keypoints that a horizontal flip swaps, each 'left_name:right_name'; () = found from their names",
+        common=True,
     )
     skeleton: tuple[str, ...] = option(
         (),

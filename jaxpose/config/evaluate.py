@@ -12,12 +12,14 @@ class EvalConfig(Section):
         "frames that a device predicts at once; another number changes predictions only by rounding",
         minimum=1,
         harmless=True,
+        common=True,
     )
     predict_videos: str = option(
         "auto",
         "predict the project's videos after training: auto = if that takes less than 10 minutes, yes, no",
         choices=("auto", "yes", "no"),
         harmless=True,
+        common=True,
     )
     pck_px: tuple[float, ...] = option((2.0, 5.0, 10.0), "PCK thresholds in frame pixels", minimum=0.0, harmless=True)
     pck_share: tuple[float, ...] = option(

@@ -8,13 +8,16 @@ from jaxpose.config.option import Section, option
 @dataclasses.dataclass
 class LogConfig(Section):
     every_steps: int = option(10, "steps between two lines of metrics", minimum=1, harmless=True)
-    tensorboard: bool = option(True, "write TensorBoard files; the viewer is in the extra `tensorboard`", harmless=True)
+    tensorboard: bool = option(
+        True, "write TensorBoard files; the viewer is in the extra `tensorboard`", harmless=True, common=True
+    )
     frames: int = option(4, "validation frames with predictions shown in TensorBoard", minimum=0, harmless=True)
     tracker: str = option(
         "none",
         "where else metrics, config and report go; wandb and mlflow are extras of the same name",
         choices=("none", "wandb", "mlflow"),
         harmless=True,
+        common=True,
     )
     report: bool = option(True, "write report.html at the end of a training", harmless=True)
     profile_steps: str = option("", "first and last step of a profiler trace, such as 10:15; '' = none", harmless=True)
@@ -22,7 +25,10 @@ class LogConfig(Section):
         60.0, "several processes: seconds between two comparisons of their speed", minimum=0.0, harmless=True
     )
     remote_url: str = option(
-        "", "where to copy the run folder: s3://..., gs://..., a mounted folder; '' = nowhere", harmless=True
+        "",
+        "where to copy the run folder: s3://..., gs://..., a mounted folder; '' = nowhere",
+        harmless=True,
+        common=True,
     )
     remote_every_s: float = option(
         60.0, "seconds between two checks for changed files to copy", minimum=0.1, harmless=True

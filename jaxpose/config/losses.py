@@ -11,7 +11,7 @@ SMALLEST_FACTOR, LARGEST_FACTOR = 1.2e-38, 3e38
 
 
 def _weight() -> Any:
-    return option(0.0, "factor of the loss; 0 = off", minimum=0.0, maximum=LARGEST_FACTOR)
+    return option(0.0, "factor of the loss; 0 = off", minimum=0.0, maximum=LARGEST_FACTOR, common=True)
 
 
 def _threshold(doc: str) -> Any:
@@ -40,6 +40,7 @@ class TemporalConfig(ClipLossConfig):
         (20.0,),
         "movement between two frames that costs nothing, in frame pixels: one number, or one per keypoint",
         minimum=0.0,
+        common=True,
     )
     confidence_min: float = _threshold("a movement to or from a less confident prediction costs nothing")
 
@@ -60,7 +61,7 @@ class TemporalHeatmapConfig(ClipLossConfig):
 
 @dataclasses.dataclass
 class PcaSingleviewConfig(ClipLossConfig):
-    keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all")
+    keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all", common=True)
     components: int = option(0, "components to keep; 0 = as many as explained_variance needs", minimum=0)
     explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
     centering: str = option(
@@ -81,6 +82,7 @@ class PcaMultiviewConfig(ClipLossConfig):
         (),
         "one entry per view in the frame, such as 'paw_top,nose_top', with the body parts in the same order; () with "
         "data.views, where all keypoints are compared",
+        common=True,
     )
     components: int = option(3, "components to keep; 0 = as many as explained_variance needs", minimum=0)
     explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)

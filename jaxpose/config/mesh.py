@@ -15,14 +15,16 @@ class MeshConfig(Section):
         "kind of device; an error if the machine has none",
         choices=("auto", "cpu", "gpu", "tpu"),
         harmless=True,
+        common=True,
     )
     devices: object = option(
         "auto",
         "auto = all; a number; a list such as '0,2' or '[1,3]'; a name 'gpu:1'; a glob 'GPU:*'; or 're:' and a regular "
         "expression that matches whole names",
         harmless=True,
+        common=True,
     )
-    deterministic: bool = option(False, "GPU: use only operations that repeat bit for bit (slower)")
+    deterministic: bool = option(False, "GPU: use only operations that repeat bit for bit (slower)", common=True)
     cpu_threads: int = option(
         0,
         "CPU: threads among which each process divides its arithmetic; another number changes the last bits. 0 = one "

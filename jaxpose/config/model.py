@@ -52,18 +52,21 @@ class ModelConfig(Section):
         "heatmap: one heatmap per keypoint from one frame; heatmap_context: from five frames, with two heads; "
         "regression: one point per keypoint, without heatmaps",
         choices=("heatmap", "heatmap_context", "regression"),
+        common=True,
     )
     backbone: str = option(
         "resnet50",
         "network before the head: a ResNet, or a vision transformer (ViT) in the form of DINO and MAE (vit_*), DINOv2 "
         "or DINOv3; docs/backbones.md compares them",
         choices=tuple(BACKBONES),
+        common=True,
     )
     weights: str = option(
         "none",
         "initial weights of the backbone: none = random; a name in docs/weights.md, fetched from the Hugging Face hub; "
         "a file (.safetensors, .pth, .pt) or a folder with one; or a run folder, whose head is not taken over",
         is_path=True,
+        common=True,
     )
     width: int = option(
         64,
@@ -102,6 +105,7 @@ class ModelConfig(Section):
         False,
         "heatmaps of a body part are multiplied by what its other views in the frame say of it, before points are "
         "decoded and for losses.consistency; the views are those of losses.pca_multiview",
+        common=True,
     )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
 

@@ -8,18 +8,23 @@ from jaxpose.config.option import Section, option
 @dataclasses.dataclass
 class OptimConfig(Section):
     name: str = option("adam", "optimizer", choices=("adam", "adamw", "sgd"))
-    lr: float = option(1e-3, "learning rate of the head, for a batch of optim.lr_reference_batch", minimum=0.0)
+    lr: float = option(
+        1e-3, "learning rate of the head, for a batch of optim.lr_reference_batch", minimum=0.0, common=True
+    )
     lr_scale: str = option(
         "none",
         "factor of the learning rate: none = 1, linear = batch / reference batch, sqrt = the square root of that",
         choices=("none", "linear", "sqrt"),
     )
     lr_reference_batch: int = option(16, "batch size that optim.lr was chosen for", minimum=1)
-    schedule: str = option("multistep", "how the learning rate falls", choices=("constant", "multistep", "cosine"))
+    schedule: str = option(
+        "multistep", "how the learning rate falls", choices=("constant", "multistep", "cosine"), common=True
+    )
     milestones_epochs: tuple[float, ...] = option(
         (150.0, 200.0, 250.0),
         "multistep: epochs (also fractions) after which the learning rate is multiplied by optim.gamma",
         minimum=0.0,
+        common=True,
     )
     gamma: float = option(0.5, "multistep: factor at each milestone", minimum=0.0)
     warmup_steps: int = option(0, "steps over which the learning rate rises linearly from 0", minimum=0)
@@ -35,6 +40,7 @@ class OptimConfig(Section):
         "the backbone's rate is 0 before this epoch; -1 = 20 if a run from loaded weights has a part of the head new, "
         "else 0",
         minimum=-1,
+        common=True,
     )
     unfreeze_factor: float = option(0.1, "the backbone's rate divided by the head's at that epoch", minimum=0.0)
     unfreeze_growth: float = option(1.5, "growth of that factor per epoch, up to backbone_lr_factor", minimum=1.0)

@@ -77,6 +77,7 @@ def option(
     harmless: bool = False,
     is_path: bool = False,
     before: Any = None,
+    common: bool = False,
 ) -> Any:
     """Returns a dataclass field that carries its documentation and its rule.
 
@@ -90,6 +91,7 @@ def option(
       is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
         machine, and split.csv records their content.
       before: what runs did before the option existed, which does not count in their hash; None: the same as `default`.
+      common: many users set it: --help_options and docs/options.md show it first.
     """
     metadata = {
         "doc": doc,
@@ -99,6 +101,7 @@ def option(
         "harmless": harmless,
         "is_path": is_path,
         "before": default if before is None else before,
+        "common": common,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -113,6 +116,19 @@ def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.F
         else:
             found[prefix + field.name] = (field, value)
     return found
+
+
+def common_names(options: dict[str, tuple[dataclasses.Field, Any]]) -> list[str]:
+    """Returns the names of those options that many users set, of `flat_options`."""
+    return [name for name, (field, _) in options.items() if field.metadata["common"]]
+
+
+def limits_of(field: dataclasses.Field) -> list[str]:
+    """Returns which values an option allows, as texts: "one of none, mean", "at least 1"."""
+    rule = field.metadata
+    choices = [f"one of {', '.join(rule['choices'])}"] if rule["choices"] else []
+    bounds = ((rule["minimum"], "at least"), (rule["maximum"], "at most"))
+    return choices + [f"{text} {bound:g}" for bound, text in bounds if bound is not None]
 
 
 def nearest_options(given: str, names: list[str]) -> list[str]:
@@ -138,20 +154,20 @@ def options_called(last: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.rpartition(".")[2] == last]
 
 
-def explain_absence(given: str, names: list[str], before: str = "") -> str:
+def explain_absence(given: str, names: list[str]) -> str:
     """Returns the error for a dotted name that is no option: it names the replacement, or the closest option.
 
     Args:
       given: the name.
       names: dotted names of all options.
-      before: prefix of the names in the message, such as "--config.".
     """
+    if in_section := [name[len(given) + 1 :] for name in names if name.startswith(f"{given}.")]:
+        return f"{given} is a section, not an option; it has {', '.join(in_section)}"
     if replacement := replacement_of(given):
-        return f"there is no option {before}{given}; give {before}{replacement}"
+        return f"there is no option {given}; give {replacement}"
     near = nearest_options(given, names)
-    if not near:
-        return f"there is no option {before}{given}; --help_options lists all of them"
-    return f"there is no option {before}{given}; did you mean {' or '.join(before + name for name in near)}?"
+    hint = f"did you mean {' or '.join(near)}?" if near else "--help_options=all lists all of them"
+    return f"there is no option {given}; {hint}"
 
 
 def replacement_of(given: str) -> str:

@@ -25,6 +25,7 @@ class PredictConfig(Section):
         "several runs together, the Ensemble Kalman Smoother)",
         choices=("none", "median", "kalman"),
         harmless=True,
+        common=True,
     )
     smooth_min_confidence: float = option(
         0.5,

@@ -16,11 +16,13 @@ class PretrainConfig(Section):
         "none: the run trains on labelled frames; masked: a pretraining, the network paints the hidden squares of a "
         "frame; distill: a pretraining, its features follow those of pretrain.teacher. jaxpose pretrain sets masked",
         choices=("none", "masked", "distill"),
+        common=True,
     )
     teacher: str = option(
         "",
         "distill: weights of the teacher, a vision transformer: a name in docs/weights.md, a file or a folder with one",
         is_path=True,
+        common=True,
     )
     teacher_backbone: str = option("vit_small", "distill: network of the teacher", choices=TEACHERS)
     square_px: int = option(16, "masked: side of a hidden square, in input pixels: 8, 16 or 32", minimum=8, maximum=32)

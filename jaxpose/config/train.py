@@ -16,8 +16,8 @@ NO_METRIC = "none"
 
 @dataclasses.dataclass
 class TrainConfig(Section):
-    batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1)
-    microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0)
+    batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1, common=True)
+    microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0, common=True)
     shards: int = option(
         0,
         "parts of a pass that are computed alike on any devices, so that results have the same bits on any number of "
@@ -26,29 +26,37 @@ class TrainConfig(Section):
         minimum=-1,
         maximum=1024,
     )
-    epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)
-    steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0)
-    seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0)
+    epochs: int = option(
+        300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0, common=True
+    )
+    steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0, common=True)
+    seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0, common=True)
     members: int = option(
         1,
         "networks of an ensemble, trained side by side on the same batches: member m is the run with "
         "train.seed + m, in members/m of the run folder. 1 = a single network",
         minimum=1,
         maximum=64,
+        common=True,
     )
     precision: str = option(
         "f32",
         "arithmetic of the network: f32 (exact), tf32, bf16, or f64 (for checks, CPU only)",
         choices=("f32", "tf32", "bf16", "f64"),
+        common=True,
     )
     init_from: str = option(
         "",
         "run folder to take all initial weights from, of backbone and head; keypoints are matched by name. For the "
         "backbone alone: model.weights",
         is_path=True,
+        common=True,
     )
     val_every_epochs: float = option(
-        5.0, "epochs (also fractions) between validations; rounded to steps, at least one", minimum=1e-6
+        5.0,
+        "epochs (also fractions) between validations; rounded to steps, at least one",
+        minimum=1e-6,
+        common=True,
     )
     monitor: str = option(
         "val_loss",
@@ -56,7 +64,9 @@ class TrainConfig(Section):
         choices=(*METRICS, NO_METRIC),
     )
     monitor_mode: str = option("min", "whether a smaller (min) or larger (max) value is better", choices=("min", "max"))
-    early_stop_patience: int = option(0, "stop after this many validations without improvement; 0 = never", minimum=0)
+    early_stop_patience: int = option(
+        0, "stop after this many validations without improvement; 0 = never", minimum=0, common=True
+    )
     save_every_minutes: float = option(
         3.0, "minutes between checkpoints, which are written while training continues", minimum=0.0, harmless=True
     )

@@ -8,7 +8,9 @@ from jaxpose.config.option import Section, option
 
 @dataclasses.dataclass
 class VideoConfig(Section):
-    folder: str = option("videos", "folder of the unlabelled videos, relative to the project or absolute", is_path=True)
+    folder: str = option(
+        "videos", "folder of the unlabelled videos, relative to the project or absolute", is_path=True, common=True
+    )
     # The files of clips stand in split.csv, which a resumed run compares.
     files: tuple[str, ...] = option(
         (),
@@ -17,7 +19,10 @@ class VideoConfig(Section):
         harmless=True,
     )
     clips_per_step: int = option(
-        1, "clips per update, over all devices and hosts; used if a loss on clips is on", minimum=1
+        1,
+        "clips per update, over all devices and hosts; used if a loss on clips is on",
+        minimum=1,
+        common=True,
     )
     sequence_length: int = option(16, "consecutive frames in a clip", minimum=2)
     context_sequence_length: int = option(

@@ -143,7 +143,10 @@ def training_batches(
     source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps, other_seeds)
     # Imported when training begins: it imports JAX and orbax, which --dry_run=data does not need.
     import grain
+    from absl import flags
 
+    # grain reads flags of absl, which no verb has.
+    flags.FLAGS.mark_as_parsed()
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, read_ahead))
     return iter(grain.MapDataset.source(source)[first_step:total_steps].to_iter_dataset(options))
 

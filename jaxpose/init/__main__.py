@@ -9,10 +9,10 @@ import math
 import shlex
 from pathlib import Path
 
-from jaxpose.config import command_line, validate
-from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.config import validate
+from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.config.check import validate_alone
-from jaxpose.config.shorthand import expand
+from jaxpose.config.command_line import make_config
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
@@ -21,13 +21,14 @@ from jaxpose.terminal import print_lines
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
-    arguments = Arguments("jaxpose.init", "Writes a config file for a project, each choice with its reason.")
-    arguments.add_argument(
-        "words",
-        nargs="+",
-        metavar="PROJECT [OPTION=VALUE]",
-        help="the project, and options that are settled, such as data.views=top,side",
+    arguments = Arguments(
+        "jaxpose.init",
+        "Writes a config file for a project, each choice with its reason. OPTION=VALUE settles an option, such as "
+        "data.views=top,side.",
+        f"{program('jaxpose.init')} PROJECT [OPTION=VALUE ...] [flags]",
+        takes_options=True,
     )
+    arguments.add_argument("project", metavar="PROJECT", help="the project")
     arguments.add_argument("--out", metavar="FILE.py", help="file to write; default: PROJECT.py in this folder")
     arguments.add_argument(
         "--gpu_gib", type=float, metavar="G", help="memory of one GPU of the machine that trains; default: this one's"
@@ -37,10 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _write(given: argparse.Namespace) -> int:
-    words = expand(given.words)
-    if not words[0].startswith("--config="):
-        raise UserError(f"no project is given, only {given.words[0]}: jaxpose init PROJECT")
-    config, _ = command_line.read(given.words)
+    config = make_config(given.project, given.options)
     project = Path(config.data.project).expanduser()
     out = Path(given.out or f"{project.resolve().stem}.py")
     _refuse_bad_file(out, given.overwrite)
@@ -57,7 +55,7 @@ def _write(given: argparse.Namespace) -> int:
     # The file works in any folder.
     config.data.project = str(project.absolute())
     gpu_gib = gpu_memory_gib() if given.gpu_gib is None else given.gpu_gib
-    settled = [word.partition("=")[0].removeprefix("--config.") for word in words[1:]]
+    settled = list(given.options)
     facts = read_facts(config, gpu_gib, settled)
     choices = make_choices(facts, config, settled)
     validate(apply(choices, config))

@@ -102,7 +102,7 @@ def _videos(data: DataConfig, video: VideoConfig, project: ProjectLabels | None)
     """Returns the project's videos: those that its label files name, and those in its folder of videos."""
     files = [*project.video_files().values(), *video_files(data, video).values()] if project else []
     if not files:
-        raise UserError("the following arguments are required: VIDEO" + " (the project has none)" * bool(project))
+        raise UserError("VIDEO is required" + ": the project has no videos" * bool(project))
     return list({os.path.realpath(file): str(file) for file in files}.values())
 
 

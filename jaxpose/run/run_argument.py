@@ -1,7 +1,6 @@
 """The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which stands for its newest."""
 
 import argparse
-import functools
 import os
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class RunArgument(Arguments):
         if given.unnamed and given.run:
             raise UserError(f"two runs are given, {given.unnamed} and --run {given.run}: {self.prog} takes one run")
         if not (run := given.unnamed or given.run):
-            raise UserError("the following arguments are required: RUN")
+            raise UserError(f"RUN is required; see {self.prog} --help")
         given.run = run_folder(run)
         return given
 
@@ -46,7 +45,7 @@ def run_folder(given: str | os.PathLike[str], finished: bool = True) -> str:
     run = _newest_run(folder := Path(given).expanduser(), finished)
     if run == folder:
         return str(given)
-    _say_once(f"{given}: the newest run is {run}")
+    print_lines(f"{given}: the newest run is {run}")
     return str(run)
 
 
@@ -57,12 +56,6 @@ def names_run(given: str) -> bool:
         return True
     held = [entry for entry in folder.iterdir() if entry.name[0] != "."] if folder.is_dir() else []
     return bool(held) and all((entry / CONFIG_FILE).is_file() for entry in held)
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    # Some verbs read their arguments twice.
-    print_lines(text)
 
 
 def _newest_run(folder: Path, finished: bool) -> Path:

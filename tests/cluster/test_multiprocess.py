@@ -85,7 +85,7 @@ def test_one_process_reads_the_weights_for_both(folder: Path) -> None:
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
     options = {"model__weights": str(folder / "model.safetensors"), "train__steps": 2, "train__val_every_epochs": 1}
     config = small(folder, "weights", **options, optim__unfreeze_epoch=0)
-    more = ("--config.model.weights=/nowhere/model.safetensors",)
+    more = ("model.weights=/nowhere/model.safetensors",)
     with Pair(config, folder / "weights-logs", more=more) as pair:
         assert pair.codes() == [0, 0], pair.logs()
     alone = small(folder, "weights-alone", **options, optim__unfreeze_epoch=0, mesh__devices=1)
@@ -116,7 +116,7 @@ def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path) -> None:
 def test_processes_that_torchrun_starts_find_each_other_and_another_seed_is_told_by_both(folder: Path) -> None:
     """Each hears of the other's value over JAX. `uninterrupted` is started as Kubernetes does."""
     config = small(folder, "torchrun")
-    with Pair(config, folder / "torchrun-logs", more=("--config.train.seed=7",), variables=TORCHRUN) as pair:
+    with Pair(config, folder / "torchrun-logs", more=("train.seed=7",), variables=TORCHRUN) as pair:
         assert pair.codes() == [2, 2], pair.logs()
         assert re.search(r"process 1 on \S+: train.seed is 7 here and 0 on process 0", pair.text(0)), pair.logs()
         for index in range(2):

@@ -1,6 +1,7 @@
 """The command line: what it reads, and that every mistake is a line of text and exit code 2."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from jaxpose.config import Config, check
 from jaxpose.config.command_line import Options, run
-from jaxpose.config.option import flat_options
+from jaxpose.config.option import common_names, flat_options
 
 ROOT = Path(__file__).resolve().parents[2]
 POSE = f"--config={ROOT}/configs/pose.py"
@@ -29,14 +30,14 @@ class Outcome:
 
 
 def test_the_config_file_gets_its_argument_and_the_options_change_it(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome([f"{POSE}:some/project", "--config.train.batch_size=12", "--dry_run"], capsys)
+    outcome = Outcome([f"{POSE}:some/project", "train.batch_size=12", "--dry_run"], capsys)
     ((config, options),) = outcome.seen
     assert (outcome.code, outcome.err) == (0, "")
     assert config.data.project == "some/project" and config.train.batch_size == 12
     assert options.dry_run == "all"
-    ((_, options),) = Outcome([POSE, "--dry_run=data", "--config.train.steps=3"], capsys).seen
+    ((_, options),) = Outcome([POSE, "--dry_run=data", "train.steps=3"], capsys).seen
     assert options.dry_run == "data"
-    ((config, options),) = Outcome(["--config", POSE.partition("=")[2], "--config.optim.lr", "0.5"], capsys).seen
+    ((config, options),) = Outcome(["optim.lr=0.5", "--config", POSE.partition("=")[2]], capsys).seen
     assert config.optim.lr == 0.5 and not options.dry_run
 
 
@@ -70,25 +71,22 @@ def test_the_config_file_gets_its_argument_and_the_options_change_it(capsys: pyt
         ("optim.unfreeze_epoch=-1", "optim", "unfreeze_epoch", -1),
         ("eval.pck_px=3", "eval", "pck_px", (3,)),
         ("log.tensorboard=false", "log", "tensorboard", False),
-        ("log.tensorboard", "log", "tensorboard", True),
+        ("log.tensorboard=True", "log", "tensorboard", True),
         ("data.split=runs/a:b=c", "data", "split", "runs/a:b=c"),
     ],
 )
 def test_every_form_of_value_is_read(
     argument: str, section: str, option: str, value: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = Outcome([POSE, f"--config.{argument}"], capsys)
+    outcome = Outcome([POSE, argument], capsys)
     assert outcome.err == ""
     ((config, _),) = outcome.seen
     assert getattr(getattr(config, section), option) == value
-    if "=" in argument and not isinstance(value, bool):
-        ((config, _),) = Outcome([POSE, *f"--config.{argument}".split("=", 1)], capsys).seen
-        assert getattr(getattr(config, section), option) == value
 
 
 def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixture[str]) -> None:
     options = {name: default for name, (_, default) in flat_options(Config()).items() if name != "data.project"}
-    arguments = [f"--config.{name}={default}" for name, default in options.items()]
+    arguments = [f"{name}={default}" for name, default in options.items()]
     outcome = Outcome([f"{POSE}:project", *arguments], capsys)
     assert outcome.err == ""
     ((config, _),) = outcome.seen
@@ -98,53 +96,69 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--config.train.lrr=1"], "there is no option --config.train.lrr; did you mean --config.optim.lr?"),
-        (["--config.lr=1"], "did you mean --config.optim.lr?"),
+        (["train.lrr=1"], "there is no option train.lrr; did you mean optim.lr?"),
+        (["lr=1"], "did you mean optim.lr?"),
         (
-            ["--config.train.accum_steps=4"],
-            "there is no option --config.train.accum_steps; give --config.train.microbatch_size, which is",
+            ["train.accum_steps=4"],
+            "there is no option train.accum_steps; give train.microbatch_size, which is",
         ),
-        (["--config.losses.temporal.log_weight=5"], "give --config.losses.temporal.weight, which is 1 / (2 exp("),
-        (["--config.train.val_every_steps=5"], "give --config.train.val_every_epochs, which is the steps divided by"),
-        (["--config.optim.milestones_steps=5"], "give --config.optim.milestones_epochs, which is the steps divided by"),
-        (["--config.losses.anneal_start_steps=5"], "give --config.losses.anneal_start_epochs, which is the steps"),
-        (["--config.losses.anneal_increase_per_step=1"], "give --config.losses.anneal_increase_per_epoch, which is"),
-        (["--config.trian.seed=1"], "no option --config.trian.seed; did you mean --config.train.seed?"),
-        (["--config.data.sede=1"], "did you mean --config.data.seed?"),
-        (["--config.batch_sise", "1"], "did you mean --config.train.batch_size or --config.eval.batch_size?"),
-        (["--config.zzzz.qqqq=1"], "--help_options lists all of them"),
-        (["--config.mesh=1"], "--config.mesh is a section, not an option; it has platform, devices, deterministic"),
-        (["--noconfig.log.tensorbord"], "did you mean --config.log.tensorboard?"),
-        (["--config.train.batch_size=a"], "train.batch_size is 'a'; it must be a whole number"),
-        (["--config.train.batch_size=1.5"], "train.batch_size is '1.5'; it must be a whole number"),
-        (["--config.train.batch_size="], "train.batch_size is ''; it must be a whole number"),
-        (["--config.train.batch_size"], "Missing value for flag --config.train.batch_size"),
-        (["--config.optim.lr=fast: very"], "optim.lr is 'fast: very'; it must be a number"),
-        (["--config.optim.lr=none"], "optim.lr is None; it must be a number"),
-        (["--config.optim.lr=nan"], "optim.lr is nan; it must be finite"),
-        (["--config.augment.rotate_p=often"], "augment.rotate_p is 'often'; it must be a number or none"),
-        (["--config.data.crop_px=a,b"], "data.crop_px is ('a', 'b'); it must be a list of entries, each a whole"),
+        (["losses.temporal.log_weight=5"], "give losses.temporal.weight, which is 1 / (2 exp("),
+        (["train.val_every_steps=5"], "give train.val_every_epochs, which is the steps divided by"),
+        (["optim.milestones_steps=5"], "give optim.milestones_epochs, which is the steps divided by"),
+        (["losses.anneal_start_steps=5"], "give losses.anneal_start_epochs, which is the steps"),
+        (["losses.anneal_increase_per_step=1"], "give losses.anneal_increase_per_epoch, which is"),
+        (["trian.seed=1"], "no option trian.seed; did you mean train.seed?"),
+        (["data.sede=1"], "did you mean data.seed?"),
+        (["batch_sise=1"], "did you mean train.batch_size or eval.batch_size?"),
+        (["zzzz.qqqq=1"], "--help_options=all lists all of them"),
+        (["mesh=1"], "jaxpose.train: mesh is a section, not an option; it has platform, devices, deterministic"),
+        (["train.batch_size=a"], "train.batch_size is 'a'; it must be a whole number"),
+        (["train.batch_size=1.5"], "train.batch_size is '1.5'; it must be a whole number"),
+        (["train.batch_size="], "train.batch_size is ''; it must be a whole number"),
+        (["train.batch_size"], "train.batch_size needs a value: train.batch_size=VALUE"),
+        (["optim.lr=fast: very"], "optim.lr is 'fast: very'; it must be a number"),
+        (["optim.lr=none"], "optim.lr is None; it must be a number"),
+        (["optim.lr=nan"], "optim.lr is nan; it must be finite"),
+        (["augment.rotate_p=often"], "augment.rotate_p is 'often'; it must be a number or none"),
+        (["data.crop_px=a,b"], "data.crop_px is ('a', 'b'); it must be a list of entries, each a whole"),
         (["data.crop_px=[0,1"], "data.crop_px is '[0,1'; it must be a list of entries"),
         (["losses.pca_multiview.views=[[nose,ear],[tail"], "views is '[[nose,ear],[tail'; it must be a list of"),
-        (["--config.log.tensorboard=perhaps"], "log.tensorboard is 'perhaps'; it must be true or false"),
-        (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
-        (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
+        (["log.tensorboard=perhaps"], "log.tensorboard is 'perhaps'; it must be true or false"),
+        (["model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
+        (["train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
         (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, --dry_run=data to check the data"),
         (["--dry_run="], "dry_run is ''; give --dry_run, --dry_run=data to check the data"),
+        (["--train.steps", "-1"], "there is no flag --train.steps: write train.steps=-1"),
+        (["--config.train.steps=5"], "there is no flag --config.train.steps: write train.steps=5"),
         (
-            ["--noconfig.log.tensorboard=1"],
-            "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
+            ["--noconfig.log.tensorboard"],
+            "no flag --noconfig.log.tensorboard; did you mean the option log.tensorboard?",
         ),
-        (["--train.steps", "-1"], "--train.steps has dashes, but options have none: write train.steps=-1"),
+        (["--optim.lr=1"], "there is no flag --optim.lr: write optim.lr=1"),
+        (["--train.epochs"], "there is no flag --train.epochs: write train.epochs=VALUE"),
+        (["a", "--epochs", "3"], "no flag --epochs; the option is train.epochs: write train.epochs=3"),
+        (["a", "--seed=3"], "the option is data.seed or train.seed: write data.seed=3 or train.seed=3"),
+        (["a", "--mebers", "3"], "there is no flag --mebers; did you mean the option train.members?"),
+        (["a", "--epocs", "3"], "there is no flag --epocs; did you mean the option train.epochs?"),
+        (
+            ["--batchsize=3"],
+            "there is no flag --batchsize; did you mean the option train.batch_size or eval.batch_size?",
+        ),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
-        (["--optim.lr=1"], "--optim.lr=1 has dashes, but options have none: write optim.lr=1"),
-        (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --quiet, --help, --help_options"),
-        (["somewhere", "elsewhere"], "unexpected argument 'elsewhere': 'somewhere' is the project, and a run has one"),
-        (["train.stpes=3"], "there is no option train.stpes; did you mean train.steps?"),
-        (["batch_size=16"], "there is no option batch_size; did you mean train.batch_size or eval.batch_size?"),
-        (["train.accum_steps=4"], "there is no option train.accum_steps; give train.microbatch_size, which is"),
-        (["mesh=1"], "jaxpose.train: mesh is a section, not an option; it has platform, devices, deterministic"),
+        (["-config", "own.py"], "there is no flag -config; did you mean --config?"),
+        (["--project", "a"], "there is no flag --project; give PROJECT without it: python -m jaxpose.train PROJECT"),
+        (["--zzzz"], "there is no flag --zzzz; there is --help, --config, --dry_run, --quiet, --help_options"),
+        (["--overwrite"], "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew"),
+        (["--quiet=false"], "--quiet has the value false; it takes none"),
+        (
+            ["a", "b"],
+            "unexpected argument 'b': python -m jaxpose.train takes PROJECT OPTION=VALUE and flags; see --help",
+        ),
+        (["a", "own.py"], "own.py is a Python file, not a project: give a config file as --config own.py"),
+        (["train.epochs", "3"], "train.epochs needs a value: train.epochs=VALUE"),
         ([POSE], "--config is given twice; give one"),
+        (["--help_options=optm"], "--help_options is 'optm', which is not a section; did you mean optim?"),
+        (["--help_options="], "--help_options is '', which is not a section; there is augment, data, eval"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -156,16 +170,34 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert expected in outcome.err
 
 
-def test_every_mistyped_option_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome([POSE, "--config.train.lrr=1", "--config.modle.width=8"], capsys)
-    assert outcome.err.splitlines() == [
-        "jaxpose.train: there is no option --config.train.lrr; did you mean --config.optim.lr?",
-        "jaxpose.train: there is no option --config.modle.width; did you mean --config.model.width?",
+def test_every_mistake_in_the_arguments_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "train.lrr=1",
+        "modle.width=8",
+        "--dryrun",
+        "--epochs=3",
+        "--dry_run=perhaps",
+        "--quiet=1",
+        "model=",
     ]
+    outcome = Outcome([POSE, *given], capsys)
+    assert (outcome.code, outcome.out, outcome.seen) == (2, "", [])
+    starts = [
+        "there is no option train.lrr; did you mean optim.lr?",
+        "there is no option modle.width; did you mean model.width?",
+        "model is a section, not an option; it has kind, backbone, ",
+        "there is no flag --dryrun; did you mean --dry_run?",
+        "there is no flag --epochs; the option is train.epochs: write train.epochs=3",
+        "--dry_run is 'perhaps'; give --dry_run, ",
+        "--quiet has the value 1; it takes none",
+    ]
+    lines = [line.removeprefix("jaxpose.train: ") for line in outcome.err.splitlines()]
+    assert len(lines) == len(starts)
+    assert [line for line, start in zip(lines, starts, strict=True) if not line.startswith(start)] == []
 
 
 def test_every_value_that_its_option_cannot_have_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome([POSE, "--config.train.seed=a", "--config.optim.lr=b", "--config.log.frames=-1"], capsys)
+    outcome = Outcome([POSE, "train.seed=a", "optim.lr=b", "log.frames=-1"], capsys)
     assert (outcome.code, outcome.seen) == (2, [])
     assert outcome.err.splitlines() == [
         "jaxpose.train: optim.lr is 'b'; it must be a number",
@@ -174,14 +206,14 @@ def test_every_value_that_its_option_cannot_have_has_its_line(capsys: pytest.Cap
     ]
 
 
-def test_options_before_the_config_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome(["--config.train.batch_size=1", POSE], capsys)
-    assert outcome.code == 2 and "--config.train.batch_size=1 comes before --config" in outcome.err
-    outcome = Outcome(["train.batch_size=1", POSE], capsys)
-    assert outcome.code == 2 and "jaxpose.train: train.batch_size=1 comes before --config" in outcome.err
+def test_the_arguments_may_stand_in_any_order_and_the_last_value_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train.batch_size=1", POSE, "--dry_run", "mice", "train.batch_size=2"]
+    for given in (arguments, [*arguments[1:4], arguments[0], arguments[4]]):
+        ((config, options),) = Outcome(given, capsys).seen
+        assert (config.data.project, config.train.batch_size, options.dry_run) == ("mice", 2, "all")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--config.train.steps=3"], ["--dry_run"]])
+@pytest.mark.parametrize("arguments", [[], ["train.steps=3"], ["--dry_run"]])
 def test_no_config_says_what_to_give(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +251,7 @@ def test_mistyped_flag_and_file_get_the_nearest(
         ("from jaxpose.config import Config\nget_config = Config(\n  out=int('a'))\n", "line 3: ValueError"),
     ],
 )
-@pytest.mark.parametrize("more", [[], ["--config.train.steps=1"]])
+@pytest.mark.parametrize("more", [[], ["train.steps=1"]])
 def test_a_broken_config_file_is_named_with_its_line(
     text: str, expected: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +269,7 @@ def test_a_broken_config_file_is_named_with_its_line(
         ("x.trian.batch_size = 5", "there is no option trian; did you mean train?"),
         ("x.losses.temporall.weight = 5", "there is no option losses.temporall; did you mean losses.temporal?"),
         ("x.train = TrainConfig(stpes=4)", "there is no option train.stpes; did you mean train.steps?"),
-        ("x.train.qqzz = 5", "there is no option train.qqzz; --help_options lists all of them"),
+        ("x.train.qqzz = 5", "there is no option train.qqzz; --help_options=all lists all of them"),
         ("x.train = None", "train is None; it is a section and must be a TrainConfig: set its options one by one"),
         ("x.losses.temporal = {}", "losses.temporal is {}; it is a section and must be a TemporalConfig: set its"),
     ],
@@ -296,34 +328,63 @@ def test_help_is_one_screen_and_names_every_section(capsys: pytest.CaptureFixtur
             assert any(line.strip().startswith(section) for line in lines)
 
 
+def names_listed(argument: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    outcome = Outcome([argument], capsys)
+    assert outcome.code == 0 and not outcome.err
+    return re.findall(r"^([a-z][\w.]*)=", outcome.out, re.MULTILINE)
+
+
 def test_all_options_are_listed_with_meaning_and_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome(["--help_options"], capsys)
-    assert outcome.code == 0
-    assert "\ntrain.batch_size=16\n    labelled frames per update" in outcome.out
-    assert "one of none, linear, sqrt" in " ".join(outcome.out.split()) and "at least 1" in outcome.out
+    assert names_listed("--help_options=all", capsys) == list(flat_options(Config()))
+    out = Outcome(["--help_options=all"], capsys).out
+    assert "\ntrain.batch_size=16\n    labelled frames per update" in out
+    assert "one of none, linear, sqrt" in " ".join(out.split()) and "at least 1" in out
+
+
+def test_the_common_options_are_listed_first(capsys: pytest.CaptureFixture[str]) -> None:
+    names = names_listed("--help_options", capsys)
+    options = flat_options(Config())
+    assert names == common_names(options) and 50 <= len(names) <= 70
+    assert {name.partition(".")[0] for name in options} == {name.partition(".")[0] for name in names}
+    # Each number of an augmentation is the preset's.
+    assert {"data.project", "train.epochs", "augment.preset"} <= set(names) and "augment.clahe_tiles_max" not in names
+    more = Outcome(["--help_options"], capsys).out.splitlines()[-1]
+    assert more == f"{len(options) - len(names)} more: --help_options=all, or --help_options=SECTION"
 
 
 def test_the_options_of_a_section_are_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome(["--help_options=losses.temporal"], capsys)
-    assert outcome.code == 0 and not outcome.err
-    names = [line.partition("=")[0] for line in outcome.out.splitlines() if not line.startswith(" ")]
+    names = names_listed("--help_options=losses.temporal", capsys)
     assert names and all(name.startswith("losses.temporal.") for name in names)
-    for given, says in (("optm", "did you mean optim?"), ("", "there is augment, data, eval")):
-        outcome = Outcome([f"--help_options={given}"], capsys)
-        assert outcome.code == 2 and f"help_options is {given!r}, which is not a section; {says}" in outcome.err
 
 
 def test_reading_the_command_line_starts_no_backend_and_imports_no_jax(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from absl import flags\n"
         "from jaxpose.config.command_line import run\n"
         "code = run(lambda config, options: 0, verb='jaxpose.train', description='')\n"
-        "print(code, 'jax' in sys.modules, flags.FLAGS.is_parsed())\n"
+        "print(code, 'jax' in sys.modules)\n"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [sys.executable, "-c", code, POSE, "--config.train.steps=3"]
+    command = [sys.executable, "-c", code, POSE, "train.steps=3"]
     result = subprocess.run(
         command, env=clean | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True
     )
-    assert (result.stdout, result.stderr) == ("0 False True\n", "")
+    assert (result.stdout, result.stderr) == ("0 False\n", "")
+
+
+def test_a_project_needs_no_config_file(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["mice"], ["data.project=mice"], [f"{POSE}:mice"], ["mice", POSE]):
+        ((config, _),) = Outcome(given, capsys).seen
+        assert config.data.project == "mice"
+    outcome = Outcome(["mice", "--config=own.py:rats"], capsys)
+    assert outcome.code == 2 and "given twice, as 'mice' and in --config own.py:rats; give one" in outcome.err
+
+
+def test_a_folder_may_be_called_like_an_option_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "day=3").mkdir()
+    ((config, _),) = Outcome(["day=3", "train.epochs=5"], capsys).seen
+    assert config.data.project == "day=3"
+    assert "there is no option dya;" in Outcome(["dya=3"], capsys).err

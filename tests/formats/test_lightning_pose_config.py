@@ -782,7 +782,7 @@ class Outcome:
 
 def test_the_command_line_prints_every_message_once_and_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
     file = FILES / MIRROR
-    outcome = Outcome(file, capsys, f"--config.data.project={FILES}", "--config.train.batch_size=8")
+    outcome = Outcome(file, capsys, f"data.project={FILES}", "train.batch_size=8")
     _, messages = read_config(file)
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines() == [f"{file}: {message}" for message in messages]

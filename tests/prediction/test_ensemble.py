@@ -98,7 +98,7 @@ def test_runs_that_do_not_fit_are_refused(trained_run: Path, tmp_path: Path, cap
         (["--run", first, again, video], "--run names a run twice"),
         (["--run", first, "--run", again, video], "--run names a run twice"),
         (["--run", first, str(_member(trained_run, tmp_path / "b", 1)), video, "--out", first], "which holds a run or"),
-        (["--run", first, str(other)], "the following arguments are required: FRAMES_OR_VIDEO"),
+        (["--run", first, str(other)], "FRAMES_OR_VIDEO is required; see python -m jaxpose.predict --help"),
     ):
         assert predict.main(arguments) == 2, arguments
         assert message in capsys.readouterr().err

@@ -83,11 +83,11 @@ def test_what_is_missing_is_said(run: Path) -> None:
     ("argv", "says"),
     [
         (["--run", "nowhere"], "nowhere is not a run folder: it does not exist"),
-        ([], "the following arguments are required: RUN"),
+        ([], "RUN is required; see python -m jaxpose.report --help"),
         (["--run", "a", "b"], "two runs are given, b and --run a: python -m jaxpose.report takes one run"),
         (["b", "--run=a"], "two runs are given, b and --run a: python -m jaxpose.report takes one run"),
         (["a", "b"], "unexpected argument 'b': python -m jaxpose.report takes RUN and flags; see --help"),
-        (["--run"], "--run has no value; give one behind it"),
+        (["--run"], "--run needs a value: --run RUN"),
     ],
 )
 def test_a_mistake_is_a_line_and_exit_code_2(argv: list[str], says: str, capsys: pytest.CaptureFixture) -> None:
