@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def make_config(
     )
 
 
-def write_split(file: Path, images: tuple[str, ...]) -> None:
+def write_split(file: Path, images: Sequence[str]) -> None:
     """Writes the protocol's split as a CSV with columns path,set."""
     sets = {**dict.fromkeys(VALIDATION, "validation"), **dict.fromkeys(TEST, "test")}
     with file.open("w", newline="") as stream:

@@ -122,7 +122,7 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     tested = found.test if len(np.setdiff1d(found.test, rows)) > 0 else found.choice
     parts = {"choice": (found.choice, errors), "test": (tested, errors)}
     if views := found.base.losses.pca_multiview.views:
-        columns = [labels.keypoint_names.index(keypoint) for view in views for keypoint in view.split(",")]
+        columns = [labels.poses.keypoint_names.index(keypoint) for view in views for keypoint in view.split(",")]
         parts["animal"] = (np.arange(len(errors)), errors[:, columns])
     for part, (part_rows, part_errors) in parts.items():
         of_part = part_errors[np.intersect1d(part_rows, unseen)]

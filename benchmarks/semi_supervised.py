@@ -158,7 +158,7 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
     config.losses.anneal_start_epochs, config.losses.anneal_increase_per_epoch = STEPS / 25, 0.05
     # Of the project's own config.yaml: the body in both views.
     config.losses.pca_singleview.keypoints = tuple(
-        labels.keypoint_names[column] for column in (*range(7), *range(8, 15))
+        labels.poses.keypoint_names[column] for column in (*range(7), *range(8, 15))
     )
     line = measure(_with_losses(config, name))
     predictor = load(run)

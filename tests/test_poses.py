@@ -1,6 +1,8 @@
 """The keypoints of frames, as every room exchanges them."""
 
+import ast
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +39,24 @@ def test_arrays_that_do_not_fit_are_refused(change: dict, text: str) -> None:
     arguments = {"keypoint_names": ("a", "b", "c"), "frames": ["0", "1"], "points_px": np.zeros((2, 4, 3, 2))} | change
     with pytest.raises(ValueError, match=text):
         Poses(**arguments)
+
+
+def test_no_other_type_has_the_keypoints_of_frames() -> None:
+    """Others hold `Poses`, and what they know of their file, project or video."""
+    holders, others = set(), set()
+    for file in (Path(__file__).parents[1] / "jaxpose").rglob("*.py"):
+        classes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
+        for one in classes:
+            fields = [
+                part for part in one.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+            ]
+            for field in fields:
+                name, kind = ast.unparse(field.target), ast.unparse(field.annotation)
+                if kind == "Poses":
+                    holders.add(one.name)
+                elif "np.ndarray" in kind and any(word in name for word in ("keypoints", "points_px", "visibility")):
+                    others.add(one.name)
+    assert holders == {"LabelTable", "Project", "Samples", "PredictionTable", "Recording"} and others == {"Poses"}
 
 
 def all_arrays(rng: np.random.Generator, frames: list[str], names: tuple[str, ...]) -> Poses:

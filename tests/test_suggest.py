@@ -145,7 +145,7 @@ def test_files_are_in_the_form_of_deeplabcut(walked: Path, tmp_path: Path) -> No
     ]
     assert stored.columns.equals(theirs.columns) and stored.columns.names == ["scorer", "bodyparts", "coords"]
     assert stored.isna().all(axis=None)
-    assert not set(read.images) & set(labels.index)
+    assert not set(read.poses.frames) & set(labels.index)
 
 
 def test_without_a_run_frames_that_look_different_are_chosen(tmp_path: Path, capsys: Capture) -> None:

@@ -137,7 +137,8 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             moment, image = checked
             if moment in images:
                 first = table.sources[images[moment][0]]
-                problems.append(f"{table.sources[row]}: {table.poses.frames[row]} is labelled in {first} already")
+                name = table.poses.frames[row]
+                problems.append(f"{table.sources[row]}: {name} is labelled in {first} already")
             else:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))
@@ -172,14 +173,14 @@ def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: 
 
 def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
     """Refuses an image that is neither a frame of its video, also resized, nor the crop of it: what does it show?"""
-    video = table.videos[row]
+    image, video = table.poses.frames[row], table.videos[row]
     crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
     (width, height), (frame_width, frame_height) = size_px, frame_px or size_px
     if has_proportions(size_px, (frame_width, frame_height)) or (crop_px and tuple(crop_px[2:]) == size_px):
         return
     crop = f", and their crop {crop_px[2]} x {crop_px[3]}" if crop_px else ""
     raise UserError(
-        f"{table.poses.frames[row]} has {width} x {height} pixels, but the frames of its video {video} have "
+        f"{image} has {width} x {height} pixels, but the frames of its video {video} have "
         f"{frame_width} x {frame_height}{crop}; correct the crop of the video (in DeepLabCut: config.yaml), or put the "
         "original image back"
     )
@@ -191,9 +192,9 @@ def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:
     for moment, (row, _) in checked.images.items():
         lacking = [other for other in views if moment not in other.images]
         if lacking:
+            source, name = checked.table.sources[row], checked.table.poses.frames[row]
             problems.append(
-                f"{checked.table.sources[row]}: {checked.table.poses.frames[row]} has no usable row for the view "
-                f"{lacking[0].view} in {lacking[0].table.file}"
+                f"{source}: {name} has no usable row for the view {lacking[0].view} in {lacking[0].table.file}"
             )
     return sorted(problems, key=_place)
 

@@ -59,7 +59,7 @@ def write_tables(
         measured[NOT_VISIBLE_ERROR] = np.where(marked, errors_px, np.nan)
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)
-        images = [found.poses.frames[row] for row in rows]
+        images = [found.poses.frames[row] for row in rows.tolist()]
         stem = "_".join(part for part in ("predictions", view, ending) if part)
         of_rows = None if sets is None else sets[rows].tolist()
         write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], scorer, of_rows)

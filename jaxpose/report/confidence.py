@@ -97,7 +97,7 @@ def _scatter(
                 "name": in_figure(name), "meta": place, "type": "scatter", "mode": "markers",
                 "marker": {"size": 6, "opacity": 0.7, "color": colour},
                 "x": np.round(confidence[chosen], 4).tolist(), "y": np.round(errors_px[chosen], 3).tolist(),
-                "text": [in_figure(images[rows[number]]) for number in row[of_keypoint].tolist()],
+                "text": [in_figure(images[place]) for place in rows[row[of_keypoint]].tolist()],
                 "hovertemplate": "%{text}<br>%{y:.2f} px, confidence %{x:.3f}<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
