@@ -136,8 +136,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
         else:
             moment, image = checked
             if moment in images:
-                first = table.sources[images[moment][0]]
-                name = table.poses.frames[row]
+                first, name = table.sources[images[moment][0]], table.poses.frames[row]
                 problems.append(f"{table.sources[row]}: {name} is labelled in {first} already")
             else:
                 images[moment] = row, image
