@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def make_config(
     )
 
 
-def write_split(file: Path, images: tuple[str, ...]) -> None:
+def write_split(file: Path, images: Sequence[str]) -> None:
     """Writes the protocol's split as a CSV with columns path,set."""
     sets = {**dict.fromkeys(VALIDATION, "validation"), **dict.fromkeys(TEST, "test")}
     with file.open("w", newline="") as stream:
@@ -65,10 +66,10 @@ def write_split(file: Path, images: tuple[str, ...]) -> None:
 
 def measure(project: Path, work: Path, seed: int, norm: str, shards: int, head: str) -> dict[str, Any]:
     """Trains one seed and returns its JSON line."""
-    labels, _ = read_labels(project / "CollectedData.csv", "ignore")
+    labels = read_labels(project / "CollectedData.csv", "ignore")
     work.mkdir(parents=True, exist_ok=True)
     split = work / "split.csv"
-    write_split(split, labels.images)
+    write_split(split, labels.poses.frames)
     wall, cpu = time.monotonic(), time.process_time()
     run = work / f"{norm}-{shards}-{head}" / f"seed-{seed}"
     summary = train(make_config(project, split, run, seed, norm, shards, head))
@@ -76,7 +77,7 @@ def measure(project: Path, work: Path, seed: int, norm: str, shards: int, head: 
         sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     found = read_predictions(run / "predictions.csv")
-    errors = pixel_errors(found.poses.points_px[:, 0], labels.keypoints_frame_px)
+    errors = pixel_errors(found.poses.points_px[:, 0], labels.keypoints_image_px)
     sets = np.array(found.sets)
     line: dict[str, Any] = {"norm": norm, "shards": shards, "head": head, "seed": seed}
     line["best_step"] = summary["best_step"]

@@ -32,6 +32,7 @@ from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
+from jaxpose.poses import Poses
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
@@ -63,8 +64,13 @@ def train_step(kind: str, batch: int, preset: str = "none", clips: int = 0) -> W
     rng, span = np.random.default_rng(0), 5 if kind == CONTEXT else 1
     rows = Samples(
         pixels=rng.integers(0, 256, (batch, span, SIDE_PX, SIDE_PX, 3), np.uint8),
-        keypoints_px=rng.uniform(0, SIDE_PX - 1, (batch, KEYPOINTS, 2)).astype(np.float32),
-        visibility=np.full((batch, KEYPOINTS), 2, np.int8),
+        poses=Poses.of_one_animal(
+            [str(place) for place in range(KEYPOINTS)],
+            range(batch),
+            rng.uniform(0, SIDE_PX - 1, (batch, KEYPOINTS, 2)).astype(np.float32),
+            visibility=np.full((batch, KEYPOINTS), 2, np.int8),
+            pixels="input",
+        ),
         frame_from_input=np.tile(np.eye(2, 3, dtype=np.float32), (batch, 1, 1)),
     ).batch(np.arange(batch), np.arange(batch))
     if clips:

@@ -74,7 +74,7 @@ def drawn_rows(found: LabelledSet, count: int, seed: int) -> np.ndarray:
 def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> dict[str, Any]:
     """Trains a method on some labels; returns its JSON line."""
     found = SETS[given.set](given, seed)
-    labels, _ = read_labels(found.project / "CollectedData.csv", "ignore")
+    labels = read_labels(found.project / "CollectedData.csv", "ignore")
     rows = drawn_rows(found, count, seed)
     name = f"{given.set}-{count}-{seed}-{method}{given.tag}"
     split = given.work / f"{given.set}-{count}-{seed}{f'-{given.validated}' * bool(given.validated)}.csv"
@@ -82,7 +82,7 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
         writer = csv.writer(stream)
         writer.writerow(("path", "set"))
         set_of = dict.fromkeys(rows, "train") | dict.fromkeys(rows[: given.validated], "validation")
-        writer.writerows((path, set_of.get(row, "unused")) for row, path in enumerate(labels.images))
+        writer.writerows((path, set_of.get(row, "unused")) for row, path in enumerate(labels.poses.frames))
     config = found.base
     config.out, config.data.split = str(given.work / name), str(split.resolve())
     config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
@@ -115,14 +115,14 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     predicted = read_predictions(Path(config.out) / "predictions.csv")
     row_of = {path: row for row, path in enumerate(predicted.poses.frames)}
-    order = [row_of[path] for path in labels.images]
-    errors = pixel_errors(predicted.poses.points_px[order, 0], labels.keypoints_frame_px)
+    order = [row_of[path] for path in labels.poses.frames]
+    errors = pixel_errors(predicted.poses.points_px[order, 0], labels.keypoints_image_px)
     unseen = np.setdiff1d(np.arange(len(errors)), rows)
     line: dict[str, Any] = {"set": given.set, "labels": count, "seed": seed, "method": method + given.tag}
     tested = found.test if len(np.setdiff1d(found.test, rows)) > 0 else found.choice
     parts = {"choice": (found.choice, errors), "test": (tested, errors)}
     if views := found.base.losses.pca_multiview.views:
-        columns = [labels.keypoint_names.index(keypoint) for view in views for keypoint in view.split(",")]
+        columns = [labels.poses.keypoint_names.index(keypoint) for view in views for keypoint in view.split(",")]
         parts["animal"] = (np.arange(len(errors)), errors[:, columns])
     for part, (part_rows, part_errors) in parts.items():
         of_part = part_errors[np.intersect1d(part_rows, unseen)]
@@ -141,7 +141,7 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
         ])  # fmt: skip
         spread = spread_px(members_px)
         among = np.isfinite(errors) & np.isin(np.arange(len(errors)), np.setdiff1d(tested, rows))[:, None]
-        members_errors = [pixel_errors(points, labels.keypoints_frame_px)[among] for points in members_px]
+        members_errors = [pixel_errors(points, labels.keypoints_image_px)[among] for points in members_px]
         line["member_px"] = [round(float(of_member.mean()), 3) for of_member in members_errors]
         line["above_10_px"] = ranking_areas(
             spread[among], 1 - predicted.poses.one_animal()[1][order][among], errors[among]

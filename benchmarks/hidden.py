@@ -31,6 +31,7 @@ from jaxpose.data.animal import KEYPOINT_NAMES, Leaf, draw_background, draw_fram
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose import smooth
 from jaxpose.pose.metrics import pixel_errors
+from jaxpose.poses import Poses
 from jaxpose.train import train
 
 SIDE_PX, VIDEO_FRAMES, TRAIN_VIDEOS, TEST_VIDEOS, LEAVES = 64, 128, 8, 4, 30
@@ -184,9 +185,10 @@ def smoothed(predicted_px: np.ndarray, confidence: np.ndarray) -> dict[str, np.n
     """Returns the predictions (videos, frames, k, 2), and smoothed video by video with the default options."""
     found: dict[str, list[np.ndarray]] = {"median": [], "kalman": []}
     for points_px, of_points in zip(predicted_px, confidence, strict=True):
-        used = smooth.is_used(points_px, of_points, PREDICT.smooth_min_confidence)
-        found["median"].append(smooth.median(points_px, used, PREDICT.smooth_window).keypoints_frame_px)
-        found["kalman"].append(smooth.kalman(points_px, of_points, used).keypoints_frame_px)
+        poses = Poses.of_one_animal(KEYPOINT_NAMES, range(len(points_px)), points_px, of_points)
+        used = smooth.is_used(poses, PREDICT.smooth_min_confidence)
+        found["median"].append(smooth.median(poses, used, PREDICT.smooth_window)[0].points_px[:, 0])
+        found["kalman"].append(smooth.kalman(poses, used)[0].points_px[:, 0])
     return {"raw": predicted_px} | {name: np.stack(points_px) for name, points_px in found.items()}
 
 

@@ -15,6 +15,7 @@ from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.mesh import AXIS
 from jaxpose.data.loader import Samples, training_batches
 from jaxpose.model.pose_net import make_network
+from jaxpose.poses import Poses
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
 from jaxpose.steps.objective import SEED, Objective
@@ -155,8 +156,13 @@ def _samples(count: int, side_px: int, keypoints: int) -> Samples:
     rng = np.random.default_rng(0)
     return Samples(
         pixels=rng.integers(0, 256, (count, 1, side_px, side_px, 3), np.uint8),
-        keypoints_px=rng.uniform(0, side_px - 1, (count, keypoints, 2)).astype(np.float32),
-        visibility=np.full((count, keypoints), 2, np.int8),
+        poses=Poses.of_one_animal(
+            [str(place) for place in range(keypoints)],
+            range(count),
+            rng.uniform(0, side_px - 1, (count, keypoints, 2)).astype(np.float32),
+            visibility=np.full((count, keypoints), 2, np.int8),
+            pixels="input",
+        ),
         frame_from_input=np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1)),
     )
 

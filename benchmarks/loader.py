@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxpose.config import AugmentConfig
 from jaxpose.data.loader import Samples, training_batches
+from jaxpose.poses import Poses
 
 FRAMES, SIDE_PX, BATCH, POINTS = 2_000, 128, 64, 17
 WARMUP = 20
@@ -35,8 +36,13 @@ def main() -> int:
     rng = np.random.default_rng(0)
     samples = Samples(
         pixels=rng.integers(0, 256, (FRAMES, 1, SIDE_PX, SIDE_PX, 3), np.uint8),
-        keypoints_px=rng.uniform(0, SIDE_PX - 1, (FRAMES, POINTS, 2)).astype(np.float32),
-        visibility=np.full((FRAMES, POINTS), 2, np.int8),
+        poses=Poses.of_one_animal(
+            [str(place) for place in range(POINTS)],
+            range(FRAMES),
+            rng.uniform(0, SIDE_PX - 1, (FRAMES, POINTS, 2)).astype(np.float32),
+            visibility=np.full((FRAMES, POINTS), 2, np.int8),
+            pixels="input",
+        ),
         frame_from_input=np.tile(np.eye(2, 3, dtype=np.float32), (FRAMES, 1, 1)),
     )
     for threads in (1, 2):

@@ -178,10 +178,10 @@ def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     order = np.random.default_rng([1, seed]).permutation(90)
     sets = np.full(90, "test", object)
     sets[order[:10]], sets[order[10:50]] = "validation", "train"
-    labels, _ = read_labels(given.project / "CollectedData.csv", "ignore")
+    labels = read_labels(given.project / "CollectedData.csv", "ignore")
     split = given.work / f"gain-{seed}.csv"
     with split.open("w", newline="") as stream:
-        csv.writer(stream).writerows([("path", "set"), *zip(labels.images, sets, strict=True)])
+        csv.writer(stream).writerows([("path", "set"), *zip(labels.poses.frames, sets, strict=True)])
     config = config_of(given.project, 128)
     config.out, config.data.split = str(given.work / f"gain-{seed}-{given.steps}"), str(split.resolve())
     # Members of different draws have seeds of their own.
@@ -194,7 +194,7 @@ def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     tables = [Path(config.out), *(Path(config.out) / "members" / str(number) for number in range(MEMBERS))]
     median, *members = (
         np.nanmean(
-            pixel_errors(read_predictions(table / "predictions.csv").poses.points_px[:, 0], labels.keypoints_frame_px)[
+            pixel_errors(read_predictions(table / "predictions.csv").poses.points_px[:, 0], labels.keypoints_image_px)[
                 sets == "test"
             ],
             axis=1,

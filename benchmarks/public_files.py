@@ -127,7 +127,7 @@ def labels(file: Path, work: Path) -> str:
     ours = [points[np.isfinite(points).all(axis=1)] for points in found.labelled_frame_px()]
     theirs = [points[np.isfinite(points).all(axis=1)] for points in _labels_of(file)]
     keys = Counter(_key(points) for points in theirs)
-    for image, points in zip(found.images, ours, strict=True):
+    for image, points in zip(found.poses.frames, ours, strict=True):
         if len(points) and not keys[_key(points)]:
             raise Differs(f"the points of {image} are not in the file: {points[:2].tolist()}")
         keys[_key(points)] -= 1

@@ -67,11 +67,11 @@ def make_synthetic(work: Path, seed: int) -> Path:
     for video in sorted((project / "videos").glob("*.mp4"))[:TRAIN_VIDEOS]:
         if not (unlabelled / video.name).exists():
             os.link(video, unlabelled / video.name)
-    labels, _ = read_labels(project / "CollectedData.csv", "ignore")
+    labels = read_labels(project / "CollectedData.csv", "ignore")
     with (folder / "split.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("path", "set"))
-        for row, image in enumerate(labels.images):
+        for row, image in enumerate(labels.poses.frames):
             writer.writerow((image, "train" if row < TRAIN_VIDEOS * LABELS_PER_VIDEO else "unused"))
     return folder
 
@@ -135,11 +135,11 @@ def measure_synthetic(work: Path, seed: int, name: str) -> dict[str, Any]:
     videos = sorted((folder / "project" / "videos").glob("*.mp4"))[TRAIN_VIDEOS:]
     predicted = [predictor.predict_video(video)[0] for video in videos]
     truth = [
-        read_labels(folder / "project" / "ground_truth" / f"{video.stem}.csv", "ignore")[0].keypoints_frame_px
+        read_labels(folder / "project" / "ground_truth" / f"{video.stem}.csv", "ignore").keypoints_image_px
         for video in videos
     ]
     errors = pixel_errors(np.concatenate(predicted), np.concatenate(truth))
-    labels = read_labels(folder / "project" / "CollectedData.csv", "ignore")[0].keypoints_frame_px
+    labels = read_labels(folder / "project" / "CollectedData.csv", "ignore").keypoints_image_px
     line |= {"mean_px": float(errors.mean()), "median_px": float(np.median(errors))}
     return line | implausible(predicted, predictor.subspaces, labels[: TRAIN_VIDEOS * LABELS_PER_VIDEO])
 
@@ -148,26 +148,26 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
     """Trains a variant under the protocol of benchmarks/accuracy.py; returns its JSON line."""
     from accuracy import STEPS, make_config, write_split
 
-    labels, _ = read_labels(project / "CollectedData.csv", "ignore")
+    labels = read_labels(project / "CollectedData.csv", "ignore")
     folder = work / f"real-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    write_split(folder / "split.csv", labels.images)
+    write_split(folder / "split.csv", labels.poses.frames)
     run = run_folder(folder, name)
     config = make_config(project, folder / "split.csv", run, seed)
     # An epoch is 5 steps: the losses set in after a fifth of the steps, over 100 steps.
     config.losses.anneal_start_epochs, config.losses.anneal_increase_per_epoch = STEPS / 25, 0.05
     # Of the project's own config.yaml: the body in both views.
     config.losses.pca_singleview.keypoints = tuple(
-        labels.keypoint_names[column] for column in (*range(7), *range(8, 15))
+        labels.poses.keypoint_names[column] for column in (*range(7), *range(8, 15))
     )
     line = measure(_with_losses(config, name))
     predictor = load(run)
     found = read_predictions(run / "predictions.csv")
     held_out = np.isin(np.array(found.sets), ("validation", "test"))
-    errors = pixel_errors(found.poses.points_px[:, 0], labels.keypoints_frame_px)[held_out]
+    errors = pixel_errors(found.poses.points_px[:, 0], labels.keypoints_image_px)[held_out]
     predicted = [predictor.predict_video(video)[0] for video in sorted((project / "videos").glob("*.mp4"))]
     line |= {"mean_px": float(np.nanmean(errors)), "median_px": float(np.nanmedian(errors))}
-    training = labels.keypoints_frame_px[np.array(found.sets) == "train"]
+    training = labels.keypoints_image_px[np.array(found.sets) == "train"]
     return line | implausible(predicted, predictor.subspaces, training)
 
 

@@ -75,6 +75,7 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
     from jaxpose.data.loader import Samples
     from jaxpose.model.pose_net import make_network
+    from jaxpose.poses import Poses
     from jaxpose.steps.data_facts import DataFacts
     from jaxpose.steps.sharded_step import ShardedStep
     from jaxpose.steps.state import initial_state
@@ -95,10 +96,17 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     state = initial_state(params, statistics_, config)
     facts = DataFacts(size_px=(side, side), passes=1, steps_per_epoch=100, total_steps=100_000)
     rng = np.random.default_rng(0)
-    samples = Samples(
-        rng.integers(0, 256, (given.batch, 1, side, side, 3), np.uint8),
+    pixels = rng.integers(0, 256, (given.batch, 1, side, side, 3), np.uint8)
+    poses = Poses.of_one_animal(
+        [str(place) for place in range(keypoints)],
+        range(given.batch),
         rng.uniform(8, side - 8, (given.batch, keypoints, 2)).astype(np.float32),
-        np.full((given.batch, keypoints), 2, np.int8),
+        visibility=np.full((given.batch, keypoints), 2, np.int8),
+        pixels="input",
+    )
+    samples = Samples(
+        pixels,
+        poses,
         np.tile(np.eye(2, 3, dtype=np.float32), (given.batch, 1, 1)),
     )
     batch = samples.batch(np.arange(given.batch), np.arange(given.batch))

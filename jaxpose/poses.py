@@ -1,12 +1,13 @@
 """Keypoints of frames: what labels, predictions, tracks, tables and pages have in common."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 PIXELS = ("frame", "image", "input")
+_ARRAYS = ("points_px", "confidence", "visibility", "identity", "score")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,3 +101,82 @@ class Poses:
         if self.points_px.shape[1] != 1 or self.confidence is None:
             raise ValueError(f"points_px have shape {self.points_px.shape}; one animal with confidence is needed")
         return self.points_px[:, 0], self.confidence[:, 0]
+
+    def labels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns points_px (f, k, 2) and visibility (f, k) of frames with one animal each.
+
+        Raises:
+          ValueError: the frames have several animals, or no visibility.
+        """
+        if self.points_px.shape[1] != 1 or self.visibility is None:
+            raise ValueError(f"points_px have shape {self.points_px.shape}; one animal with visibility is needed")
+        return self.points_px[:, 0], self.visibility[:, 0]
+
+    def at(self, rows: Sequence[int]) -> "Poses":
+        """Returns the frames of some rows, in this order."""
+        return self._each(lambda values: values[list(rows)], frames=tuple(self.frames[row] for row in rows))
+
+    def with_keypoints(self, names: Sequence[str]) -> "Poses":
+        """Returns exactly these keypoints, in this order; what the poses lack is NaN, not used, or 0 in a column."""
+        places = [self.keypoint_names.index(name) if name in self.keypoint_names else -1 for name in names]
+
+        def chosen(values: np.ndarray) -> np.ndarray:
+            if values.ndim == 2:
+                return values
+            absent = np.nan if values.dtype.kind == "f" else 0
+            # The last place stands for a keypoint that the poses lack.
+            return np.pad(values, [(0, int(axis == 2)) for axis in range(values.ndim)], constant_values=absent)[
+                :, :, places
+            ]
+
+        return self._each(chosen, keypoint_names=tuple(names))
+
+    def shifted(self, offsets_px: np.ndarray, pixels: str) -> "Poses":
+        """Returns the poses in other pixels, after an offset (f, 2) is added to all points of each frame."""
+        return dataclasses.replace(self, points_px=self.points_px + offsets_px[:, None, None], pixels=pixels)
+
+    def _each(self, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> "Poses":
+        """Returns the poses with one change of all their arrays (f, a, ...)."""
+        named = {name: getattr(self, name) for name in _ARRAYS}
+        arrays = {name: change(values) for name, values in named.items() if values is not None}
+        columns = {name: change(values) for name, values in self.columns.items()}
+        return dataclasses.replace(self, **arrays, columns=columns, **others)
+
+
+def join_poses(parts: Sequence[Poses]) -> Poses:
+    """Returns the frames of parts with the same keypoints, one part after the other.
+
+    Raises:
+      ValueError: they have other keypoints, pixels or arrays.
+    """
+    first = parts[0]
+
+    def what(poses: Poses) -> tuple:
+        arrays = [name for name in _ARRAYS if getattr(poses, name) is not None]
+        return poses.keypoint_names, poses.pixels, arrays, list(poses.columns)
+
+    if any(what(part) != what(first) for part in parts):
+        raise ValueError(f"these poses cannot be joined: {'; '.join(str(what(part)) for part in parts)}")
+    return _joined(parts, 0, frames=tuple(frame for part in parts for frame in part.frames))
+
+
+def side_by_side(parts: Sequence[Poses], keypoint_names: Sequence[str]) -> Poses:
+    """Returns the keypoints of parts with the same frames, one part after the other, under new names.
+
+    Columns that a part lacks are left out.
+    """
+    return _joined(parts, 2, keypoint_names=tuple(keypoint_names))
+
+
+def _joined(parts: Sequence[Poses], axis: int, **others: Any) -> Poses:
+    def joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
+        known = [values for values in arrays if values is not None]
+        return np.concatenate(known, axis) if len(known) == len(parts) else None
+
+    first = parts[0]
+    # Frames that are the same have one identity and score.
+    names = [name for name in _ARRAYS if axis == 0 or name not in ("identity", "score")]
+    arrays = {name: joined([getattr(part, name) for part in parts]) for name in names}
+    columns = {name: joined([part.columns.get(name) for part in parts]) for name in first.columns}
+    known = {name: values for name, values in columns.items() if values is not None}
+    return dataclasses.replace(first, **arrays, columns=known, **others)

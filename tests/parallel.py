@@ -19,6 +19,7 @@ from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import DTYPES, make_network
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
+from jaxpose.poses import Poses
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards, microbatch_size, part_count, slots
 from jaxpose.steps.sharded_step import ShardedStep
@@ -56,7 +57,9 @@ def samples(kind: str = "heatmap") -> Samples:
     frame_from_input = np.tile(np.float32([[2, 0, 0.5], [0, 2, 0.5]]), (FRAMES, 1, 1))
     radius = CONTEXT_RADIUS[kind]
     around = (np.arange(FRAMES)[:, None] + np.arange(-radius, radius + 1)) % FRAMES
-    return Samples(pixels[around], keypoints_px, visibility, frame_from_input)
+    names = [f"keypoint{number}" for number in range(KEYPOINTS)]
+    poses = Poses.of_one_animal(names, range(FRAMES), keypoints_px, visibility=visibility, pixels="input")
+    return Samples(pixels[around], poses, frame_from_input)
 
 
 def make_config(
@@ -104,7 +107,8 @@ def fitted_pca(config: c.Config) -> dict[str, Pca]:
     if not loss_weights(config.losses):
         return {}
     source = samples()
-    labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
+    points_px, visibility = source.poses.labels()
+    labels = np.where(visibility[..., None] > 0, points_px, np.nan)
     labels = geometry.apply(source.frame_from_input, labels).astype(np.float64)
     multiview = fit_multiview(labels, [(0,), (2,)], config.losses.pca_multiview)
     singleview = fit_singleview(labels, range(KEYPOINTS), config.losses.pca_singleview)
@@ -185,7 +189,8 @@ class Trainer:
         passes = -(-config.train.batch_size // microbatch_size(config.train))
         views = None
         if config.model.views_agree:
-            views = fit_multiview(samples().keypoints_px.astype(np.float64), [(0,), (2,)], c.PcaMultiviewConfig())
+            points_px, _ = samples().poses.labels()
+            views = fit_multiview(points_px.astype(np.float64), [(0,), (2,)], c.PcaMultiviewConfig())
         self._facts = DataFacts(
             size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config),
             views=views,

@@ -89,7 +89,7 @@ def test_deeplabcut_reads_the_visible_keypoints(
         np.testing.assert_array_equal(text, pd.read_hdf(file))
     table = read_label_table(c.DataConfig(project=str(out)))
     np.testing.assert_array_equal(table.keypoints_image_px, expected)
-    assert table.images == IMAGES and len(table.notes) == 1 and all(path.is_file() for path in table.paths)
+    assert table.poses.frames == IMAGES and len(table.notes) == 1 and all(path.is_file() for path in table.paths)
 
 
 def test_coco_has_hidden_keypoints_and_boxes(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_crops_of_deeplabcut_keep_the_pixels_of_their_images(
     np.testing.assert_array_equal(after.keypoints_image_px, before.keypoints_image_px)
     np.testing.assert_allclose(after.keypoints_image_px[3:], points_px(1) - (CROP[0], CROP[2]), atol=1e-9)
     assert [path.read_bytes() for path in after.paths] == [path.read_bytes() for path in before.paths]
-    assert after.keypoint_names == KEYPOINTS and after.videos == before.videos
+    assert after.poses.keypoint_names == KEYPOINTS and after.videos == before.videos
     assert after.scorer == "me"
 
 
@@ -185,7 +185,7 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     assert out[0] == "left out: 1 frame without labels of a person"
     assert out[-1] == "dropped: 2 predicted instances; 2 links to videos, whose labelled frames are kept as images"
     table = read_label_table(c.DataConfig(project=str(tmp_path / "dlc")))
-    assert table.scorer == "you" and table.images[0] == "labeled-data/cam1_day/img00000003.png"
+    assert table.scorer == "you" and table.poses.frames[0] == "labeled-data/cam1_day/img00000003.png"
     images = [decode_image(path.read_bytes()) for path in table.paths]
     assert [number_in(image) for image in images] == [*LABELLED, *(100 + frame for frame in LABELLED)]
     assert images[0].shape == (SIZE_PX[1], SIZE_PX[0], 3)
@@ -231,7 +231,7 @@ def test_hidden_positions_come_back_from_the_files_that_hold_them(
     assert run(other, "--to", "csv", "--out", back) == 0
     assert dropped_line(capsys) == "dropped: nothing"
     before, after = (read_label_table(c.DataConfig(project=str(file.parent))) for file in (labels, back))
-    rows = [[Path(image).name for image in after.images].index(Path(image).name) for image in before.images]
+    rows = [[Path(image).name for image in after.poses.frames].index(Path(image).name) for image in before.poses.frames]
     kept = (before.visibility == 2) | ((before.visibility == 1) & np.isfinite(before.keypoints_image_px[..., 0]))
     np.testing.assert_array_equal(after.visibility[rows], np.where(kept, before.visibility, 0))
     expected = np.where(kept[..., None], before.keypoints_image_px, np.nan)
@@ -239,7 +239,7 @@ def test_hidden_positions_come_back_from_the_files_that_hold_them(
     assert after.scorer == "me"
     # What training reads has not changed: COCO's hidden keypoints are visible, those of SLEAP not labelled.
     found = read_project(c.DataConfig(project=str(other)))
-    assert len(found.images) == (4 if name == "a.json" else 3)
+    assert len(found.poses.frames) == (4 if name == "a.json" else 3)
     assert sorted(np.unique(found.visibility)) == [0, 2]
     trained = kept if name == "a.json" else before.visibility == 2
     assert np.isfinite(found.labelled_frame_px()).all(axis=-1).sum() == trained.sum()
@@ -364,7 +364,7 @@ def test_options_say_how_the_labels_are_read(project: Path, tmp_path: Path, caps
     assert run(project, "--to", "csv", *given, "--out", out) == 0
     assert f"left out: {labels}:5: x of nose is 'x'" in capsys.readouterr().out
     found = read_label_table(c.DataConfig(project=str(out.parent)))
-    assert found.images == (IMAGES[0], IMAGES[2]) and np.isnan(found.keypoints_image_px[1, 0]).all()
+    assert found.poses.frames == (IMAGES[0], IMAGES[2]) and np.isnan(found.keypoints_image_px[1, 0]).all()
     message = fails(capsys, project, "--to", "csv", "--out", out, "data.train_share=0.5")
     assert "data.train_share does not change how labels are read; convert labels takes data.labels, data.or" in message
     assert "there is no option data.orientatoin; did you mean data.orientation" in fails(

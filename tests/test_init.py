@@ -259,7 +259,7 @@ def test_a_single_validation_frame_does_not_choose_the_weights(frames: int, give
 
 def test_the_length_is_that_of_the_frames_that_train(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p", videos=2, labelled_frames=10, video_frames=10, side_px=64)
-    images = read_labels(project / "CollectedData.csv", "ignore")[0].images
+    images = read_labels(project / "CollectedData.csv", "ignore").poses.frames
     rows = [f"{image},{'train' if place < 3 else 'unused'}" for place, image in enumerate(images)]
     (project / "few.csv").write_text("\n".join(("path,set", *rows, "")))
     for split in ("video", "few.csv", "frame"):

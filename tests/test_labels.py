@@ -73,9 +73,9 @@ def test_new_rows_stand_behind_the_old_bytes_and_their_images_are_copied(tmp_pat
     assert set(after) - set(before) == copied | {"CollectedData.csv.bak"}
     assert all(after[name] == before[name] for name in before if name != "CollectedData.csv")
     assert all(after[name] == (new / name).read_bytes() for name in copied)
-    read, problems = read_labels(project / "CollectedData.csv", "ignore")
-    assert not problems and len(read.images) == 4
-    np.testing.assert_array_equal(read.keypoints_frame_px[2], [[3, 4], [1.25, 2]])
+    read = read_labels(project / "CollectedData.csv", "ignore")
+    assert not read.problems and len(read.poses.frames) == 4
+    np.testing.assert_array_equal(read.keypoints_image_px[2], [[3, 4], [1.25, 2]])
     shown = capsys.readouterr().out
     assert (
         "CollectedData.csv: 2 new rows" in shown and "7 images copied" in shown and "1 row without any label" in shown
@@ -125,7 +125,7 @@ def test_new_rows_have_the_encoding_of_the_file(tmp_path: Path, encoding: str) -
     new = _new(tmp_path / "new", f"{image},1,2,3,4\n", images=("M\u00e4use/img0007.png",))
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
     assert file.read_bytes().decode(encoding) == f"{before.decode(encoding)}\r\n{image},1,2,3,4\r\n"
-    assert read_labels(file, "ignore")[0].images[2] == image
+    assert read_labels(file, "ignore").poses.frames[2] == image
 
 
 def test_a_deeplabcut_project_has_a_file_in_each_folder(

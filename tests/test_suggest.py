@@ -137,13 +137,15 @@ def test_files_are_in_the_form_of_deeplabcut(walked: Path, tmp_path: Path) -> No
     assert {file.name for file in out.iterdir()} == {"labeled-data", "suggestions.csv"}
     file = out / "labeled-data" / "session01" / "CollectedData_Ann.csv"
     theirs = _table(project / "labeled-data" / "session01" / "CollectedData_Ann.csv", 3)
-    read, problems = read_labels(file, "ignore")
-    assert not problems and read.scorer == "Ann" and len(read.images) == 4
+    read = read_labels(file, "ignore")
+    assert not read.problems and read.scorer == "Ann" and len(read.poses.frames) == 4
     stored = pd.read_hdf(file.with_suffix(".h5"))
-    assert isinstance(stored, pd.DataFrame) and list(stored.index) == [tuple(image.split("/")) for image in read.images]
+    assert isinstance(stored, pd.DataFrame) and list(stored.index) == [
+        tuple(image.split("/")) for image in read.poses.frames
+    ]
     assert stored.columns.equals(theirs.columns) and stored.columns.names == ["scorer", "bodyparts", "coords"]
     assert stored.isna().all(axis=None)
-    assert not set(read.images) & set(labels.index)
+    assert not set(read.poses.frames) & set(labels.index)
 
 
 def test_without_a_run_frames_that_look_different_are_chosen(tmp_path: Path, capsys: Capture) -> None:
@@ -204,8 +206,8 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(table.to_numpy().reshape(7, 2), tracks[video][100], atol=1e-3)
     empty = tmp_path / "empty"
     assert suggest.main(["--run", str(run), *map(str, videos), "--frames", "1", "--empty", "--out", str(empty)]) == 0
-    read, _ = read_labels(empty / "CollectedData_side.csv", "ignore")
-    assert read.images == ("labeled-data/day_side/img00000100.png",) and not read.visibility.any()
+    read = read_labels(empty / "CollectedData_side.csv", "ignore")
+    assert read.poses.frames == ("labeled-data/day_side/img00000100.png",) and not read.visibility.any()
     assert suggest.main(["--run", str(run), str(videos[0]), "--out", str(tmp_path / "other")]) == 2
 
 

@@ -19,6 +19,7 @@ from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
+from jaxpose.poses import Poses
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.predict_step import build_predict, forward_options
 from jaxpose.steps.state import State, initial_state
@@ -105,12 +106,9 @@ def draw_samples(given: argparse.Namespace) -> Samples:
     for row, of_frame in enumerate(keypoints_px):
         for (x, y), colour in zip(of_frame.round().astype(int), colours, strict=True):
             pixels[row, 0, max(0, y - half) : y + half + 1, max(0, x - half) : x + half + 1] = colour
-    return Samples(
-        pixels=pixels,
-        keypoints_px=keypoints_px,
-        visibility=np.full((batch, points), 2, np.int8),
-        frame_from_input=np.tile(np.eye(2, 3, dtype=np.float32), (batch, 1, 1)),
-    )
+    names, visibility = [str(place) for place in range(points)], np.full((batch, points), 2, np.int8)
+    poses = Poses.of_one_animal(names, range(batch), keypoints_px, visibility=visibility, pixels="input")
+    return Samples(pixels, poses, np.tile(np.eye(2, 3, dtype=np.float32), (batch, 1, 1)))
 
 
 def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.check.findings import OUTLIER, OUTSIDE, ROW, SWAP, Finding
-from jaxpose.check.refused_rows import RefusedRow, in_order
+from jaxpose.check.refused_rows import outside_of, reason_of
+from jaxpose.codes import NOT_USED
+from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
+from jaxpose.poses import Poses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +26,6 @@ class Frame:
       path: the file.
       set: that a training would put it into, "" if it refuses the image or has no split; of a label file that is only
         evaluated, what its name ends in, such as new.
-      keypoints_image_px: (k, 2), NaN without a label.
       origin_px: (x, y) of the image in its frame.
       refused: places of refused rows of the image, each with the reason; other rows of it may be usable.
       is_usable: whether a row of it is.
@@ -35,7 +37,6 @@ class Frame:
     image: str
     path: Path
     set: str
-    keypoints_image_px: np.ndarray
     origin_px: tuple[int, ...] = (0, 0)
     refused: tuple[str, ...] = ()
     is_usable: bool = True
@@ -55,12 +56,12 @@ class CheckedLabels:
     Attributes:
       project: n usable frames.
       sets: (n,) their sets, "" without a split.
-      refused: the other rows.
+      refused: the other rows, each with its problem.
     """
 
     project: Project
     sets: Sequence[str]
-    refused: list[RefusedRow]
+    refused: LabelTable
 
 
 def make_frames(
@@ -68,8 +69,10 @@ def make_frames(
     names: tuple[str, ...],
     pairs: list[tuple[int, int]],
     like_px: Mapping[str, np.ndarray],
-) -> tuple[list[Frame], list[str]]:
+) -> tuple[list[Frame], Poses, list[str]]:
     """Returns every labelled image once, in the order in which a person should look, and checks that were impossible.
+
+    The poses are those of the frames, in pixels of the images, NaN without a label.
 
     Args:
       checked: the labels.
@@ -77,61 +80,75 @@ def make_frames(
       pairs: (left, right) keypoints, of which exchanges are looked for.
       like_px: {view: (m, k, 2)} poses in frame pixels that also count as plausible.
     """
-    labelled = [in_order(one.project.keypoint_names, one.project.labelled_frame_px(), names) for one in checked]
+    labelled = [_labelled_frame_px(one.project, names) for one in checked]
     views = [view for one in checked for view in one.project.views]
     outliers, unusual, notes = _outliers(np.concatenate(labelled), views, pairs, like_px)
-    frames: list[Frame] = []
+    found: list[tuple[Frame, np.ndarray]] = []
     first = 0
     for one, labelled_px in zip(checked, labelled, strict=True):
         places = range(first, first + len(labelled_px))
         marks = [(outliers.get(place), float(unusual[place])) for place in places]
-        frames += _frames_of(one, labelled_px, marks)
+        found += _frames_of(one, names, labelled_px, marks)
         first += len(labelled_px)
-    return sorted(frames, key=_order), notes
+    frames, points_px = zip(*sorted(found, key=lambda one: _order(one[0])), strict=True)
+    poses = Poses.of_one_animal(names, [frame.image for frame in frames], np.stack(points_px), pixels="image")
+    return list(frames), poses, notes
+
+
+def _labelled_frame_px(project: Project, names: Sequence[str]) -> np.ndarray:
+    """Returns the labels (n, k, 2) of some keypoints, NaN where there is none."""
+    points_px, visibility = project.poses.with_keypoints(names).labels()
+    return np.where((visibility > NOT_USED)[..., None], points_px, np.nan)
 
 
 def _frames_of(
-    one: CheckedLabels, labelled_px: np.ndarray, marks: list[tuple[PoseOutlier | None, float]]
-) -> list[Frame]:
-    """Returns a frame for each image; `labelled_px` (n, k, 2) and `marks` (outlier, unusual) are of the usable ones."""
+    one: CheckedLabels,
+    names: Sequence[str],
+    labelled_px: np.ndarray,
+    marks: list[tuple[PoseOutlier | None, float]],
+) -> list[tuple[Frame, np.ndarray]]:
+    """Returns a frame for each image, with its points (k, 2) in pixels of the image.
+
+    `labelled_px` (n, k, 2), in frame pixels, and `marks` (outlier, unusual) are of the usable ones.
+    """
     project, refused = one.project, _by_image(one.refused)
-    origins_px = [(project.crop_px(row) or (0, 0))[:2] for row in range(len(project.images))]
-    frames = [
-        Frame(
+    origins_px = [(project.crop_px(row) or (0, 0))[:2] for row in range(len(project.paths))]
+
+    def texts(rows: Sequence[int]) -> tuple[str, ...]:
+        return tuple(without_folder(one.refused.problems[row], project.folder) for row in rows)
+
+    frames = []
+    for row, (path, (outlier, unusual)) in enumerate(zip(project.paths, marks, strict=True)):
+        frame = Frame(
             place=project.sources[row],
-            image=project.images[row],
+            image=project.poses.frames[row],
             path=path,
             set=one.sets[row],
-            keypoints_image_px=labelled_px[row] - origins_px[row],
             origin_px=origins_px[row],
-            refused=_texts(refused.pop(path, []), project.folder),
+            refused=texts(refused.pop(path, [])),
             outlier=outlier,
             unusual=unusual,
         )
-        for row, (path, (outlier, unusual)) in enumerate(zip(project.paths, marks, strict=True))
-    ]
-    for path, rows in refused.items():
-        texts, shown = _texts(rows, project.folder), rows[0]
-        known = shown.place, shown.image, path, "", shown.keypoints_image_px
-        frames.append(Frame(*known, refused=texts, is_usable=False))
+        frames.append((frame, labelled_px[row] - origins_px[row]))
+    points_px = one.refused.poses.with_keypoints(names).points_px[:, 0]
+    for path, (row, *others) in refused.items():
+        place, image = one.refused.sources[row], one.refused.poses.frames[row]
+        frames.append((Frame(place, image, path, "", refused=texts([row, *others]), is_usable=False), points_px[row]))
     return frames
 
 
-def _by_image(refused: Sequence[RefusedRow]) -> dict[Path, list[RefusedRow]]:
-    reasons: dict[Path, list[RefusedRow]] = {}
-    for row in refused:
-        if row.path is not None:
-            reasons.setdefault(row.path, []).append(row)
-    return reasons
+def _by_image(refused: LabelTable) -> dict[Path, list[int]]:
+    """Returns {path: refused rows} of the images that are known."""
+    rows: dict[Path, list[int]] = {}
+    for row, (image, path) in enumerate(zip(refused.poses.frames, refused.paths, strict=True)):
+        if image:
+            rows.setdefault(path, []).append(row)
+    return rows
 
 
 def without_folder(text: str, folder: Path) -> str:
     """Returns a place or a reason with files named from the folder of the project, which the page names once."""
     return text.replace(f"{folder}/", "")
-
-
-def _texts(rows: Sequence[RefusedRow], folder: Path) -> tuple[str, ...]:
-    return tuple(without_folder(f"{row.place}: {row.reason}", folder) for row in rows)
 
 
 def _order(frame: Frame) -> tuple[bool, float, float]:
@@ -162,15 +179,19 @@ def _outliers(
     return found, unusual, notes
 
 
-def make_findings(frames: Sequence[Frame], refused: Sequence[RefusedRow], names: Sequence[str]) -> list[Finding]:
+def make_findings(frames: Sequence[Frame], refused: Sequence[LabelTable], names: Sequence[str]) -> list[Finding]:
     """Returns a finding for each refused row, then one for each outlier, in the order of the page.
 
     Args:
       frames: all.
-      refused: all refused rows.
+      refused: the refused rows of all files.
       names: k keypoints.
     """
-    rows = [Finding(OUTSIDE if row.outside else ROW, row.place, row.image, row.outside, row.reason) for row in refused]
+    rows = []
+    for table in refused:
+        for row, (place, image) in enumerate(zip(table.sources, table.poses.frames, strict=True)):
+            outside = outside_of(table, row)
+            rows.append(Finding(OUTSIDE if outside else ROW, place, image, outside, reason_of(table, row)))
     poses = [
         Finding(
             SWAP if outlier.is_swap else OUTLIER,

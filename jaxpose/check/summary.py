@@ -8,7 +8,7 @@ import numpy as np
 from jaxpose.codes import NOT_VISIBLE, SETS, UNUSED, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.label_files import extra_label_files
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import hidden_px
 from jaxpose.data.project import Project
 from jaxpose.init.names import mirrored_views
 from jaxpose.quantities import count, listed, size
@@ -29,13 +29,13 @@ def summary_section(
       pairs: (left, right) keypoints.
       reason: why there are none.
     """
-    names = project.keypoint_names
+    names = project.poses.keypoint_names
     views = list(dict.fromkeys(project.views))
     labelled, all_points = int((project.visibility == VISIBLE).sum()), project.visibility.size
     rows = {
         "project": f"{project.folder}" + (f": {project.kind}" if project.kind else ""),
         "label file": project.label_file.name,
-        "frames": f"{len(project.images):,}, of {count(len(set(project.videos)), 'video')}",
+        "frames": f"{len(project.poses.frames):,}, of {count(len(set(project.videos)), 'video')}",
         **({"views": ", ".join(views)} if views != [""] else {}),
         "points": f"{labelled:,} of {all_points:,} ({labelled / max(all_points, 1):.0%})",
         "keypoints": f"{len(names)}: {', '.join(names)}",
@@ -52,21 +52,20 @@ def summary_section(
     return Section("labels", "Labels", body)
 
 
-def keypoints_section(project: Project, tables: Sequence[LabelTable], picture: str) -> Section:
+def keypoints_section(project: Project, picture: str) -> Section:
     """Returns the number of points of each keypoint.
 
     Args:
       project: the usable frames.
-      tables: that it was made of; they know which positions a person marked as hidden.
       picture: HTML of a frame with all names.
     """
-    number = len(project.images)
+    number = len(project.poses.frames)
     labelled = (project.visibility == VISIBLE).sum(axis=0)
-    hidden = _hidden(project, tables)
+    hidden = (project.visibility == NOT_VISIBLE) | np.isfinite(hidden_px(project.poses)).all(axis=-1)
     missing = ((project.visibility != VISIBLE) & ~hidden).sum(axis=0)
     rows = [
         [name, f"{labelled[k]:,}", f"{labelled[k] / max(number, 1):.0%}", f"{hidden[:, k].sum():,}", f"{missing[k]:,}"]
-        for k, name in enumerate(project.keypoint_names)
+        for k, name in enumerate(project.poses.keypoint_names)
     ]
     text = (
         "Labelled points train the network. Hidden ones are marked as not visible in the label file; in COCO "
@@ -121,19 +120,3 @@ def _sizes(project: Project) -> str:
     if len(sizes) > _SIZES:
         rows.append([f"{len(sizes) - _SIZES} other sizes", f"{sum(number for _, number in sizes[_SIZES:]):,}"])
     return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
-
-
-def _hidden(project: Project, tables: Sequence[LabelTable]) -> np.ndarray:
-    """Returns which points (n, k) are marked as not visible, by what training uses or by the label file."""
-    hidden = project.visibility == NOT_VISIBLE
-    for of_view in tables:
-        if of_view.hidden_image_px is None:
-            continue
-        rows = {source: row for row, source in reversed(list(enumerate(of_view.sources)))}
-        places = {name: place for place, name in enumerate(of_view.keypoint_names)}
-        columns = [places[name] for name in project.keypoint_names]
-        marked = np.asarray(np.isfinite(of_view.hidden_image_px[:, columns]).all(axis=-1))
-        for place, source in enumerate(project.sources):
-            if source in rows:
-                hidden[place] |= marked[rows[source]]
-    return hidden

@@ -9,9 +9,9 @@ from jaxpose.check.findings import Finding, as_csv, headline, list_file
 from jaxpose.check.frames import CheckedLabels, Frame, make_findings, make_frames, without_folder
 from jaxpose.check.gallery import marked_section, others_section
 from jaxpose.check.like import read_poses_px
-from jaxpose.check.refused_rows import read_tables, refused_rows
+from jaxpose.check.refused_rows import read_tables, reason_of, refused_rows
 from jaxpose.check.summary import keypoints_section, split_section, summary_section
-from jaxpose.check.thumbnails import Skeleton, draw_thumbnail, draw_thumbnails
+from jaxpose.check.thumbnails import draw_thumbnail, draw_thumbnails
 from jaxpose.config import SYNTHETIC, Config, DataConfig, resolve
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.label_files import ending_beside, extra_label_files
@@ -25,6 +25,7 @@ from jaxpose.init.names import left_right_pairs
 from jaxpose.labelling.new_labels import count_untouched_in, untouched_text
 from jaxpose.labelling.project_labels import read_project_labels
 from jaxpose.phases import phase
+from jaxpose.poses import Poses, Skeleton
 from jaxpose.report.page import make_page
 
 # The picture with all names.
@@ -50,27 +51,30 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
     kept = dataclasses.replace(config, data=dataclasses.replace(config.data, on_bad_frame="skip"))
     given = kept.data
     kept, project = prepare(resolve(kept))
-    data, names = kept.data, project.keypoint_names
+    data, names = kept.data, project.poses.keypoint_names
     with phase("looking at the labels"):
         tables = read_tables(data)
         sets, problem = _sets(project, data)
         pairs, reason = _pairs(names, data)
-        of_frames = [""] * len(project.images) if sets is None else sets.tolist()
+        of_frames = [""] * len(project.poses.frames) if sets is None else sets.tolist()
         extra = [_extra(data, labels, names) for labels in extra_label_files(data)]
         checked = [CheckedLabels(project, of_frames, refused_rows(project, tables, names)), *extra]
         of_extra = [f"{one.project.label_file.name}: {note}" for one in extra for note in one.project.notes]
         project = dataclasses.replace(project, notes=(*project.notes, *of_extra, *_untouched(given)))
-        frames, notes = make_frames(checked, names, pairs, read_poses_px(given, like, names) if like else {})
-        refused = [row for one in checked for row in one.refused]
+        frames, poses, notes = make_frames(checked, names, pairs, read_poses_px(given, like, names) if like else {})
+        refused = [one.refused for one in checked]
         findings = make_findings(frames, refused, names)
-    skeleton = Skeleton(names, _edges(project, data), project.pixel_rule(data.white))
-    thumbnails = draw_thumbnails(frames, skeleton, data.threads)
-    result = headline(sum(len(one.project.images) for one in checked), findings, not notes)
-    shown = [(without_folder(row.place, project.folder), without_folder(row.reason, project.folder)) for row in refused]
+    skeleton, rule = Skeleton(edges=edges_given("data.skeleton", data.skeleton, names)), project.pixel_rule(data.white)
+    poses = dataclasses.replace(poses, skeleton=skeleton)
+    thumbnails, fullest = draw_thumbnails(frames, poses, rule, data.threads), _fullest(frames, poses)
+    large = draw_thumbnail(frames[fullest], poses.at([fullest]), rule, _LARGE_PX, is_named=True)
+    result = headline(sum(len(one.project.poses.frames) for one in checked), findings, not notes)
+    rows = [(place, reason_of(table, row)) for table in refused for row, place in enumerate(table.sources)]
+    shown = [(without_folder(place, project.folder), without_folder(reason, project.folder)) for place, reason in rows]
     sections = [
         summary_section(project, data, result, pairs, reason),
         marked_section(frames, thumbnails, shown, notes),
-        keypoints_section(project, tables, draw_thumbnail(_fullest(frames), skeleton, _LARGE_PX, is_named=True)),
+        keypoints_section(project, large),
         split_section(project, sets, problem, data),
         others_section(frames, thumbnails),
     ]
@@ -89,7 +93,7 @@ def _extra(data: DataConfig, labels: str, names: tuple[str, ...]) -> CheckedLabe
     """Returns the labels of a file that is only evaluated after a training."""
     project = read_project(data, labels)
     refused = refused_rows(project, read_tables(data, labels), names)
-    return CheckedLabels(project, [ending_beside(labels, data.labels)] * len(project.images), refused)
+    return CheckedLabels(project, [ending_beside(labels, data.labels)] * len(project.poses.frames), refused)
 
 
 def _untouched(given: DataConfig) -> list[str]:
@@ -118,12 +122,8 @@ def _pairs(names: tuple[str, ...], data: DataConfig) -> tuple[list[tuple[int, in
     return [(place, partner) for place, partner in enumerate(partners) if place < partner], ""
 
 
-def _edges(project: Project, data: DataConfig) -> list[tuple[int, int]]:
-    names = project.keypoint_names
-    return [(names.index(a), names.index(b)) for a, b in edges_given("data.skeleton", data.skeleton, names)]
-
-
-def _fullest(frames: list[Frame]) -> Frame:
-    """Returns the usable frame with the most labels, an unmarked one if there is one."""
-    usable = [frame for frame in frames if frame.is_usable]
-    return max(usable, key=lambda frame: (not frame.is_marked, int(np.isfinite(frame.keypoints_image_px).sum())))
+def _fullest(frames: list[Frame], poses: Poses) -> int:
+    """Returns the place of the usable frame with the most labels, an unmarked one if there is one."""
+    usable = [place for place, frame in enumerate(frames) if frame.is_usable]
+    labels = np.isfinite(poses.points_px).sum(axis=(1, 2, 3)).tolist()
+    return max(usable, key=lambda place: (not frames[place].is_marked, labels[place]))

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from jaxpose.compare.run_errors import Frame, RunErrors
 from jaxpose.config import DataConfig
 from jaxpose.data.label_table import LabelTable
@@ -72,12 +70,9 @@ def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str
 
     An image may show a crop of its frame or all of it, which only its size would tell: then there are two.
     """
-    columns = [table.keypoint_names.index(name) if name in table.keypoint_names else -1 for name in names]
-    # The last column stands for a keypoint that the table lacks.
-    points_px = np.pad(table.keypoints_image_px, ((0, 0), (0, 1), (0, 0)), constant_values=np.nan)[:, columns]
-    visibility = np.pad(table.visibility, ((0, 0), (0, 1)))[:, columns]
+    points_px, visibility = table.poses.with_keypoints(names).labels()
     found = {}
-    for row, image in enumerate(table.images):
+    for row, image in enumerate(table.poses.frames):
         crop_px = table.crops_px.get(table.videos[row], ())
         offsets_px = [(0, 0), *([crop_px[:2]] if crop_px else [])]
         found[image] = [labels_checksum(names, points_px[row] + offset, visibility[row]) for offset in offsets_px]

@@ -1,6 +1,7 @@
 """Converts the labels of a project into the label files of other tools, with their images."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -14,7 +15,7 @@ from jaxpose.data.checked_table import CheckedTable, check_table
 from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_files import refuse_absent_project
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, hidden_px, is_hidden
 from jaxpose.data.project import refusal
 from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
@@ -26,20 +27,23 @@ from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
 from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
-from jaxpose.formats.written_labels import Holds, WrittenLabels
 from jaxpose.outputs import already_exist, output_folder
-from jaxpose.quantities import count
+from jaxpose.quantities import count, tally
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
 SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", NWB: "nwb"}
 _DEFAULT_SCORER = "jaxpose"
+
+# What each format can hold next to the positions of visible keypoints, with its place for it: positions and marks of
+# keypoints that are not visible, the animal and its skeleton, and images without any position.
+_HIDDEN, _MARKS, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY = range(6)
 _HOLDS = {
-    CSV: Holds(hidden=True, marks=True),
-    DEEPLABCUT: Holds(),
-    COCO: Holds(hidden=True, animal=True, edges=True),
-    SLP: Holds(hidden=True, animal=True, edges=True, symmetries=True),
-    NWB: Holds(animal=True, edges=True),
+    CSV: {_HIDDEN, _MARKS, _EMPTY},
+    DEEPLABCUT: {_EMPTY},
+    COCO: {_HIDDEN, _ANIMAL, _EDGES, _EMPTY},
+    SLP: {_HIDDEN, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY},
+    NWB: {_ANIMAL, _EDGES, _EMPTY},
 }
 # What jaxpose does with a position that is marked as not visible, in each format that holds one.
 _USE_OF_HIDDEN = {CSV: NOT_VISIBLE, COCO: VISIBLE, SLP: NOT_USED}
@@ -75,20 +79,22 @@ def convert_labels(data: DataConfig, target: Target) -> list[str]:
     if not checked.images or (checked.problems and data.on_bad_frame == "stop"):
         raise UserError(refusal([table.file], checked.problems, len(checked.images)))
     rows = [row for row, _ in checked.images.values()]
+    table = table.at(rows)
     rule = PixelRule(checked.orientation, data.white or choose_white(checked.ranges()))
-    labels = _written(checked, rows, form, target.scorer)
     folder = out if form == DEEPLABCUT else out.parent
-    sources = [table.paths[row] for row in rows]
     holds_images = out.name.endswith(sleap_labels.PACKAGE)
-    copies = [] if holds_images else [folder / image for image in labels.images]
+    sizes_px = [image.size_px for _, image in checked.images.values()]
+    labels = _written(table, sizes_px, form, target.scorer)
+    copies = [] if holds_images else [folder / image for image in labels.poses.frames]
+    labels = dataclasses.replace(labels, paths=tuple(copies) or table.paths)
     folder.mkdir(parents=True, exist_ok=True)
     with changing_labels(folder), output_folder(folder, target.overwrite) as new:
         if not target.overwrite:
             files = [out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels)
-            _refuse_existing(files, sources, copies, rule)
-        for source, copy in zip(sources, copies, strict=bool(copies)):
+            _refuse_existing(files, table.paths, copies, rule)
+        for source, copy in zip(table.paths, copies, strict=bool(copies)):
             _copy(source, copy, rule)
-        _write_files(new, labels, copies or sources, target)
+        _write_files(new, labels, target)
     written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
     dropped = _dropped(checked, labels, form, holds_images)
     notes = [
@@ -97,39 +103,50 @@ def convert_labels(data: DataConfig, target: Target) -> list[str]:
         *checked.notes,
         *filter(None, [describe_white(checked.ranges(), rule.white)[0]]),
     ]
-    return [*notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
+    return [*notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, form)]
 
 
-def _write_files(folder: Path, labels: WrittenLabels, paths: list[Path], target: Target) -> None:
-    """Writes the label files of a target into another folder; `paths` has its images."""
+def _write_files(folder: Path, labels: LabelTable, target: Target) -> None:
+    """Writes the label files of a target into another folder."""
     file = folder / target.out.name
     if target.form == DEEPLABCUT:
         deeplabcut.write_labels(folder, labels)
     elif target.form == COCO:
         coco_writer.write_labels(file, labels)
     elif target.form == SLP:
-        sleap_labels.write_slp(file, labels, paths)
+        sleap_labels.write_slp(file, labels)
     elif target.session_start:
-        sleap_labels.write_nwb(file, labels, paths, target.session_start)
+        sleap_labels.write_nwb(file, labels, target.session_start)
     else:
         lightning_pose.write_labels(file, labels)
 
 
-def _dropped(checked: CheckedTable, labels: WrittenLabels, form: str, holds_images: bool) -> list[str]:
+def _dropped(checked: CheckedTable, labels: LabelTable, form: str, holds_images: bool) -> list[str]:
     """Returns what the project has and the new files do not."""
     # A package holds the images of its labelled frames only.
-    dropped = labels.dropped(dataclasses.replace(_HOLDS[form], empty=not holds_images))
+    holds, skeleton = _HOLDS[form] - ({_EMPTY} if holds_images else set()), labels.poses.skeleton
+    hidden, placed, marks = is_hidden(labels.poses), np.isfinite(labels.keypoints_image_px[..., 0]), labels.visibility
+    numbers = {
+        "position* of keypoints that are not visible": hidden.sum() * (_HIDDEN not in holds),
+        "mark* of keypoints as not visible": ((marks == NOT_VISIBLE) & ~placed).sum() * (_MARKS not in holds),
+        "position* of keypoints that are not used": ((marks == NOT_USED) & placed).sum() * (_MARKS not in holds),
+        "image* without a position": (~((marks == VISIBLE) | hidden).any(axis=1)).sum() * (_EMPTY not in holds),
+        "edge* of the skeleton": len(skeleton.edges) * (_EDGES not in holds),
+        "symmetric pair* of the skeleton": len(skeleton.symmetries) * (_SYMMETRIES not in holds),
+    }
+    dropped = tally({noun: int(number) for noun, number in numbers.items()})
+    if skeleton.animal and _ANIMAL not in holds:
+        dropped.append(f"the animal's name {skeleton.animal}")
     if crops := sum(bool(checked.crop_px(row, image)) for row, image in checked.images.values()):
         dropped.append(f"the place of {count(crops, 'cropped image')} in their frames")
     return [*dropped, *checked.table.unread]
 
 
-def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
+def _other_use(table: LabelTable, form: str) -> list[str]:
     """Returns a line if training on the new files uses positions marked as not visible in another way."""
     if form not in _USE_OF_HIDDEN:
         return []
-    hidden = table.is_hidden[rows]
-    used = table.visibility[rows][hidden]
+    used = table.visibility[is_hidden(table.poses)]
     changed = used[used != _USE_OF_HIDDEN[form]]
     if not changed.size:
         return []
@@ -139,34 +156,30 @@ def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
     ]
 
 
-def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> WrittenLabels:
-    table = checked.table
-    images = [_name(table, row, form) for row in rows]
+def _written(table: LabelTable, sizes_px: list[tuple[int, int]], form: str, scorer: str) -> LabelTable:
+    """Returns the table with the names, marks and sizes of the new file; all positions are among its points."""
+    images, poses = [_name(table, row, form) for row in range(len(table.paths))], table.poses
     for image in images:
         if images.count(image) > 1:
-            first, second, *_ = (table.images[row] for row, name in zip(rows, images, strict=True) if name == image)
+            first, second, *_ = (old for old, new in zip(poses.frames, images, strict=True) if new == image)
             raise UserError(f"{first} and {second} would both be {image}; rename one of them")
     scorer = scorer or table.scorer or _DEFAULT_SCORER
     if form == DEEPLABCUT and ("/" in scorer or "\\" in scorer):
         raise UserError(f"{scorer!r} labelled, but this cannot be a part of a file's name; give --scorer NAME")
-    points, hidden = table.keypoints_image_px, table.is_hidden
-    if table.hidden_image_px is not None:
-        points = np.where(hidden[..., None], table.hidden_image_px, points)
-    return WrittenLabels(
-        scorer=scorer,
-        keypoint_names=table.keypoint_names,
-        images=tuple(images),
-        videos=tuple(table.videos[row] for row in rows),
-        sizes_px=tuple(image.size_px for _, image in checked.images.values()),
-        keypoints_image_px=points[rows],
-        visibility=np.where(hidden, np.int8(NOT_VISIBLE), table.visibility)[rows],
-        skeleton=table.skeleton,
+    hidden = hidden_px(poses)[:, None]
+    poses = dataclasses.replace(
+        poses,
+        frames=tuple(images),
+        points_px=np.where(np.isnan(hidden), poses.points_px, hidden),
+        visibility=np.where(is_hidden(poses), np.int8(NOT_VISIBLE), table.visibility)[:, None],
+        columns={},
     )
+    return dataclasses.replace(table, poses=poses, scorer=scorer, sizes_px=dict(zip(images, sizes_px, strict=True)))
 
 
 def _name(table: LabelTable, row: int, form: str) -> str:
     """Returns the path of an image from the folder of the new label file."""
-    image, path = PurePosixPath(table.images[row]), table.paths[row]
+    image, path = PurePosixPath(table.poses.frames[row]), table.paths[row]
     if path.parts[-len(image.parts) :] != image.parts:
         # A frame of a video, kept in the cache folder.
         return f"{IMAGES_FOLDER}/{table.videos[row]}/{image.stem}.png"
@@ -175,7 +188,7 @@ def _name(table: LabelTable, row: int, form: str) -> str:
     return image.as_posix()
 
 
-def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path], rule: PixelRule) -> None:
+def _refuse_existing(files: list[Path], sources: Sequence[Path], copies: list[Path], rule: PixelRule) -> None:
     """Refuses files that this command, cut off before its end, cannot have left: it copies the images first."""
     existing = [file for file in files if file.exists()]
     if existing and not all(copy.exists() for copy in copies):

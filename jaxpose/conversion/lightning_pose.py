@@ -178,7 +178,7 @@ def _read_sets(frames: Project, config: Config, folder: Path) -> np.ndarray | No
     if not all(file.is_file() for file in files):
         return None
     known = {path: name for file in files for path, name in read_split(file).sets.items()}
-    sets = np.array([known.get(image, UNUSED) for image in frames.images])
+    sets = np.array([known.get(image, UNUSED) for image in frames.poses.frames])
     if not (sets == TRAIN).any():
         raise UserError(
             f"{files[0]} has no training frame of {frames.folder}: is it of another project? Give --project FOLDER"

@@ -101,18 +101,18 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
 
     def open_image(row: int) -> LabelledImage | str:
         try:
-            return check_image(table.paths[row], table.images[row], known)
+            return check_image(table.paths[row], table.poses.frames[row], known)
         except UserError as error:
             return f"{table.sources[row]}: {error}"
 
-    rows = range(len(table.images))
+    rows = range(len(table.poses.frames))
     opened = list(map_in_threads(open_image, rows, data.threads, "checking images"))
     facts = [None if isinstance(image, str) else image.facts for image in opened]
     orientation = decide_orientation(data.orientation, table, facts)
 
     def check(row: int, image: LabelledImage) -> tuple[str, LabelledImage] | str:
         try:
-            moment = moment_of_image(table.images[row], view)
+            moment = moment_of_image(table.poses.frames[row], view)
             refuse_undecided(table, row, image.facts, orientation)
             image = dataclasses.replace(
                 image,
@@ -123,7 +123,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             _refuse_unknown_part(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)
             if boxes:
-                image = dataclasses.replace(image, box_px=_box(*boxes, table.images[row], image.size_px))
+                image = dataclasses.replace(image, box_px=_box(*boxes, table.poses.frames[row], image.size_px))
         except UserError as error:
             return f"{table.sources[row]}: {error}"
         return moment, image
@@ -136,8 +136,8 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
         else:
             moment, image = checked
             if moment in images:
-                first = table.sources[images[moment][0]]
-                problems.append(f"{table.sources[row]}: {table.images[row]} is labelled in {first} already")
+                first, name = table.sources[images[moment][0]], table.poses.frames[row]
+                problems.append(f"{table.sources[row]}: {name} is labelled in {first} already")
             else:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))
@@ -161,7 +161,7 @@ def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: 
       facts: of the image; label files may give its upright or its stored size.
       orientation: that the error shows.
     """
-    name, size_px = table.images[row], facts.size_px(orientation)
+    name, size_px = table.poses.frames[row], facts.size_px(orientation)
     labelled_px = table.sizes_px.get(name, size_px)
     if labelled_px not in (facts.size_px(UPRIGHT), facts.stored_px):
         raise UserError(
@@ -172,16 +172,16 @@ def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: 
 
 def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
     """Refuses an image that is neither a frame of its video, also resized, nor the crop of it: what does it show?"""
-    video = table.videos[row]
+    image, video = table.poses.frames[row], table.videos[row]
     crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
     (width, height), (frame_width, frame_height) = size_px, frame_px or size_px
     if has_proportions(size_px, (frame_width, frame_height)) or (crop_px and tuple(crop_px[2:]) == size_px):
         return
     crop = f", and their crop {crop_px[2]} x {crop_px[3]}" if crop_px else ""
     raise UserError(
-        f"{table.images[row]} has {width} x {height} pixels, but the frames of its video {video} have {frame_width} x "
-        f"{frame_height}{crop}; correct the crop of the video (in DeepLabCut: config.yaml), or put the original image "
-        "back"
+        f"{image} has {width} x {height} pixels, but the frames of its video {video} have "
+        f"{frame_width} x {frame_height}{crop}; correct the crop of the video (in DeepLabCut: config.yaml), or put the "
+        "original image back"
     )
 
 
@@ -191,9 +191,9 @@ def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:
     for moment, (row, _) in checked.images.items():
         lacking = [other for other in views if moment not in other.images]
         if lacking:
+            source, name = checked.table.sources[row], checked.table.poses.frames[row]
             problems.append(
-                f"{checked.table.sources[row]}: {checked.table.images[row]} has no usable row for the view "
-                f"{lacking[0].view} in {lacking[0].table.file}"
+                f"{source}: {name} has no usable row for the view {lacking[0].view} in {lacking[0].table.file}"
             )
     return sorted(problems, key=_place)
 

@@ -85,8 +85,8 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
     found = select_keypoints(found or project.read_project(data), data)
     if not (found.visibility == VISIBLE).any():
         raise UserError(
-            f"{found.label_file} has {count(len(found.images), 'image')}, and no keypoint is labelled in any of them: "
-            "label some first"
+            f"{found.label_file} has {count(len(found.poses.frames), 'image')}, and no keypoint is labelled in any of "
+            "them: label some first"
         )
     if data.video_crops_px and data.video_crops_px != found.video_crops_px:
         raise UserError(
@@ -105,7 +105,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         data,
         input_width_px=width,
         input_height_px=height,
-        keypoint_names=tuple(found.keypoint_names),
+        keypoint_names=tuple(found.poses.keypoint_names),
         video_crops_px=found.video_crops_px,
         orientation=found.orientation,
         white=data.white or found.white,
@@ -120,8 +120,8 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
 
 def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:
     """Returns the edges of the given skeleton, or of the project's, as `data.skeleton` has them."""
-    names = tuple(found.keypoint_names)
-    edges = edges_given("data.skeleton", data.skeleton, names) or known_pairs(found.skeleton.edges, names)
+    names = tuple(found.poses.keypoint_names)
+    edges = edges_given("data.skeleton", data.skeleton, names) or known_pairs(found.poses.skeleton.edges, names)
     return tuple(edge_text(edge) for edge in edges)
 
 
@@ -142,7 +142,7 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
     """
     if found.unlabelled_names and not data.keypoint_names:
         # Quoted, because a name such as 1 would be read as a number.
-        have = ",".join(f'"{name}"' for name in found.keypoint_names)
+        have = ",".join(f'"{name}"' for name in found.poses.keypoint_names)
         raise UserError(
             f"the project names the keypoints {', '.join(found.unlabelled_names)}, and no label file has them; correct "
             f"the names, or train the others alone: data.keypoint_names='({have},)'"
@@ -150,11 +150,13 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
     if not data.keypoint_names:
         return found
     # A name may be given in another Unicode form than that of the label file.
-    spelled = {same_letters(name): name for name in found.keypoint_names}
+    spelled = {same_letters(name): name for name in found.poses.keypoint_names}
     wanted = tuple(spelled.get(same_letters(name), name) for name in data.keypoint_names)
-    unknown = [name for name in wanted if name not in found.keypoint_names]
+    unknown = [name for name in wanted if name not in found.poses.keypoint_names]
     if unknown:
-        raise UserError(f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.keypoint_names)}")
+        raise UserError(
+            f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.poses.keypoint_names)}"
+        )
     return match_keypoints(found, wanted)
 
 
@@ -164,35 +166,23 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     Raises:
       UserError: it has none of them.
     """
-    common = [name for name in names if name in found.keypoint_names]
-    if not common:
+    if not set(names) & set(found.poses.keypoint_names):
         raise UserError(
-            f"{found.label_file} has the keypoints {', '.join(found.keypoint_names)}; needed is one of "
+            f"{found.label_file} has the keypoints {', '.join(found.poses.keypoint_names)}; needed is one of "
             f"{', '.join(names)}"
         )
-    to, source = [names.index(name) for name in common], [found.keypoint_names.index(name) for name in common]
-    keypoints_frame_px = np.full((len(found.images), len(names), 2), np.nan)
-    visibility = np.zeros((len(found.images), len(names)), np.int8)
-    keypoints_frame_px[:, to] = found.keypoints_frame_px[:, source]
-    visibility[:, to] = found.visibility[:, source]
-    hidden = None
-    if found.hidden is not None:
-        hidden = np.zeros(visibility.shape, bool)
-        hidden[:, to] = found.hidden[:, source]
-    return dataclasses.replace(
-        found, keypoint_names=names, keypoints_frame_px=keypoints_frame_px, visibility=visibility, hidden=hidden
-    )
+    return dataclasses.replace(found, poses=found.poses.with_keypoints(names))
 
 
 def sets_in_run(found: project.Project, known: KnownSplit) -> np.ndarray:
     """Returns the set (n,) of each frame in a run (same bytes, even if renamed), "unused" if it was not in the run."""
-    pairs = zip(found.images, found.checksums, strict=True)
+    pairs = zip(found.poses.frames, found.checksums, strict=True)
     return np.array([known.set_of_same(image, checksum) or UNUSED for image, checksum in pairs])
 
 
 def changed_labels(found: project.Project, known: KnownSplit) -> int:
     """Returns how many frames of a run (same path, same bytes) have other labels now."""
-    frames = zip(found.images, found.checksums, found.labels_checksums(), strict=True)
+    frames = zip(found.poses.frames, found.checksums, found.labels_checksums(), strict=True)
     return sum(
         known.checksums.get(image) == checksum and known.labels_checksums[image] not in ("", labels_checksum)
         for image, checksum, labels_checksum in frames
@@ -267,7 +257,7 @@ def check_decoding(found: project.Project, config: Config) -> list[str]:
     def read(row: int) -> None:
         images.read_labelled(found, row, affines[row], size_px, data)
 
-    for _ in map_in_threads(read, range(len(found.images)), data.threads, "decoding images"):
+    for _ in map_in_threads(read, range(len(found.poses.frames)), data.threads, "decoding images"):
         pass
     return []
 
@@ -288,11 +278,11 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     else:
         frames = images.load_frames(found, data, size_px)
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)
-    samples = Samples(
-        pixels=frames.pixels,
-        keypoints_px=keypoints_px.astype(np.float32),
-        # A point outside the crop may be in the input, or augmentation may move it there, but the image is black there.
-        visibility=np.where(images.outside_parts(found, data.crop_px), np.int8(0), found.visibility),
-        frame_from_input=frames.frame_from_input,
+    # A point outside the crop may be in the input, or augmentation may move it there, but the image is black there.
+    visibility = np.where(images.outside_parts(found, data.crop_px), np.int8(0), found.visibility)
+    points_px = keypoints_px.astype(np.float32)
+    poses = dataclasses.replace(
+        found.poses, points_px=points_px[:, None], visibility=visibility[:, None], columns={}, pixels="input"
     )
+    samples = Samples(frames.pixels, poses, frames.frame_from_input)
     return samples, (*messages, *_other_white(found, data))

@@ -53,7 +53,7 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
         return data.input_width_px, data.input_height_px
     crops_px = project.boxes_px or ([data.crop_px] if data.crop_px else [])
     sizes_px = np.array([crop_px[2:] for crop_px in crops_px]) if crops_px else project.sizes_px
-    side_px = square_side_px(sizes_px, len(project.images))
+    side_px = square_side_px(sizes_px, len(project.poses.frames))
     return side_px, side_px
 
 
@@ -82,7 +82,7 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
       OSError: the frames are above the limit of memory, and the cache folder cannot be written.
     """
     affines = fit_affines(project, data, size_px)
-    shape = (len(project.images), 1, size_px[1], size_px[0], 3)
+    shape = (len(project.poses.frames), 1, size_px[1], size_px[0], 3)
     decoded = map_in_threads(
         lambda row: read_labelled(project, row, affines[row], size_px, data),
         range(shape[0]),
@@ -121,7 +121,7 @@ def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.nd
 
 def outside_parts(project: Project, crop_px: tuple[int, ...]) -> np.ndarray:
     """Returns whether labels lie outside of what the network sees of their frame, bool (n, k); see `outside_crop`."""
-    parts = (project.part_px(row, crop_px) for row in range(len(project.images)))
+    parts = (project.part_px(row, crop_px) for row in range(len(project.poses.frames)))
     return np.stack([outside_crop(*pair) for pair in zip(project.keypoints_frame_px, parts, strict=True)])
 
 
@@ -144,7 +144,7 @@ def read_labelled(
     Raises:
       UserError: it does not decode or has changed since the project was read.
     """
-    place = f"{project.sources[row]}: {project.images[row]}"
+    place = f"{project.sources[row]}: {project.poses.frames[row]}"
     content = read_bytes(project.paths[row], most_bytes=None)
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise UserError(f"{place} has changed since the project was read; start again")

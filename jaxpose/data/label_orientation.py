@@ -40,11 +40,12 @@ def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: st
     """Raises UserError if an image has an orientation and nothing tells how its labels count pixels."""
     if facts.orientation == NORMAL or decided != AUTO:
         return
+    image = table.poses.frames[row]
     (width, height), (across, down) = facts.stored_px, upright_size_px(facts.stored_px, facts.orientation)
     raise UserError(
-        f"{table.images[row]} has {describe(facts.orientation)}; do its labels count pixels of the upright picture "
-        f"({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the label "
-        "tool showed it upright, as browsers do, or data.orientation=stored"
+        f"{image} has {describe(facts.orientation)}; do its labels count pixels of the upright "
+        f"picture ({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the "
+        "label tool showed it upright, as browsers do, or data.orientation=stored"
     )
 
 
@@ -58,5 +59,5 @@ def describe_orientation(given: str, decided: str, facts: Sequence[ImageFacts]) 
 
 
 def _seen_px(table: LabelTable, row: int) -> tuple[int, int] | None:
-    name = table.images[row]
+    name = table.poses.frames[row]
     return table.sizes_px.get(name) or table.shown_sizes_px.get(name)

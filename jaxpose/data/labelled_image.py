@@ -94,12 +94,12 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
 
 def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
     """Raises UserError if the crop or a visible keypoint lies outside of an image of (width, height) px."""
-    name, (width, height) = table.images[row], size_px
+    name, (width, height) = table.poses.frames[row], size_px
     if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
         raise UserError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
     keypoints = table.keypoints_image_px[row]
     if outside := find_outside(keypoints, table.visibility[row], size_px):
-        places = [name_place(table.keypoint_names[k], keypoints[k]) for k in outside]
+        places = [name_place(table.poses.keypoint_names[k], keypoints[k]) for k in outside]
         raise UserError(f"{name} has {width} x {height}{OUTSIDE_OF_IT}{', '.join(places)}")
 
 

@@ -1,10 +1,9 @@
 """Label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
 
-Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a row for each frame. Output: `Labels`,
-in pixels of the original frames, and a sentence for every row that cannot be used.
+Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a row for each frame. Output: a
+`LabelTable`, with a sentence for every row that cannot be used.
 """
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -14,50 +13,58 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.config import DataConfig
 from jaxpose.data.cells import parse_number, refuse_unprintable
 from jaxpose.data.label_header import LabelHeader, read_header
+from jaxpose.data.label_table import LabelTable, normalised, with_files
 from jaxpose.data.label_text import read_rows
 from jaxpose.errors import UserError
+from jaxpose.poses import Poses
 from jaxpose.text_file import GUESS, SAVE_AS_UTF_8
 
 # Cells that count as empty in pandas, which usually writes and reads these files.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
 
 
-@dataclasses.dataclass(frozen=True)
-class Labels:
-    """The usable rows of a label file.
+def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
+    """Reads a label file, in the layout of Lightning Pose, that is a project of its own.
 
-    Attributes:
-      file: the file they were read from.
-      scorer: the name in the scorer row, "" without this row.
-      keypoint_names: k names in the file's order.
-      images: n paths relative to the project, with forward slashes.
-      lines: n line numbers in the file, counted from 1.
-      keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN where the cells are empty.
-      visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
-      encoding: of the file; cp1252 is a guess.
+    Args:
+      folder: the project, from which the file names its images.
+      file: the CSV.
+      data: what counts as a missing label.
+
+    Raises:
+      UserError, OSError: as `read_labels`.
     """
-
-    file: Path
-    scorer: str
-    keypoint_names: tuple[str, ...]
-    images: tuple[str, ...]
-    lines: tuple[int, ...]
-    keypoints_frame_px: np.ndarray
-    visibility: np.ndarray
-    encoding: str = "utf-8"
+    return normalised(read_csv_table(folder, file, data.missing), data)
 
 
-def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
-    """Reads a label file.
+def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
+    """Reads a label file as it is: the reader of several joins them and calls `normalised`.
+
+    Args:
+      folder: the project, from which the file names its images.
+      file: the CSV.
+      missing: as in `read_labels`.
+
+    Raises:
+      UserError, OSError: as `read_labels`.
+    """
+    table = with_files(folder, read_labels(file, missing))
+    # The only note is about a guessed encoding.
+    named = table.poses.frames if table.notes else ()
+    if absent := [name for name in named if not name.isascii() and not (folder / name).is_file()]:
+        raise UserError(f"{file} is not a UTF-8 CSV file, and there is no image {absent[0]!r}: {SAVE_AS_UTF_8}")
+    return table
+
+
+def read_labels(file: Path, missing: str) -> LabelTable:
+    """Reads the rows of a label file, with images named as it has them, and looks for no image.
 
     Args:
       file: the CSV.
       missing: the meaning of an empty pair of cells: "ignore" = visibility 0, "not_visible" = visibility 1.
-
-    Returns:
-      The usable rows, and "FILE:LINE: reason" for every other row.
 
     Raises:
       UserError: the file is not a CSV, its header rows are wrong, no row follows them, or the name of a keypoint
@@ -69,7 +76,7 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
     if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
         raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
     images: list[str] = []
-    lines: list[int] = []
+    sources: list[str] = []
     keypoints: list[np.ndarray] = []
     visibility: list[np.ndarray] = []
     problems: list[str] = []
@@ -85,21 +92,21 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
             problems.append(f"{file}:{line}: {error}")
             continue
         images.append(image)
-        lines.append(line)
+        sources.append(f"{file}:{line}")
         keypoints.append(row_keypoints)
         visibility.append(row_visibility)
     names = header.keypoint_names
-    labels = Labels(
+    points = np.array(keypoints, np.float64).reshape(-1, len(names), 2)
+    marks = np.array(visibility, np.int8).reshape(-1, len(names))
+    guessed = f"{file.name} is not UTF-8, and was read as {GUESS}: {SAVE_AS_UTF_8}"
+    return LabelTable(
         file=file,
+        poses=Poses.of_one_animal(names, tuple(images), points, visibility=marks, pixels="image"),
+        sources=tuple(sources),
+        problems=tuple(problems),
+        notes=(guessed,) if encoding == GUESS else (),
         scorer=header.scorer,
-        keypoint_names=names,
-        images=tuple(images),
-        lines=tuple(lines),
-        keypoints_frame_px=np.array(keypoints, np.float64).reshape(-1, len(names), 2),
-        visibility=np.array(visibility, np.int8).reshape(-1, len(names)),
-        encoding=encoding,
     )
-    return labels, problems
 
 
 def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarray, visibility: np.ndarray) -> str:

@@ -104,4 +104,4 @@ def describe_leaks(project: Project, sets: np.ndarray, data: DataConfig) -> list
       sets: (n,) text from `split.assign_sets`.
       data: the options of `assign_sets`.
     """
-    return find_leaks(project.images, project.pixel_checksums, sets, project.paths).sentences(data.split)
+    return find_leaks(project.poses.frames, project.pixel_checksums, sets, project.paths).sentences(data.split)

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxpose.config import AugmentConfig
 from jaxpose.data.equalize import equalize_samples, is_equalized
+from jaxpose.poses import Poses
 
 # Arrays by name; the unlabelled clips and frames of a step are batches inside, under `clips` and `unlabelled`.
 Batch = dict[str, Any]
@@ -30,24 +31,23 @@ class Samples:
 
     Attributes:
       pixels: uint8 (n, t, h, w, 3), RGB; t = 1, or 5 with the neighbours of each frame: centre - 2 to centre + 2.
-      keypoints_px: float32 (n, k, 2), in input pixels, NaN where there is no position.
-      visibility: int8 (n, k).
+      poses: their labels in pixels of the input, float32; NaN where there is no position.
       frame_from_input: float32 (n, 2, 3).
     """
 
     pixels: np.ndarray
-    keypoints_px: np.ndarray
-    visibility: np.ndarray
+    poses: Poses
     frame_from_input: np.ndarray
 
     def batch(self, rows: np.ndarray, draws: np.ndarray) -> Batch:
         """Returns the labelled batch of the given rows (m,); a negative row is an empty slot."""
         valid = rows >= 0
         chosen = np.where(valid, rows, 0)
+        points_px, visibility = self.poses.labels()
         return {
             "frames": self.pixels[chosen],
-            "keypoints_px": self.keypoints_px[chosen],
-            "visibility": self.visibility[chosen],
+            "keypoints_px": points_px[chosen],
+            "visibility": visibility[chosen],
             "frame_from_input": self.frame_from_input[chosen],
             "draw": draws.astype(np.int32),
             "valid": valid,

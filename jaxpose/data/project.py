@@ -16,13 +16,13 @@ from jaxpose.config import DataConfig, video_crop
 from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
 from jaxpose.data.image_file import AUTO, PixelRule
 from jaxpose.data.label_files import find_folder, find_labels
-from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.label_table import LabelTable, is_hidden
 from jaxpose.data.labelled_image import LabelledImage
-from jaxpose.data.labels import labels_checksum
+from jaxpose.data.labels import labels_checksum, read_table
 from jaxpose.data.views import moment_of_image
 from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
-from jaxpose.poses import Skeleton
+from jaxpose.poses import Poses, join_poses
 
 LISTED_PROBLEMS = 20
 
@@ -37,15 +37,13 @@ class Project:
     Attributes:
       folder: the project; if that is a file, its folder.
       label_file: the label file, or the folder of several; with several cameras, the name without the view.
-      keypoint_names: k names.
-      images: n names with forward slashes: paths relative to the project, for images that lie in it.
+      poses: n frames with one animal each, in pixels of the original frame, NaN without a label. Frames are names of
+        images with forward slashes: paths relative to the project, for those that lie in it.
       paths: n files.
       sources: n places of the labels: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
       videos: n names of the videos that the images were taken from, which are those of their folders.
       views: n names of cameras, "" with only one camera.
       moments: (n,) int32, the same number for the views of one moment: 0 to m - 1, in the order of the label file.
-      keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN without a label.
-      visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
       sizes_px: (n, 2) int32 (width, height) of the images.
       byte_counts: n sizes of the files.
       checksums: n SHA-256 of the files, hexadecimal.
@@ -58,24 +56,19 @@ class Project:
       video_files: {name: file} of videos that lie elsewhere than in the folder of the project's videos.
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
-      skeleton: the animal.
       unlabelled_names: keypoints that the project names and no label file has.
-      hidden: (n, k) bool, which keypoints are marked as not visible and have a position in the label file; None = none.
       orientation: how the labels count pixels, as in `image_file.PixelRule`.
       white: the value that becomes white in images of more than 8 bits, as their values tell; 0 without any.
     """
 
     folder: Path
     label_file: Path
-    keypoint_names: tuple[str, ...]
-    images: tuple[str, ...]
+    poses: Poses
     paths: tuple[Path, ...]
     sources: tuple[str, ...]
     videos: tuple[str, ...]
     views: tuple[str, ...]
     moments: np.ndarray
-    keypoints_frame_px: np.ndarray
-    visibility: np.ndarray
     sizes_px: np.ndarray
     byte_counts: tuple[int, ...]
     checksums: tuple[str, ...]
@@ -87,11 +80,19 @@ class Project:
     video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     kind: str = ""
     notes: tuple[str, ...] = ()
-    skeleton: Skeleton = Skeleton()
     unlabelled_names: tuple[str, ...] = ()
-    hidden: np.ndarray | None = None
     orientation: str = AUTO
     white: float = 0.0
+
+    @property
+    def keypoints_frame_px(self) -> np.ndarray:
+        """The points (n, k, 2)."""
+        return self.poses.labels()[0]
+
+    @property
+    def visibility(self) -> np.ndarray:
+        """What training does with each point: (n, k) int8."""
+        return self.poses.labels()[1]
 
     def pixel_rule(self, white: float) -> PixelRule:
         """Returns how the images become pixels, with the white of a run."""
@@ -124,21 +125,19 @@ class Project:
         Whether training puts the target there depends on the format: it does for v = 1 of COCO, and not for visible = 1
         of a CSV, where the network learns to be unsure.
         """
-        if self.hidden is None:
-            return np.zeros(self.visibility.shape, bool)
-        return self.hidden & np.isfinite(self.labelled_frame_px()).all(axis=-1)
+        return is_hidden(self.poses) & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
     def labels_checksums(self) -> tuple[str, ...]:
         """Returns n SHA-256, hexadecimal, one of the labels of each frame."""
         return tuple(
-            labels_checksum(self.keypoint_names, keypoints, visibility)
+            labels_checksum(self.poses.keypoint_names, keypoints, visibility)
             for keypoints, visibility in zip(self.keypoints_frame_px, self.visibility, strict=True)
         )
 
     def moment_names(self) -> tuple[str, ...]:
         """Returns m names: that of the image, with a folder that does not name the view."""
         _, first = np.unique(self.moments, return_index=True)
-        return tuple(moment_of_image(self.images[row], self.views[row]) for row in first.tolist())
+        return tuple(moment_of_image(self.poses.frames[row], self.views[row]) for row in first.tolist())
 
 
 def read_project(data: DataConfig, labels: str = "") -> Project:
@@ -184,19 +183,16 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         _refuse_other_crops(label_file, data)
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
     white, notes = _white(chosen, data)
-    image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
+    image_poses = [view.table.poses.at([view.images[moment][0] for moment in moments]) for view in views]
     return Project(
         folder=folder,
         label_file=label_file,
-        keypoint_names=first.table.keypoint_names,
-        images=tuple(view.table.images[row] for view, row, _ in chosen),
+        poses=join_poses(image_poses).shifted(offsets_px, "frame"),
         paths=tuple(view.table.paths[row] for view, row, _ in chosen),
         sources=tuple(view.table.sources[row] for view, row, _ in chosen),
         videos=tuple(view.table.videos[row] for view, row, _ in chosen),
         views=tuple(view.view for view, _, _ in chosen),
         moments=np.tile(np.arange(len(moments), dtype=np.int32), len(views)),
-        keypoints_frame_px=image_px + offsets_px[:, None],
-        visibility=np.stack([view.table.visibility[row] for view, row, _ in chosen]),
         sizes_px=np.array([image.size_px for _, _, image in chosen], np.int32),
         crops_px=crops_px if any(crops_px) else (),
         boxes_px=tuple(image.box_px for *_, image in chosen) if data.boxes else (),
@@ -208,9 +204,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_files=first.table.video_files,
         kind=first.table.kind,
         notes=(*_notes(views, any(crops_px)), *notes),
-        skeleton=first.table.skeleton,
         unlabelled_names=first.table.unlabelled_names,
-        hidden=np.stack([view.table.is_hidden[row] for view, row, _ in chosen]),
         orientation=next((view.orientation for view in views if view.orientation != AUTO), AUTO),
         white=white,
     )
@@ -234,7 +228,7 @@ def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
 def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
     first = views[0]
     for view in views:
-        names, others = first.table.keypoint_names, view.table.keypoint_names
+        names, others = first.table.poses.keypoint_names, view.table.poses.keypoint_names
         if names != others:
             raise UserError(
                 f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "

@@ -73,8 +73,8 @@ def _compare(found: Project, name: str, rows: list[int], video: Video) -> list[s
     last, row = max(numbers, default=(-1, 0))
     if last >= video.expected_frames:
         notes.append(
-            f"{video.path} has {video.expected_frames} frames, but {found.images[row]} is a later one: it was cut, or "
-            "is another recording"
+            f"{video.path} has {video.expected_frames} frames, but {found.poses.frames[row]} is a later one: it was "
+            "cut, or is another recording"
         )
     return [note for note in notes if note not in found.notes]
 
@@ -119,4 +119,4 @@ def _is_corner(found: Project, row: int, number: int, video: Video) -> bool | No
 
 
 def _stem(found: Project, row: int) -> str:
-    return PurePosixPath(found.images[row]).stem
+    return PurePosixPath(found.poses.frames[row]).stem

@@ -41,8 +41,8 @@ def data_report(config: Config, found: Project) -> list[str]:
     sets = Counter(of_frames.tolist())
     rows = {
         "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
-        "labels": f"{found.label_file.name}: {count(len(found.images), 'image')} with {_labels(found)}",
-        "keypoints": f"{len(found.keypoint_names)}: {', '.join(found.keypoint_names)}",
+        "labels": f"{found.label_file.name}: {count(len(found.poses.frames), 'image')} with {_labels(found)}",
+        "keypoints": f"{len(found.poses.keypoint_names)}: {', '.join(found.poses.keypoint_names)}",
         **_views(found),
         "sets": ", ".join(f"{sets[name]:,} {name}" for name in SETS if sets[name]) + f" (data.split: {data.split})",
         "images": _sizes(found),
@@ -76,7 +76,7 @@ def without_reported(messages: list[str], found: Project, sets: np.ndarray, data
 
 def left_out_title(found: Project) -> str:
     """Returns the line above the rows that are left out."""
-    rows = len(found.problems) + len(found.images)
+    rows = len(found.problems) + len(found.poses.frames)
     return f"{len(found.problems)} of {rows} rows of {found.label_file} are left out:"
 
 
@@ -112,7 +112,7 @@ def _labels(found: Project) -> str:
         without = int((hidden & np.isnan(found.keypoints_frame_px[..., 0])).sum())
         text += f", and {hidden.sum():,} that count as not visible ({without:,} of them without a position)"
     shares = labelled.mean(axis=0)
-    few = [f"{found.keypoint_names[k]} ({shares[k]:.0%})" for k in np.flatnonzero(shares < _FEW_LABELS)]
+    few = [f"{found.poses.keypoint_names[k]} ({shares[k]:.0%})" for k in np.flatnonzero(shares < _FEW_LABELS)]
     return f"{text}; labelled in less than half of the images: {', '.join(few)}" if few else text
 
 

@@ -89,7 +89,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
     if data.split in SPLIT_KINDS:
         return []
     known = read_split(*_find_split(project.folder, data.split))
-    frames = zip(project.images, project.checksums, sets.tolist(), strict=True)
+    frames = zip(project.poses.frames, project.checksums, sets.tolist(), strict=True)
     new = [name for image, checksum, name in frames if not known.set_of(image, checksum)]
     if not new:
         return []
@@ -138,7 +138,7 @@ def split_text(
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("path", "bytes", "sha256", "set", "labels_sha256"))
-    images = map(path_cell, project.images)
+    images = map(path_cell, project.poses.frames)
     frames = images, project.byte_counts, project.checksums, sets.tolist(), project.labels_checksums()
     writer.writerows(zip(*frames, strict=True))
     for file, use in (dict.fromkeys(files_beside, CONTEXT) | dict.fromkeys(videos, CLIPS)).items():
@@ -233,7 +233,7 @@ def _divide(sets: np.ndarray, rows: np.ndarray, moments: Sequence[str], data: Da
 
 def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path) -> None:
     """Fills in the set of each moment that a file knows, by any of its views."""
-    for image, checksum, moment in zip(project.images, project.checksums, project.moments.tolist(), strict=True):
+    for image, checksum, moment in zip(project.poses.frames, project.checksums, project.moments.tolist(), strict=True):
         name = known.set_of(image, checksum)
         if name and sets[moment] not in ("", name):
             raise UserError(

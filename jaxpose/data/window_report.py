@@ -42,7 +42,7 @@ def _describe_rotations(project: Project, windows: list[Window]) -> list[str]:
 def _describe_refuted(project: Project, windows: list[Window]) -> list[str]:
     """Returns a sentence for each folder whose images are not neighbours, although their numbers are."""
     refuted: dict[str, list[Window]] = {}
-    for image, window in zip(project.images, windows, strict=True):
+    for image, window in zip(project.poses.frames, windows, strict=True):
         if window.refuted:
             refuted.setdefault(PurePosixPath(image).parent.as_posix(), []).append(window)
     return [

@@ -56,7 +56,7 @@ def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mappin
     indices: dict[str, VideoIndex | None] = {}
     windows = []
     folders = _Folders(project, radius)
-    for row, (image, path, video) in enumerate(zip(project.images, project.paths, project.videos, strict=True)):
+    for row, (image, path, video) in enumerate(zip(project.poses.frames, project.paths, project.videos, strict=True)):
         files, links, place, likeness = folders.around(image)
         name = PurePosixPath(image).name
         number = None if place is None else number_at(name, place)
@@ -111,7 +111,7 @@ class _Folders:
         self._chosen: dict[tuple[PurePosixPath, str], tuple[int | None, Likeness]] = {}
         # An image that lies outside of the project has only labelled ones around it.
         self._labelled: dict[PurePosixPath, dict[str, Path]] = {}
-        for image, path in zip(project.images, project.paths, strict=True):
+        for image, path in zip(project.poses.frames, project.paths, strict=True):
             self._labelled.setdefault(PurePosixPath(image).parent, {})[PurePosixPath(image).name] = path
 
     def around(self, image: str) -> tuple[dict[str, Path], dict[str, str], int | None, Likeness]:

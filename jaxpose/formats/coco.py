@@ -4,7 +4,6 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 2 = labelled and visible.
 """
 
-import dataclasses
 import json
 import os
 from collections import Counter
@@ -17,10 +16,11 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
-from jaxpose.data.label_table import LabelTable, normalised
+from jaxpose.data.label_table import LabelTable, hidden_columns, normalised
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
 from jaxpose.formats import coco_extras
+from jaxpose.poses import Poses
 from jaxpose.quantities import count
 from jaxpose.text_file import read_unicode
 
@@ -67,50 +67,39 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         except UserError as error:
             problems.append(f"{source}: {error}")
     places = [_place(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
-    table = _table(file, names, rows, places, problems, data.missing, len(images) - len(animals))
-    skeleton = coco_extras.read_skeleton(categories, names)
-    table = dataclasses.replace(
-        table,
+    names_of_images = tuple(name for name, _ in places)
+    sizes_px = {name: _size_px(image) for name, (_, image, _) in zip(names_of_images, rows, strict=True)}
+    poses, unlabelled = _poses(categories, names_of_images, rows, data.missing), len(images) - len(animals)
+    table = LabelTable(
+        file=file,
+        poses=poses,
+        paths=tuple(path for _, path in places),
+        videos=tuple(PurePosixPath(name).parent.name for name in names_of_images),
+        sources=tuple(source for source, *_ in rows),
+        problems=tuple(problems),
+        sizes_px={name: size for name, size in sizes_px.items() if size},
+        kind=f"COCO file {file.name}",
+        notes=(f"left out: {count(unlabelled, 'image')} without any label",) if unlabelled else (),
         scorer=coco_extras.read_scorer(tree),
-        skeleton=skeleton,
-        unread=tuple(coco_extras.unread(tree, kept, skeleton)),
+        unread=tuple(coco_extras.unread(tree, kept, poses.skeleton)),
     )
     return normalised(table, data)
 
 
-def _table(
-    file: Path,
-    names: tuple[str, ...],
-    rows: list[tuple[str, dict[str, Any], np.ndarray]],
-    places: list[tuple[str, Path]],
-    problems: list[str],
-    missing: str,
-    unlabelled: int,
-) -> LabelTable:
-    """Returns the table of rows (source, entry of the image, keypoints (k, 3)), and the name and file of each image.
-
-    `unlabelled` images are left out.
-    """
+def _poses(
+    categories: list[dict[str, Any]], images: tuple[str, ...], rows: list[tuple[str, dict, np.ndarray]], missing: str
+) -> Poses:
+    """Returns the poses of rows, each with its keypoints (k, 3): x, y, v."""
+    names = tuple(map(str, categories[0]["keypoints"]))
+    skeleton = coco_extras.read_skeleton(categories, names)
     keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
     labelled = keypoints[..., 2] > 0
-    sizes_px = {name: _size_px(image) for (name, _), (_, image, _) in zip(places, rows, strict=True)}
-    notes = []
-    if unlabelled:
-        notes.append(f"left out: {count(unlabelled, 'image')} without any label")
-    return LabelTable(
-        file=file,
-        keypoint_names=names,
-        images=tuple(name for name, _ in places),
-        paths=tuple(path for _, path in places),
-        videos=tuple(PurePosixPath(name).parent.name for name, _ in places),
-        sources=tuple(source for source, *_ in rows),
-        keypoints_image_px=np.where(labelled[..., None], keypoints[..., :2], np.nan),
-        visibility=np.where(labelled, VISIBLE, NOT_VISIBLE if missing == "not_visible" else NOT_USED).astype(np.int8),
-        problems=tuple(problems),
-        sizes_px={name: size for name, size in sizes_px.items() if size},
-        kind=f"COCO file {file.name}",
-        notes=tuple(notes),
-        hidden_image_px=np.where((keypoints[..., 2] == 1)[..., None], keypoints[..., :2], np.nan),
+    points, hidden = (
+        np.where(chosen[..., None], keypoints[..., :2], np.nan) for chosen in (labelled, keypoints[..., 2] == 1)
+    )
+    visibility = np.where(labelled, VISIBLE, NOT_VISIBLE if missing == "not_visible" else NOT_USED).astype(np.int8)
+    return Poses.of_one_animal(
+        names, images, points, None, visibility, hidden_columns(hidden), skeleton=skeleton, pixels="image"
     )
 
 

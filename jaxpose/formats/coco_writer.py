@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxpose.codes import VISIBLE
+from jaxpose.data.label_table import LabelTable, is_hidden
 from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.files import write_atomic
 from jaxpose.formats.coco_extras import DESCRIPTION, SUPERCATEGORY
-from jaxpose.formats.written_labels import WrittenLabels
 
 
-def write_labels(file: Path, labels: WrittenLabels) -> None:
+def write_labels(file: Path, labels: LabelTable) -> None:
     """Writes an image for each row, and an annotation if it has a label.
 
     v is 2 for a visible keypoint and 1 for one that has a position and is not visible. The box is the smallest one
@@ -20,16 +21,18 @@ def write_labels(file: Path, labels: WrittenLabels) -> None:
     """
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    v = np.where(labels.is_visible(), 2, np.where(labels.is_hidden(), 1, 0))
-    for row, (name, (width, height)) in enumerate(zip(labels.images, labels.sizes_px, strict=True)):
+    names, (points, visibility) = labels.poses.keypoint_names, labels.poses.labels()
+    v = np.where(visibility == VISIBLE, 2, np.where(is_hidden(labels.poses), 1, 0))
+    for row, name in enumerate(labels.poses.frames):
+        width, height = labels.sizes_px[name]
         images.append({"id": row + 1, "file_name": name, "width": width, "height": height})
-        placed = labels.keypoints_image_px[row][v[row] > 0]
+        placed = points[row][v[row] > 0]
         if not len(placed):
             continue
         first, size = placed.min(axis=0), np.ptp(placed, axis=0)
         cells = [
             [*point, mark] if mark else [0, 0, 0]
-            for point, mark in zip(labels.keypoints_image_px[row].tolist(), v[row].tolist(), strict=True)
+            for point, mark in zip(points[row].tolist(), v[row].tolist(), strict=True)
         ]
         annotations.append(
             {
@@ -45,10 +48,10 @@ def write_labels(file: Path, labels: WrittenLabels) -> None:
         )
     animal = {
         "id": 1,
-        "name": labels.skeleton.animal or DEFAULT_ANIMAL,
+        "name": labels.poses.skeleton.animal or DEFAULT_ANIMAL,
         "supercategory": SUPERCATEGORY,
-        "keypoints": labels.keypoint_names,
-        "skeleton": [[first + 1, second + 1] for first, second in labels.edge_places()],
+        "keypoints": names,
+        "skeleton": [[names.index(a) + 1, names.index(b) + 1] for a, b in labels.poses.skeleton.edges],
     }
     tree = {
         "info": {"description": DESCRIPTION, "contributor": labels.scorer},

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_header import coords_of
-from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table
+from jaxpose.data.label_table import LabelTable, join_tables, normalised
+from jaxpose.data.labels import read_csv_table
 from jaxpose.data.views import ENDINGS
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
@@ -41,11 +42,11 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     files = label_files(folder)
     tables = [read_csv_table(folder, file, data.missing) for file in files]
     _refuse_views(folder, tables)
-    names = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
+    names = tuple(dict.fromkeys(name for table in tables for name in table.poses.keypoint_names))
     notes = [
         f"{table.file.name} has no {', '.join(lacking)}: not used in its frames"
         for table in tables
-        if (lacking := [name for name in names if name not in table.keypoint_names])
+        if (lacking := [name for name in names if name not in table.poses.keypoint_names])
     ]
     kind = f"{count(len(files), 'label file')}: {', '.join(file.name for file in files)}"
     scorers = list(dict.fromkeys(table.scorer for table in tables))
@@ -70,7 +71,7 @@ def _refuse_views(folder: Path, tables: list[LabelTable]) -> None:
 
     def view(table: LabelTable) -> str:
         name = table.file.stem.removeprefix(_PREFIX)
-        folders = {PurePosixPath(image).parent.name for image in table.images}
+        folders = {PurePosixPath(image).parent.name for image in table.poses.frames}
         return name if table.file.stem != name and all(folder.endswith(f"_{name}") for folder in folders) else ""
 
     views = [view(table) for table in tables]

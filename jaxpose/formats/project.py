@@ -13,7 +13,8 @@ from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.label_changes import refuse_unfinished
 from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
-from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.labels import read_table
 from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError

@@ -14,7 +14,7 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_odd_names
 from jaxpose.data.image_file import image_facts
-from jaxpose.data.label_table import LabelTable, normalised
+from jaxpose.data.label_table import LabelTable, hidden_columns, normalised
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import read_bytes
@@ -23,6 +23,7 @@ from jaxpose.formats.extracted_frames import frames_of_video
 from jaxpose.formats.sleap_images import extract_images
 from jaxpose.formats.sleap_video import SleapVideo, files_of_videos, firsts_of_files, video_names
 from jaxpose.formats.sleap_video import read_videos as read_sleap_videos
+from jaxpose.poses import Poses
 from jaxpose.quantities import count
 from jaxpose.video.recording import refuse_other
 
@@ -76,36 +77,37 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
         for row, path in zip(kept, paths, strict=True)
     )
-    points, visibility = _points_and_marks(kept, len(names), data.missing)
     table = LabelTable(
         file=file,
-        keypoint_names=names,
-        images=names_of_images,
+        poses=_poses(labels, names, names_of_images, [row.instance for row in kept], data.missing),
         paths=tuple(paths),
         videos=tuple(names_of_videos[row.video] for row in kept),
         sources=tuple(row.source for row in kept),
-        keypoints_image_px=points,
-        visibility=visibility,
         problems=tuple(problems),
         shown_sizes_px=_shown_sizes_px(names_of_images, [videos[row.video] for row in kept]),
         video_files=files,
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
         notes=(*notes, *sentences),
         scorer=sleap_extras.read_scorer(labels),
-        hidden_image_px=sleap_extras.hidden_points([row.instance for row in kept], len(names)),
-        skeleton=sleap_extras.read_skeleton(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
     return normalised(table, data)
 
 
-def _points_and_marks(rows: list[_Row], keypoints: int, missing: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the attributes `keypoints_image_px` and `visibility` of a table."""
-    points = np.array([row.instance.numpy() for row in rows], np.float64).reshape(-1, keypoints, 2)
+def _poses(labels: Any, names: tuple[str, ...], images: tuple[str, ...], instances: list[Any], missing: str) -> Poses:
+    """Returns the poses of images with one instance each."""
+    points = np.array([instance.numpy() for instance in instances], np.float64).reshape(-1, len(names), 2)
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
-    visibility = np.where(labelled, VISIBLE, absent).astype(np.int8)
-    return np.where(np.expand_dims(labelled, -1), points, np.nan), visibility
+    return Poses.of_one_animal(
+        names,
+        images,
+        np.where(np.expand_dims(labelled, -1), points, np.nan),
+        visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
+        columns=hidden_columns(sleap_extras.hidden_points(instances, len(names))),
+        skeleton=sleap_extras.read_skeleton(labels),
+        pixels="image",
+    )
 
 
 def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[str, tuple[int, int]]:

@@ -85,13 +85,13 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
     video = named_videos(config.data, config.video, found.video_files)
     sets = assign_sets(found, data)
     return Facts(
-        frames=len(found.images),
+        frames=len(found.poses.frames),
         training_frames=int((sets == TRAIN).sum()),
         validation_frames=int((sets == VALIDATION).sum()),
         labelled_videos=labelled_videos,
         frame_size_px=(int(width), int(height)),
         input_size_px=input_size_px(found, config.data),
-        keypoint_names=tuple(found.keypoint_names),
+        keypoint_names=tuple(found.poses.keypoint_names),
         labelled_shares=_labelled_shares(found),
         videos=len(video_files(config.data, video)),
         gpu_gib=gpu_gib,

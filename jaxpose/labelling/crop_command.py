@@ -109,7 +109,7 @@ def _side(given: argparse.Namespace, project: Project | None, view: str) -> int:
     if given.size or project is None:
         return given.size
     rows = [row for row, of_row in enumerate(project.views) if of_row == view]
-    columns = _columns(given, project.keypoint_names)
+    columns = _columns(given, project.poses.keypoint_names)
     side = side_of_poses(project.labelled_frame_px()[rows][:, columns], given.ratio or _RATIO)
     if not side:
         raise UserError(f"{project.label_file} has no label of these keypoints, which decide the side: give --size PX")
@@ -124,7 +124,7 @@ def _of_images(
         found = read_project(data, labels) if labels else project
         stem = PurePosixPath(labels).stem
         ending = f"_{stem.removeprefix(f'{PurePosixPath(data.labels).stem}_')}" if labels else ""
-        sizes_px = dict(zip(found.images, found.sizes_px, strict=True))
+        sizes_px = dict(zip(found.poses.frames, found.sizes_px, strict=True))
         for view in data.views or ("",):
             table = run / label_file_of_view(f"predictions{ending}.csv", view)
             if not table.is_file():

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.data.label_table import read_csv_table
+from jaxpose.data.labels import read_csv_table
 from jaxpose.errors import UserError
 from jaxpose.extras import is_installed
 from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER, describe_difference, relocated

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.data.label_text import read_rows
 from jaxpose.data.views import label_file_of_view
 from jaxpose.text_file import read_text
 
@@ -82,3 +83,11 @@ def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
             break
     index_columns = next(column for column, cell in enumerate(rows[-1]) if column and cell)
     return tuple(rows), index_columns
+
+
+def read_cells(file: Path) -> dict[str, tuple[list[str], dict[tuple[str, str], str]]]:
+    """Returns {FILE:LINE: (cells that name the image, {(keypoint, coordinate): cell})} of the rows of a label file."""
+    layout = LabelLayout(file.name, False, *read_header(file))
+    first, columns = layout.index_columns, layout.columns()
+    rows = read_rows(file)[0]
+    return {f"{file}:{line}": (row[:first], dict(zip(columns, row[first:], strict=False))) for line, row in rows}

@@ -72,7 +72,7 @@ def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged:
     if merged.stale and not can_write():
         print_lines("pip install 'jaxpose[deeplabcut]', and the next merge writes these files itself")
     if project.kind == DEEPLABCUT:
-        images = [image for file in found for image in file.labels.images]
+        images = [image for file in found for image in file.labels.poses.frames]
         for name, lines in absent_video_sets(project, images).items():
             print_lines(
                 f"DeepLabCut reads labeled-data/{name} only if {project.folder / CONFIG_FILE} has, under video_sets:\n"

@@ -3,8 +3,8 @@
 from pathlib import Path, PurePosixPath
 
 from jaxpose.data import frame_names
+from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labelled_image import find_outside
-from jaxpose.data.labels import Labels
 from jaxpose.data.outside_links import refuse_link_out, refuse_link_out_of_project
 from jaxpose.errors import UserError
 from jaxpose.labelling.image_size import read_size_px
@@ -42,7 +42,7 @@ def images_to_copy(folder: Path, project: ProjectLabels, image: str) -> dict[str
     return {name: file for name, file in found.items() if file.is_file() and not _is_taken(project.folder / name)}
 
 
-def image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path) -> str:
+def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: Path) -> str:
     """Returns why the image of a new row, or a neighbour to copy, cannot be used; "" if all can.
 
     Args:
@@ -51,7 +51,7 @@ def image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path
       project: where it goes.
       folder: from which the image is named.
     """
-    image = labels.images[row]
+    image = labels.poses.frames[row]
     if image.startswith("/") or ".." in PurePosixPath(image).parts:
         return f"{image} leaves the project folder"
     beside, inside = folder / image, project.folder / image
@@ -78,8 +78,8 @@ def image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path
             f"{image} has {size_px[0]} x {size_px[1]} px, but the project's images of this video have {shown}"
             f"{f' (crops at {crop_px[:2]})' if crop_px else ''}; suggest the frame again for this project"
         )
-    outside = find_outside(labels.keypoints_frame_px[row], labels.visibility[row], size_px)
-    names = ", ".join(labels.keypoint_names[k] for k in outside)
+    outside = find_outside(labels.keypoints_image_px[row], labels.visibility[row], size_px)
+    names = ", ".join(labels.poses.keypoint_names[k] for k in outside)
     return f"outside of its image of {size_px[0]} x {size_px[1]} px: {names}" if outside else ""
 
 

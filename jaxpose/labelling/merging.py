@@ -55,7 +55,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
     images = {
         project.folder / name: source
         for file in found
-        for image in file.labels.images
+        for image in file.labels.poses.frames
         for name, source in images_to_copy(folder, project, image).items()
     }
     contents = {file: _extended(file, rows, project) for file, rows in added.items()}
@@ -80,7 +80,7 @@ def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[l
     added = dict[Path, list[list[str]]]()
     layouts = dict[Path, LabelLayout]()
     for file in found:
-        for image, cells in zip(file.labels.images, file.cells, strict=True):
+        for image, cells in zip(file.labels.poses.frames, file.cells, strict=True):
             target = target_file(project, file.view, image)
             if target not in layouts:
                 layouts[target] = layout_of(project, target)

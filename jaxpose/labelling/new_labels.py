@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import NOT_USED
-from jaxpose.data.label_table import LabelTable, read_csv_table
-from jaxpose.data.label_text import read_rows
-from jaxpose.data.labels import Labels, read_labels
+from jaxpose.data.label_table import LabelTable, without_empty_rows
+from jaxpose.data.labels import read_csv_table, read_labels
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
-from jaxpose.labelling.label_layout import LabelLayout, read_header
+from jaxpose.labelling.label_layout import read_cells
 from jaxpose.labelling.merge_images import folder_of, frame_of, image_problem
 from jaxpose.labelling.merge_target import refuse_other_tools, target_file, target_problem
 from jaxpose.labelling.project_labels import ProjectLabels
@@ -34,7 +33,7 @@ class NewFile:
       view: the camera.
     """
 
-    labels: Labels
+    labels: LabelTable
     cells: list[dict[tuple[str, str], str]]
     empty: int
     view: str
@@ -60,23 +59,19 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
 
 def is_merged(found: Sequence[NewFile], project: ProjectLabels) -> bool:
     """Returns whether all new rows are in the project already, with the same labels."""
-    known = {image: (table, row) for of_view in project.tables.values() for table in of_view
-             for row, image in enumerate(table.images)}  # fmt: skip
+    known = {image: (table, row) for table in project.all_tables() for row, image in enumerate(table.poses.frames)}
     return all(
         image in known and _is_same(file.labels, row, *known[image])
         for file in found
-        for row, image in enumerate(file.labels.images)
+        for row, image in enumerate(file.labels.poses.frames)
     )
 
 
-def _is_same(labels: Labels, row: int, table: LabelTable, known: int) -> bool:
-    for place, name in enumerate(labels.keypoint_names):
-        if name not in table.keypoint_names:
-            return False
-        point_px = table.keypoints_image_px[known, table.keypoint_names.index(name)]
-        if not np.array_equal(labels.keypoints_frame_px[row, place], point_px, equal_nan=True):
-            return False
-    return True
+def _is_same(labels: LabelTable, row: int, table: LabelTable, known: int) -> bool:
+    names = labels.poses.keypoint_names
+    points_px = table.poses.at([known]).with_keypoints(names).points_px[0]
+    has_names = set(names) <= set(table.poses.keypoint_names)
+    return has_names and np.array_equal(labels.poses.points_px[row], points_px, equal_nan=True)
 
 
 def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) -> None:
@@ -102,7 +97,7 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
 
 def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
     """Returns how many new rows are exactly the predictions that jaxpose.suggest wrote."""
-    images = [image for file in found for image in file.labels.images]
+    images = [image for file in found for image in file.labels.poses.frames]
     return _count_untouched(folder_of(new), [file.labels.file for file in found], images)
 
 
@@ -110,11 +105,10 @@ def count_untouched_in(project: ProjectLabels) -> int:
     """Returns how many labelled rows are exactly the predictions, if jaxpose.suggest wrote the folder; else 0."""
     if project.layout is None:
         return 0
-    tables = [table for of_view in project.tables.values() for table in of_view]
     images = [
         image
-        for table in tables
-        for image, visibility in zip(table.images, table.visibility, strict=True)
+        for table in project.all_tables()
+        for image, visibility in zip(table.poses.frames, table.visibility, strict=True)
         if (visibility > NOT_USED).any()
     ]
     files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
@@ -160,24 +154,13 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
 
 
 def _read(file: Path, view: str) -> NewFile:
-    labels, problems = read_labels(file, "ignore")
-    if problems:
-        raise UserError("\n".join(problems[:_LISTED]))
+    labels = read_labels(file, "ignore")
+    if labels.problems:
+        raise UserError("\n".join(labels.problems[:_LISTED]))
     _refuse_other_h5(file)
-    header, index_columns = read_header(file)
-    layout = LabelLayout(file.name, False, header, index_columns)
-    rows = dict(read_rows(file)[0])
-    kept = np.flatnonzero((labels.visibility > NOT_USED).any(axis=1)).tolist()
-    empty = len(labels.images) - len(kept)
-    cells = [dict(zip(layout.columns(), rows[labels.lines[row]][index_columns:], strict=False)) for row in kept]
-    labels = dataclasses.replace(
-        labels,
-        images=tuple(labels.images[row] for row in kept),
-        lines=tuple(labels.lines[row] for row in kept),
-        keypoints_frame_px=labels.keypoints_frame_px[kept],
-        visibility=labels.visibility[kept],
-    )
-    return NewFile(labels, cells, empty, view)
+    rows = read_cells(file)
+    labels, empty = without_empty_rows(labels)
+    return NewFile(labels, [rows[source][1] for source in labels.sources], empty, view)
 
 
 def _refuse_other_h5(file: Path) -> None:
@@ -195,7 +178,7 @@ def _refuse_other_h5(file: Path) -> None:
 def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
     assert project.layout is not None
     columns = project.layout.columns()
-    known, given = list(dict.fromkeys(name for name, _ in columns)), file.labels.keypoint_names
+    known, given = list(dict.fromkeys(name for name, _ in columns)), file.labels.poses.keypoint_names
     where, problems = file.labels.file, []
     for name in given:
         if name not in known:
@@ -213,16 +196,14 @@ def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
 def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -> list[str]:
     places = {
         image: source
-        for of_view in project.tables.values()
-        for table in of_view
-        for image, source in zip(table.images, table.sources, strict=True)
+        for table in project.all_tables()
+        for image, source in zip(table.poses.frames, table.sources, strict=True)
     }
     frames = {frame_of(image): place for image, place in places.items()}
     problems = []
     for file in found:
-        rows = zip(file.labels.images, file.labels.lines, file.cells, strict=True)
-        for row, (image, line, cells) in enumerate(rows):
-            place = f"{file.labels.file}:{line}"
+        rows = zip(file.labels.poses.frames, file.labels.sources, file.cells, strict=True)
+        for row, (image, place, cells) in enumerate(rows):
             if earlier := places.get(image) or frames.get(frame_of(image)):
                 problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
             elif problem := image_problem(file.labels, row, project, folder):

@@ -16,7 +16,8 @@ from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.label_files import extra_label_files, refuse_absent_project
-from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.labels import read_table
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
@@ -58,23 +59,22 @@ class ProjectLabels:
         """The folder from which images are named."""
         return project_folder(str(self.path))
 
+    def all_tables(self) -> list[LabelTable]:
+        """Returns the tables of all views."""
+        return [table for of_view in self.tables.values() for table in of_view]
+
     def labelled_frames(self) -> set[tuple[str, int]]:
         """Returns (video, frame number) of each labelled image whose name has a number."""
         of_video: dict[str, list[str]] = {}
-        for table in (table for of_view in self.tables.values() for table in of_view):
-            for image, video in zip(table.images, table.videos, strict=True):
+        for table in self.all_tables():
+            for image, video in zip(table.poses.frames, table.videos, strict=True):
                 of_video.setdefault(video, []).append(PurePosixPath(image).name)
         numbers = ((video, map(FrameNames(names).number, names)) for video, names in of_video.items())
         return {(video, number) for video, found in numbers for number in found if number is not None}
 
     def video_files(self) -> dict[str, Path]:
         """Returns {name: file} of the videos that the label files name and that exist."""
-        return {
-            name: file
-            for of_view in self.tables.values()
-            for table in of_view
-            for name, file in table.video_files.items()
-        }
+        return {name: file for table in self.all_tables() for name, file in table.video_files.items()}
 
     def crop_px(self, video: str) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) that new images of a video show, () for whole frames.
@@ -84,7 +84,7 @@ class ProjectLabels:
         Raises:
           UserError: the video has a crop, but none of its labelled images can be read.
         """
-        (table, *_) = next(iter(self.tables.values()))
+        table = self.all_tables()[0]
         own = tuple(table.crops_px.get(video, ()))
         is_labelled, known = video in table.videos, [place for place in self._parts() if place[0] == video]
         if own and is_labelled and not known:
@@ -101,12 +101,12 @@ class ProjectLabels:
     def offsets_px(self, table: LabelTable) -> np.ndarray:
         """Returns for each row (n, 2) where its image begins in the frame, NaN if that is unknown."""
         unknown = (np.nan, np.nan) if _has_crops(table) else (0, 0)
-        return np.array([self.parts_px.get(image, unknown)[:2] for image in table.images], float).reshape(-1, 2)
+        return np.array([self.parts_px.get(image, unknown)[:2] for image in table.poses.frames], float).reshape(-1, 2)
 
     def _parts(self) -> list[tuple[str, tuple[int, ...]]]:
         """Returns the video and the part of each image in `parts_px`."""
-        (table, *_) = next(iter(self.tables.values()))
-        videos = dict(zip(table.images, table.videos, strict=True))
+        table = self.all_tables()[0]
+        videos = dict(zip(table.poses.frames, table.videos, strict=True))
         return [(videos[image], part) for image, part in self.parts_px.items()]
 
 
@@ -140,12 +140,8 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
 
 def frame_keypoints_px(project: ProjectLabels, table: LabelTable, names: tuple[str, ...]) -> np.ndarray:
     """Returns the labels (n, k, 2) of some keypoints by name in frame pixels, NaN where there is none."""
-    found = np.full((len(table.images), len(names), 2), np.nan)
-    used = np.where((table.visibility > NOT_USED)[..., None], table.keypoints_image_px, np.nan)
-    for place, name in enumerate(names):
-        if name in table.keypoint_names:
-            found[:, place] = used[:, table.keypoint_names.index(name)]
-    return found + project.offsets_px(table)[:, None]
+    points_px, visibility = table.poses.with_keypoints(names).labels()
+    return np.where((visibility > NOT_USED)[..., None], points_px, np.nan) + project.offsets_px(table)[:, None]
 
 
 def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
@@ -167,8 +163,8 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
 def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
     """Returns the form of the first label file with all keypoints, or a plain one with them."""
     headers = [read_header(file) for file in files if file.suffix == ".csv"]
-    full = [header for header in headers if set(table.keypoint_names) <= set(header[0][-2])]
-    plain = plain_header(table.scorer, table.keypoint_names, 3), 3
+    full = [header for header in headers if set(table.poses.keypoint_names) <= set(header[0][-2])]
+    plain = plain_header(table.scorer, table.poses.keypoint_names, 3), 3
     return LabelLayout(files[0].with_suffix(".csv").name, True, *(full[0] if full else plain))
 
 
@@ -187,4 +183,4 @@ def _parts_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]
         return {}
     checked = check_table(table, "", dataclasses.replace(data, crop_px=(), boxes=""))
     rows = checked.images.values()
-    return {table.images[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}
+    return {table.poses.frames[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}

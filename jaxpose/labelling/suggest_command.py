@@ -21,7 +21,7 @@ from jaxpose.labelling.poses import fit_poses
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.labelling.recordings import Recording, find_recordings
 from jaxpose.labelling.selection import Choice, choose_frames
-from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, Points
+from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, image_of
 from jaxpose.labelling.suggestion_folder import refuse_used, write_suggestions
 from jaxpose.labelling.tracks import read_recording, read_run_configs
 from jaxpose.poses import Poses
@@ -62,7 +62,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if project and not data.views:
         recordings = [dataclasses.replace(found, crop_px=_crop_px(project, found, data)) for found in recordings]
     skipped = _labelled(project, recordings)
-    points: Points = {}
+    shown = None
     if runs:
         if not project:
             raise UserError(
@@ -72,16 +72,16 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]
         signals, evidence = find_evidence(predicted)
         choices = choose_frames(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
-        points = {} if given.empty else _points(recordings, predicted, data.keypoint_names, choices)
+        shown = None if given.empty else _in_images(recordings, predicted, data.keypoint_names, choices)
     else:
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
     run = named[0] if len(named) == 1 else None
     images = write_suggestions(
-        out, recordings, choices, data, project, points, radius=radius, h5=given.h5, run=run, overwrite=given.overwrite
+        out, recordings, choices, data, project, shown, radius=radius, h5=given.h5, run=run, overwrite=given.overwrite
     )
-    _report(given, out, recordings, choices, images, project, points)
+    _report(given, out, recordings, choices, images, project, shown is not None)
     return DONE
 
 
@@ -138,11 +138,11 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
     return [{number for name, number in frames if name in found.folders.values()} for found in recordings]
 
 
-def _points(
+def _in_images(
     recordings: list[Recording], predicted: list[Poses], names: tuple[str, ...], choices: list[Choice]
-) -> Points:
+) -> Poses:
     """Returns the predictions of the chosen frames in pixels of their images, without those outside of a crop."""
-    points = {}
+    frames, points, confidences = list[str](), list[np.ndarray](), list[np.ndarray]()
     for choice in choices:
         recording, (points_px, confidence) = recordings[choice.recording], predicted[choice.recording].one_animal()
         keypoints_px = points_px[choice.frame].copy()
@@ -151,13 +151,10 @@ def _points(
             keypoints_px -= (x, y)
             is_outside = ((keypoints_px < -0.5) | (keypoints_px > np.array([width, height]) - 0.5)).any(axis=1)
             keypoints_px[is_outside] = np.nan
-        cells = np.column_stack([keypoints_px, confidence[choice.frame]])
-        of_views = np.split(cells, len(recording.videos))
-        points[choice.recording, choice.frame] = {
-            view: dict(zip(names, of_view, strict=True))
-            for view, of_view in zip(recording.videos, of_views, strict=True)
-        }
-    return points
+        frames += [image_of(folder, choice.frame) for folder in recording.folders.values()]
+        points += np.split(keypoints_px, len(recording.folders))
+        confidences += np.split(confidence[choice.frame], len(recording.folders))
+    return Poses.of_one_animal(names, frames, np.stack(points), np.stack(confidences), pixels="image")
 
 
 def _report(
@@ -167,7 +164,7 @@ def _report(
     choices: list[Choice],
     images: int,
     project: ProjectLabels | None,
-    points: Points,
+    is_predicted: bool,
 ) -> None:
     per_recording = [sum(choice.recording == place for choice in choices) for place in range(len(recordings))]
     for recording, frames in zip(recordings, per_recording, strict=True):
@@ -177,24 +174,24 @@ def _report(
     per_frame = len(recordings[0].videos)
     around = ", with the frames around each for a network that looks at several" * (images > len(choices) * per_frame)
     print_lines(f"{out}: {count(images, 'image')}{around}")
-    if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
+    if project and (bad := sum(len(table.problems) for table in project.all_tables())):
         which = f"{count(bad, 'row')} of the labels"
         print_lines(f"{which} cannot be used (see jaxpose check); their frames may be here")
-    say(_next_step(given, out, project, points))
+    say(_next_step(given, out, project, is_predicted))
 
 
-def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | None, points: Points) -> str:
+def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | None, is_predicted: bool) -> str:
     if not project:
         return "no label file is written, because no project names the keypoints (see --project)"
     # Without a run, or with --empty, there is no prediction to correct.
     if project.kind == SLEAP:
-        work = "correct the predictions there" if points else "label its frames"
+        work = "correct the predictions there" if is_predicted else "label its frames"
         return f"merge {out / SLEAP_FILE} into {project.path} in SLEAP, {work}, then train again"
     if project.kind == COCO:
-        work = f"correct the labels in {out / COCO_FILE}" if points else f"label the images of {out / COCO_FILE}"
+        work = f"correct the labels in {out / COCO_FILE}" if is_predicted else f"label the images of {out / COCO_FILE}"
         return f"{work}, add its images and annotations to {project.path} in your label tool, then train again"
     named = {"labels": given.labels or (project.files[""][0].name if project.kind == CSV else ""), "views": given.views}
     flags = "".join(f" --{name} {shlex.quote(value)}" for name, value in named.items() if value)
     merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
-    work = "correct the labels there" if points else "label the images there"
+    work = "correct the labels there" if is_predicted else "label the images there"
     return f"{work}, then: {merge} --project {shlex.quote(str(project.path))}{flags}"

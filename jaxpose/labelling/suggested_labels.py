@@ -1,6 +1,7 @@
 """The label files of suggested frames in the form of the project: CSV (and HDF5 beside it), SLEAP or COCO."""
 
 import csv
+import dataclasses
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,21 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import NOT_USED, VISIBLE
+from jaxpose.data.label_table import LabelTable
 from jaxpose.files import write_new
 from jaxpose.formats import coco_writer, sleap_suggestions
 from jaxpose.formats.project import COCO, SLEAP
-from jaxpose.formats.written_labels import WrittenLabels
 from jaxpose.labelling.label_h5 import h5_of_csv
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
 from jaxpose.labelling.selection import Choice
+from jaxpose.poses import Poses
 from jaxpose.video.video import Video
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
-
-# {(recording, frame): {view: {keypoint: (x, y, confidence)}}}, in pixels of the image.
-Points = Mapping[tuple[int, int], Mapping[str, Mapping[str, np.ndarray]]]
 
 
 def image_of(folder: str, frame: int) -> str:
@@ -35,7 +34,7 @@ def write_label_files(
     recordings: list[Recording],
     choices: list[Choice],
     project: ProjectLabels,
-    points: Points,
+    predicted: Poses | None,
     videos: Mapping[Path, Video],
     h5: bool,
 ) -> list[Path]:
@@ -46,56 +45,52 @@ def write_label_files(
       recordings: the videos.
       choices: the frames, written in their order in the videos.
       project: whose form the files have.
-      points: predictions; a frame without any gets no labels.
+      predicted: keypoints in the images of the frames, in any order; None leaves the labels empty.
       videos: {path: video} of the recordings of the choices, as their frames are shown.
       h5: write each CSV file as HDF5, too.
     """
     choices = sorted(choices, key=lambda choice: (choice.recording, choice.frame))
     if project.layout:
-        return _write_csv(out, recordings, choices, project.layout, points, h5)
+        return _write_csv(out, recordings, choices, project.layout, predicted, h5)
     (table,) = project.tables[""]
     rows = [(recordings[choice.recording], choice.frame) for choice in choices]
-    arrays = [_array(points.get((choice.recording, choice.frame), {}).get("", {}), table.keypoint_names)
-              for choice in choices]  # fmt: skip
-    shown = [videos[recording.videos[""]] for recording, _ in rows]
+    images = [image_of(recording.folders[""], frame) for recording, frame in rows]
+    names, skeleton = table.poses.keypoint_names, table.poses.skeleton
+    if predicted is None:
+        empty = np.full((len(images), len(names), 2), np.nan)
+        predicted = Poses.of_one_animal(names, images, empty, empty[..., 0], pixels="image")
+    poses = predicted.at([predicted.frames.index(image) for image in images]).with_keypoints(names)
     if project.kind == SLEAP:
-        frames = [
-            sleap_suggestions.SuggestedFrame(
-                recording.name, video.path, (video.expected_frames, video.height_px, video.width_px), frame, of_frame
-            )
-            for (recording, frame), video, of_frame in zip(rows, shown, arrays, strict=True)
-        ]
-        sleap_suggestions.write_suggestions(out / SLEAP_FILE, project.path, frames)
+        poses = dataclasses.replace(poses, frames=[(recording.name, frame) for recording, frame in rows])
+        shown = {recording.name: videos[recording.videos[""]] for recording, _ in rows}
+        sleap_suggestions.write_suggestions(out / SLEAP_FILE, project.path, poses, shown)
     else:
         assert project.kind == COCO
-        keypoints_px = np.array(arrays)[..., :2]
-        labels = WrittenLabels(
-            scorer=table.scorer,
-            keypoint_names=table.keypoint_names,
-            images=tuple(image_of(recording.name, frame) for recording, frame in rows),
-            videos=tuple(recording.name for recording, _ in rows),
-            sizes_px=tuple((video.width_px, video.height_px) for video in shown),
-            keypoints_image_px=keypoints_px,
-            visibility=np.where(np.isfinite(keypoints_px[..., 0]), VISIBLE, NOT_USED).astype(np.int8),
-            skeleton=table.skeleton,
+        visibility = np.where(np.isfinite(poses.points_px[..., 0]), VISIBLE, NOT_USED).astype(np.int8)
+        poses = dataclasses.replace(poses, visibility=visibility, skeleton=skeleton)
+        shown = [videos[recording.videos[""]] for recording, _ in rows]
+        sizes_px = {image: (video.width_px, video.height_px) for image, video in zip(images, shown, strict=True)}
+        coco_writer.write_labels(
+            out / COCO_FILE, LabelTable(out / COCO_FILE, poses, scorer=table.scorer, sizes_px=sizes_px)
         )
-        coco_writer.write_labels(out / COCO_FILE, labels)
     return []
 
 
-def _array(of_frame: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray:
-    """Returns the predictions (k, 3) of a frame by the names of the keypoints, NaN without one."""
-    return np.stack([of_frame.get(name, np.full(3, np.nan)) for name in names])
-
-
 def _write_csv(
-    out: Path, recordings: list[Recording], choices: list[Choice], layout: LabelLayout, points: Points, h5: bool
+    out: Path,
+    recordings: list[Recording],
+    choices: list[Choice],
+    layout: LabelLayout,
+    predicted: Poses | None,
+    h5: bool,
 ) -> list[Path]:
     files: dict[str, list[list[str]]] = {}
+    names = predicted.keypoint_names if predicted else ()
+    points_px = dict(zip(predicted.frames, predicted.points_px[:, 0], strict=True)) if predicted else {}
     for choice in choices:
         for view, folder in recordings[choice.recording].folders.items():
-            predicted = points.get((choice.recording, choice.frame), {}).get(view, {})
-            cells = layout.cells(image_of(folder, choice.frame), predicted)
+            image = image_of(folder, choice.frame)
+            cells = layout.cells(image, dict(zip(names, points_px.get(image, ()), strict=True)))
             files.setdefault(layout.file(view, folder), []).append(cells)
     for name, rows in files.items():
         file = out / name

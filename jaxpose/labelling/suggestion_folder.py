@@ -23,8 +23,9 @@ from jaxpose.labelling.label_layout import IMAGES_FOLDER
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
 from jaxpose.labelling.selection import Choice
-from jaxpose.labelling.suggested_labels import Points, image_of, write_label_files
+from jaxpose.labelling.suggested_labels import image_of, write_label_files
 from jaxpose.phases import phase
+from jaxpose.poses import Poses
 from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.unfinished import was_cut_off
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
@@ -63,7 +64,7 @@ def write_suggestions(
     choices: list[Choice],
     data: DataConfig,
     project: ProjectLabels | None,
-    points: Points,
+    predicted: Poses | None,
     *,
     radius: int,
     h5: bool = False,
@@ -78,7 +79,7 @@ def write_suggestions(
       choices: the frames to label.
       data: the sizes of the labelled images decide whether a rotation in a video file is applied.
       project: whose form the label files have; None writes none.
-      points: predicted places of the keypoints; a frame without any gets no labels.
+      predicted: keypoints in the images of the frames; None leaves the labels empty.
       radius: frames to write on either side of each chosen one.
       h5: also write each label file as HDF5.
       run: the only run whose predictions chose the frames; None = none, or several.
@@ -95,7 +96,7 @@ def write_suggestions(
                 videos[path] = as_labelled(scan(path), labelled_sizes_px(data))
                 images_folder = folder / IMAGES_FOLDER / recording.folders[view]
                 images += _write_images(images_folder, videos[path], recording.crop_px, frames, radius)
-        files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
+        files = write_label_files(folder, recordings, choices, project, predicted, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
         write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums, run).encode())
         refuse_used(out, overwrite, folder)
@@ -104,9 +105,9 @@ def write_suggestions(
 
 def read_checksums(file: Path) -> dict[str, str]:
     """Returns the SHA-256 of the labels of each image in a label file, whatever the order of its columns."""
-    labels, _ = read_labels(file, "ignore")
-    rows = zip(labels.images, labels.keypoints_frame_px, labels.visibility, strict=True)
-    return {image: labels_checksum(labels.keypoint_names, points, visibility) for image, points, visibility in rows}
+    poses = read_labels(file, "ignore").poses
+    rows = zip(poses.frames, *poses.labels(), strict=True)
+    return {image: labels_checksum(poses.keypoint_names, points, visibility) for image, points, visibility in rows}
 
 
 def read_suggested(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.labelling.evidence import POSE_ERROR_PX, SPREAD_PX
 from jaxpose.labelling.recordings import Recording
 from jaxpose.pose.pca import Pca, errors_px
-from jaxpose.poses import Poses
+from jaxpose.poses import Poses, side_by_side
 from jaxpose.prediction.finished_tables import find_table
 from jaxpose.run.ensemble import refuse_other_keypoints
 from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
@@ -60,14 +60,7 @@ def read_recording(runs: Sequence[Path], names: tuple[str, ...], recording: Reco
     if len(counts) > 1:
         raise UserError(f"the videos of {recording.name} have {' and '.join(map(str, sorted(counts)))} frames")
     of_views = [f"{name}_{view}" if view else name for view in recording.videos for name in names]
-    arrays = [part.one_animal() for part in parts]
-    columns = {
-        name: np.concatenate([part.columns[name][:, 0] for part in parts], axis=1)
-        for name in (POSE_ERROR_PX, SPREAD_PX)
-        if all(name in part.columns for part in parts)
-    }
-    points_px, confidence = (np.concatenate(of_kind, axis=1) for of_kind in zip(*arrays, strict=True))
-    return Poses.of_one_animal(of_views, parts[0].frames, points_px, confidence, columns=columns)
+    return side_by_side(parts, of_views)
 
 
 def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses: Pca | None) -> Poses:

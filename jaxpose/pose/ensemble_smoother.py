@@ -15,9 +15,12 @@ from jaxtyping import Float
 from jaxpose.errors import UserError
 from jaxpose.pose.inflation import inflated
 from jaxpose.pose.pca_fit import principal_axes
-from jaxpose.pose.smooth import Smoothed, is_used, median_of_known
+from jaxpose.pose.smooth import Noise, is_used, median_of_known, smoothed
 from jaxpose.pose.state_space import StateSpace, best_in, covariances, posterior
+from jaxpose.poses import Poses
 
+# Columns of the poses of an ensemble, as tables name them.
+MEDIAN, VARIANCE = ("x_ens_median", "y_ens_median"), ("x_ens_var", "y_ens_var")
 # Components of the PCA: the places of a body part are a point in space.
 _LATENTS = 3
 # The share of the frames, those of the smallest variance over the ensemble, that the PCA is fitted to, in percent.
@@ -32,53 +35,53 @@ _LEAST_CONFIDENCE = 1e-5
 _LEAST_SHARE = 1e-6
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Ensemble:
-    """The predictions of several networks for n frames, taken together.
+def combine(tables: Sequence[Poses]) -> Poses:
+    """Returns the predictions of several networks for the same frames as one: medians, and the mean confidence.
 
-    Attributes:
-      median_px: (n, k, 2) x and y in frame pixels, NaN where no network has a place.
-      var_px2: (n, k, 2) the variance over the networks, divided by the mean confidence.
-      confidence: (n, k) the mean.
+    A network without a place does not count in median and variance. The columns `MEDIAN` have the medians again, and
+    `VARIANCE` the variances over the networks, divided by the mean confidence.
     """
-
-    median_px: np.ndarray
-    var_px2: np.ndarray
-    confidence: np.ndarray
-
-
-def combine(keypoints_frame_px: Float[np.ndarray, "m n k 2"], confidence: Float[np.ndarray, "m n k"]) -> Ensemble:
-    """Returns the predictions of m networks as one; a network without a place does not count in median and variance."""
-    last = np.moveaxis(keypoints_frame_px.astype(np.float64), 0, -1)
+    points_px, confidence = map(np.stack, zip(*(table.one_animal() for table in tables), strict=True))
+    last = np.moveaxis(points_px.astype(np.float64), 0, -1)
     known = np.isfinite(last)
     count = known.sum(-1)
     mean = np.where(known, last, 0).sum(-1) / np.maximum(count, 1)
     squares = np.square(np.where(known, last - mean[..., None], 0)).sum(-1)
     mean_confidence = confidence.astype(np.float64).mean(0)
     variance = squares / np.maximum(count, 1) / np.maximum(mean_confidence, _LEAST_CONFIDENCE)[..., None]
-    return Ensemble(median_of_known(last), np.where(count > 1, variance, _VAR_OF_ONE), mean_confidence)
+    median, variance = median_of_known(last), np.where(count > 1, variance, _VAR_OF_ONE)
+    columns = {**_columns(MEDIAN, median), **_columns(VARIANCE, variance)}
+    return Poses.of_one_animal(tables[0].keypoint_names, tables[0].frames, median, mean_confidence, columns=columns)
 
 
-def smooth(
-    ensemble: Ensemble, bodyparts: Sequence[Sequence[int]], min_confidence: float
-) -> tuple[Smoothed, Float[np.ndarray, "n k 2"]]:
-    """Returns the smoothed keypoints, and the variances of the observations in px^2, inflated ones included.
+def _columns(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: values[..., axis] for axis, name in enumerate(names)}
+
+
+def variance_px2(ensemble: Poses) -> Float[np.ndarray, "n k 2"]:
+    """Returns the columns `VARIANCE`."""
+    return np.stack([ensemble.columns[name][:, 0] for name in VARIANCE], axis=-1)
+
+
+def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: float) -> tuple[Poses, Noise]:
+    """Returns the smoothed keypoints, with the variances of the observations in px^2, inflated ones included.
 
     Where the places of a body part in several views are too few for a PCA, each view is smoothed on its own; then the
     noise of its keypoints has `views` 1.
 
     Args:
-      ensemble: with several cameras, the keypoints of all views side by side.
+      ensemble: as `combine` returned it; with several cameras, the keypoints of all views side by side.
       bodyparts: for each body part its keypoints, one for each view; each keypoint once.
       min_confidence: a median of less mean confidence is no observation.
     """
-    used = is_used(ensemble.median_px, ensemble.confidence, min_confidence)
-    means, variances = np.full((2, *ensemble.median_px.shape), np.nan)
-    observed_var = ensemble.var_px2.copy()
-    noise: list[dict[str, float | None]] = [{"step_var_px2": None} for _ in used.T]
+    used = is_used(ensemble, min_confidence)
+    medians_px, observed_var = ensemble.points_px[:, 0], variance_px2(ensemble)
+    means, variances = np.full((2, *medians_px.shape), np.nan)
+    given = medians_px, observed_var.copy()
+    noise: Noise = [{"step_var_px2": None} for _ in used.T]
     for bodypart in bodyparts:
-        for columns, model in _models(ensemble, used, list(bodypart)):
-            places, variance = _side_by_side(ensemble, used, columns)
+        for columns, model in _models(given, used, list(bodypart)):
+            places, variance = _of_bodypart(given, used, columns)
             if len(columns) > 1:
                 variance = inflated(places - model.centre, variance, model.loadings)
             step_var = _step_var(model, places, variance)
@@ -88,7 +91,9 @@ def smooth(
             observed_var[:, columns] = variance.reshape(shape)
             for column in columns:
                 noise[column] = {"step_var_px2": step_var, "views": float(len(columns))}
-    return Smoothed(means, ~used & np.isfinite(means[..., 0]), variances, noise), observed_var
+    observed = {**ensemble.columns, **_columns(VARIANCE, observed_var[:, None])}
+    ensemble = dataclasses.replace(ensemble, columns=observed)
+    return smoothed(ensemble, means, ~used & np.isfinite(means[..., 0]), variances), noise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,22 +116,29 @@ class _Model:
         return StateSpace(self.first_cov, step_var * self.step_cov, self.loadings, np.eye(len(self.step_cov)))
 
 
-def _models(ensemble: Ensemble, used: np.ndarray, columns: list[int]) -> list[tuple[list[int], _Model]]:
+def _models(
+    given: tuple[np.ndarray, np.ndarray], used: np.ndarray, columns: list[int]
+) -> list[tuple[list[int], _Model]]:
     """Returns a model of all views of a body part, or one of each view ever seen, with the keypoints of each."""
     if len(columns) > 1:
         try:
-            return [(columns, _model_of_views(*_side_by_side(ensemble, used, columns)))]
+            return [(columns, _model_of_views(*_of_bodypart(given, used, columns)))]
         except UserError:
             pass  # too few places that all views see, or places that are all the same
     seen = [column for column in columns if used[:, column].any()]
-    return [([column], _model_of_view(_side_by_side(ensemble, used, [column])[0])) for column in seen]
+    return [([column], _model_of_view(_of_bodypart(given, used, [column])[0])) for column in seen]
 
 
-def _side_by_side(ensemble: Ensemble, used: np.ndarray, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the places (n, o) of keypoints, NaN where they are not used, and their variances (n, o)."""
-    places = np.where(used[:, columns, None], ensemble.median_px[:, columns], np.nan)
+def _of_bodypart(
+    given: tuple[np.ndarray, np.ndarray], used: np.ndarray, columns: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the places (n, o) of keypoints, NaN where they are not used, and their variances (n, o).
+
+    `given` are the medians and variances (n, k, 2) of all keypoints.
+    """
+    medians_px, var_px2 = (values[:, columns] for values in given)
     shape = (len(used), 2 * len(columns))
-    return places.reshape(shape), ensemble.var_px2[:, columns].reshape(shape)
+    return np.where(used[:, columns, None], medians_px, np.nan).reshape(shape), var_px2.reshape(shape)
 
 
 def _model_of_view(places: np.ndarray) -> _Model:

@@ -11,7 +11,13 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxpose.pose.state_space import Posterior, StateSpace, best_in, covariances, posterior
+from jaxpose.poses import Poses
 
+# For each keypoint the estimated variances in px^2, by name; None where nothing was estimated.
+Noise = list[dict[str, float | None]]
+# Columns of smoothed poses: the variances of x and y in px^2, NaN where unknown; and 1 where there was no prediction to
+# use. Their names are those in tables.
+POSTERIOR_VAR, FILLED = ("x_posterior_var", "y_posterior_var"), "filled"
 # Frames whose windows are sorted together; the result does not depend on it.
 _BLOCK = 2**16
 # The variance of the first place over that of an observation: it is unknown.
@@ -31,56 +37,50 @@ _LEAST_VAR_PX2 = 1e-8
 _FEWEST = 3
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Smoothed:
-    """The smoothed keypoints of n frames.
-
-    Attributes:
-      keypoints_frame_px: (n, k, 2) x and y in frame pixels; NaN for a keypoint that is seen in no frame.
-      is_filled: (n, k) whether a place was filled, because there was no prediction to use.
-      var_px2: (n, k, 2) variance of x and y, NaN where it is unknown; None if the smoother has none.
-      noise: for each keypoint the estimated variances in px^2, by name; None where nothing was estimated.
-    """
-
-    keypoints_frame_px: np.ndarray
-    is_filled: np.ndarray
-    var_px2: np.ndarray | None
-    noise: list[dict[str, float | None]]
-
-
-def is_used(
-    keypoints_frame_px: Float[np.ndarray, "n k 2"], confidence: Float[np.ndarray, "n k"], min_confidence: float
-) -> Bool[np.ndarray, "n k"]:
+def is_used(poses: Poses, min_confidence: float) -> Bool[np.ndarray, "n k"]:
     """Returns which predictions exist and have at least a confidence; a confidence of NaN is too low."""
-    return np.isfinite(keypoints_frame_px).all(-1) & (confidence >= min_confidence)
+    points_px, confidence = poses.one_animal()
+    return np.isfinite(points_px).all(-1) & (confidence >= min_confidence)
 
 
-def median(keypoints_frame_px: Float[np.ndarray, "n k 2"], used: Bool[np.ndarray, "n k"], window: int) -> Smoothed:
+def smoothed(
+    poses: Poses,
+    points_px: Float[np.ndarray, "n k 2"],
+    is_filled: Bool[np.ndarray, "n k"],
+    var_px2: Float[np.ndarray, "n k 2"] | None = None,
+) -> Poses:
+    """Returns smoothed poses with what they were made of: further columns `POSTERIOR_VAR`, if given, and `FILLED`."""
+    variances = {} if var_px2 is None else {name: var_px2[:, None, :, axis] for axis, name in enumerate(POSTERIOR_VAR)}
+    columns = {**poses.columns, **variances, FILLED: is_filled[:, None].astype(np.int64)}
+    return dataclasses.replace(poses, points_px=points_px[:, None], columns=columns)
+
+
+def median(poses: Poses, used: Bool[np.ndarray, "n k"], window: int) -> tuple[Poses, Noise]:
     """Returns the median of x and of y over the used predictions in a window around each used frame.
 
     Other frames lie on the straight line between the medians before and after; before the first and after the last
     used frame, they have its median.
 
     Args:
-      keypoints_frame_px: predictions of consecutive frames.
+      poses: predictions of consecutive frames.
       used: as `is_used` returned it.
       window: frames, an odd number; the window is cut off at both ends of the video.
+
+    Returns:
+      What `smoothed` returns, and no noise of any keypoint.
     """
-    smooth = np.full(keypoints_frame_px.shape, np.nan)
+    points_px, _ = poses.one_animal()
+    smooth = np.full(points_px.shape, np.nan)
     frames = np.arange(len(smooth))
     for point in np.flatnonzero(used.any(0)):
         seen = used[:, point]
-        medians = _medians_around(np.where(seen[:, None], keypoints_frame_px[:, point], np.nan), window)
+        medians = _medians_around(np.where(seen[:, None], points_px[:, point], np.nan), window)
         for axis in range(2):
             smooth[:, point, axis] = np.interp(frames, frames[seen], medians[seen, axis])
-    return Smoothed(smooth, ~used & used.any(0), None, [{} for _ in range(used.shape[1])])
+    return smoothed(poses, smooth, ~used & used.any(0)), [{} for _ in range(used.shape[1])]
 
 
-def kalman(
-    keypoints_frame_px: Float[np.ndarray, "n k 2"],
-    confidence: Float[np.ndarray, "n k"],
-    used: Bool[np.ndarray, "n k"],
-) -> Smoothed:
+def kalman(poses: Poses, used: Bool[np.ndarray, "n k"]) -> tuple[Poses, Noise]:
     """Returns the means and variances of a place that moves on, given predictions with noise (a Kalman smoother).
 
     The place moves by its velocity. From frame to frame, a share `damping` of the velocity stays, and a random change
@@ -88,16 +88,19 @@ def kalman(
     and r, in px^2, have the greatest likelihood; they are the same for x and y and for all frames of a keypoint.
 
     Args:
-      keypoints_frame_px: predictions of consecutive frames.
-      confidence: of each prediction, 0 to 1.
+      poses: predictions of consecutive frames, with their confidence.
       used: as `is_used` returned it.
+
+    Returns:
+      What `smoothed` returns, and the noise of each keypoint, None where nothing was estimated.
     """
-    smooth, variance = np.full((2, *keypoints_frame_px.shape), np.nan)
+    points_px, confidence = poses.one_animal()
+    smooth, variance = np.full((2, *points_px.shape), np.nan)
     names = ("damping", "velocity_step_var_px2", "observation_var_px2")
-    noise: list[dict[str, float | None]] = [dict.fromkeys(names) for _ in used.T]
+    noise: Noise = [dict.fromkeys(names) for _ in used.T]
     for point in np.flatnonzero(used.any(0)):
         seen = used[:, point]
-        places = np.where(seen[:, None], keypoints_frame_px[:, point].astype(np.float64), np.nan)
+        places = np.where(seen[:, None], points_px[:, point].astype(np.float64), np.nan)
         centre = places[seen].mean(0)
         precision = np.where(seen, np.maximum(confidence[:, point].astype(np.float64), _LEAST_CONFIDENCE), 0.0)
         track = _Track(places - centre, precision[:, None])
@@ -108,7 +111,7 @@ def kalman(
             of_places = covariances(_model(damping, ratio), track.precision)[:, :1, 0]
             variance[:, point] = observation_var * of_places
             noise[point] = dict(zip(names, (damping, ratio * observation_var, observation_var), strict=True))
-    return Smoothed(smooth, ~used & used.any(0), variance, noise)
+    return smoothed(poses, smooth, ~used & used.any(0), variance), noise
 
 
 def median_of_known(values: Float[np.ndarray, "*rest m"]) -> Float[np.ndarray, "*rest"]:

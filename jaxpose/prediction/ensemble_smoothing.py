@@ -5,16 +5,15 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from jaxpose.config import Config, PredictConfig
 from jaxpose.data.views import view_of_video, without_view
 from jaxpose.files import sha256_of
-from jaxpose.formats.lightning_pose.smoothed_table import smoothed_columns, write_smoothed
+from jaxpose.formats.lightning_pose.smoothed_table import write_smoothed
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.pose.ensemble_smoother import Ensemble, combine, smooth
+from jaxpose.pose.ensemble_smoother import combine, smooth
 from jaxpose.pose.pca_fit import columns_of
-from jaxpose.pose.smooth import Smoothed, is_used, median
+from jaxpose.pose.smooth import Noise, is_used, median
+from jaxpose.poses import Poses, side_by_side
 from jaxpose.prediction.ensemble import SCORER
 from jaxpose.prediction.smoothing import finish_smoothed, is_smoothed, record_of
 from jaxpose.prediction.table_files import SMOOTHED, beside, remove_smoothed
@@ -51,29 +50,19 @@ def smooth_ensembles(
             continue
         for table in session:
             remove_smoothed(out / table)
-        views = [_read(runs, table) for table in session]
-        if len({len(view.index) for view in views}) > 1:
-            frames = ", ".join(f"{table.stem} {len(view.index)}" for table, view in zip(session, views, strict=True))
+        views = [combine([read_predictions(run / table).poses for run in runs]) for table in session]
+        if len({len(view.frames) for view in views}) > 1:
+            frames = ", ".join(f"{table.stem} {len(view.frames)}" for table, view in zip(session, views, strict=True))
             _logger.warning(f"the views of a session differ in frames ({frames}), so each is smoothed on its own")
             groups = [[place] for place in range(len(views))]
         else:
             groups = [list(range(len(views)))]
         for group in groups:
-            found = _smooth(options, config, [views[place].ensemble for place in group])
-            for place, (smoothed, columns) in zip(group, found, strict=True):
-                names, file = views[place].keypoint_names, out / session[place]
-                scorer = KALMAN_SCORER if options.smooth == "kalman" else SCORER
-                write_smoothed(beside(file, SMOOTHED), views[place].index, names, columns, scorer)
-                finish_smoothed(file, made_from, names, smoothed)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _View:
-    """The predictions of all runs for a video: n frames, k keypoints."""
-
-    index: Sequence[str]
-    keypoint_names: Sequence[str]
-    ensemble: Ensemble
+            found = _smooth(options, config, [views[place] for place in group])
+            for place, (poses, noise) in zip(group, found, strict=True):
+                file, scorer = out / session[place], KALMAN_SCORER if options.smooth == "kalman" else SCORER
+                write_smoothed(beside(file, SMOOTHED), poses, scorer)
+                finish_smoothed(file, made_from, poses, noise)
 
 
 def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
@@ -95,43 +84,19 @@ def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
     return sessions
 
 
-def _read(runs: Sequence[Path], table: Path) -> _View:
-    found = [read_predictions(run / table).poses for run in runs]
-    keypoints, confidence = map(np.stack, zip(*(of_run.one_animal() for of_run in found), strict=True))
-    return _View(found[0].frames, found[0].keypoint_names, combine(keypoints, confidence))
-
-
-def _smooth(
-    options: PredictConfig, config: Config, views: Sequence[Ensemble]
-) -> list[tuple[Smoothed, dict[str, np.ndarray]]]:
-    """Returns the smoothed keypoints and the columns of the table of each view; the views have the same frames."""
-    keypoints = views[0].confidence.shape[1]
-    together = Ensemble(*(np.concatenate(parts, axis=1) for parts in zip(*map(_arrays, views), strict=True)))
+def _smooth(options: PredictConfig, config: Config, views: Sequence[Poses]) -> list[tuple[Poses, Noise]]:
+    """Returns the smoothed keypoints of each view and their noise; the views have the same frames."""
+    names = views[0].keypoint_names
+    of_views = [[f"{view} {name}" for name in names] for view in range(len(views))]
+    together = side_by_side(views, sum(of_views, []))
     if options.smooth == "median":
-        used = is_used(together.median_px, together.confidence, options.smooth_min_confidence)
-        smoothed, observed_var = median(together.median_px, used, options.smooth_window), together.var_px2
+        used = is_used(together, options.smooth_min_confidence)
+        found, noise = median(together, used, options.smooth_window)
     else:
-        bodyparts = _bodyparts(config, keypoints, len(views))
-        smoothed, observed_var = smooth(together, bodyparts, options.smooth_min_confidence)
-    found = []
-    for first in range(0, keypoints * len(views), keypoints):
-        of_view = slice(first, first + keypoints)
-        pairs = {"ens_median": together.median_px[:, of_view], "ens_var": observed_var[:, of_view]}
-        if smoothed.var_px2 is not None:
-            pairs["posterior_var"] = smoothed.var_px2[:, of_view]
-        part = Smoothed(
-            smoothed.keypoints_frame_px[:, of_view],
-            smoothed.is_filled[:, of_view],
-            pairs.get("posterior_var"),
-            smoothed.noise[of_view],
-        )
-        confidence = together.confidence[:, of_view]
-        found.append((part, smoothed_columns(part.keypoints_frame_px, confidence, part.is_filled, pairs)))
-    return found
-
-
-def _arrays(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return ensemble.median_px, ensemble.var_px2, ensemble.confidence
+        bodyparts = _bodyparts(config, len(names), len(views))
+        found, noise = smooth(together, bodyparts, options.smooth_min_confidence)
+    parts = [dataclasses.replace(found.with_keypoints(of_view), keypoint_names=names) for of_view in of_views]
+    return [(part, noise[place * len(names) : (place + 1) * len(names)]) for place, part in enumerate(parts)]
 
 
 def _bodyparts(config: Config, keypoints: int, views: int) -> list[tuple[int, ...]]:

@@ -42,12 +42,12 @@ def write_spread(
     Raises:
       OSError: a file cannot be written.
     """
-    found, names = data.project, data.project.keypoint_names
+    found, names = data.project, data.project.poses.keypoint_names
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)
         stem = "_".join(part for part in ("predictions", view) if part)
         variance = members_px[:, rows].astype(np.float64).var(axis=0)
-        images = [found.images[row] for row in rows]
+        images = [found.poses.frames[row] for row in rows.tolist()]
         write_ensemble_table(folder / f"{stem}{ENSEMBLE}.csv", images, names, median_px[rows], variance)
     labelled, spread = found.measured_frame_px(), spread_px(members_px)
     errors = pixel_errors(median_px, labelled)

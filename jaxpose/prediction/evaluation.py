@@ -145,7 +145,7 @@ def evaluate_dataset(
         write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
         found = data.project
         files = [*written, EVALUATION_FILE]
-        write_evaluated(folder, files, found.images, found.checksums, found.labels_checksums())
+        write_evaluated(folder, files, found.poses.frames, found.checksums, found.labels_checksums())
     return results
 
 
@@ -193,7 +193,7 @@ def _read_project(config: Config, labels: str) -> Project:
     found = read_project(config.data, labels)
     for problem in found.problems:
         _logger.info(f"left out: {problem}")
-    of_run, of_file = config.data.keypoint_names, found.keypoint_names
+    of_run, of_file = config.data.keypoint_names, found.poses.keypoint_names
     if absent := [name for name in of_run if name not in of_file]:
         _logger.info(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
     if unknown := [name for name in of_file if name not in of_run]:
@@ -224,8 +224,8 @@ def _evaluate_extra(
     samples, messages = dataset.decode(found, config)
     for message in messages:
         _logger.info(f"{found.label_file.name}: {message}")
-    predictions = predictor.labelled(samples, np.arange(len(found.images)), stops)
+    predictions = predictor.labelled(samples, np.arange(len(found.poses.frames)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = ending_beside(found.label_file.name, config.data.labels)
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
-    return summarize(config, found, np.arange(len(found.images)), predicted, confidence)
+    return summarize(config, found, np.arange(len(found.poses.frames)), predicted, confidence)

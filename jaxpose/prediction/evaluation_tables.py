@@ -47,7 +47,7 @@ def write_tables(
     if jax.process_index() != 0:
         return []
     written: list[str] = []
-    names = found.keypoint_names
+    names = found.poses.keypoint_names
     scorer = SCORERS[predictor.config.model.kind]
     pose_errors = pose_errors_px(predictor.subspaces, predicted, len(set(found.views)))
     measured = {
@@ -59,7 +59,7 @@ def write_tables(
         measured[NOT_VISIBLE_ERROR] = np.where(marked, errors_px, np.nan)
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)
-        images = [found.images[row] for row in rows]
+        images = [found.poses.frames[row] for row in rows.tolist()]
         stem = "_".join(part for part in ("predictions", view, ending) if part)
         of_rows = None if sets is None else sets[rows].tolist()
         write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], scorer, of_rows)

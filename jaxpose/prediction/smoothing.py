@@ -13,9 +13,10 @@ import numpy as np
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import PredictConfig
 from jaxpose.files import sha256_of
-from jaxpose.formats.lightning_pose.smoothed_table import smoothed_columns, write_smoothed
+from jaxpose.formats.lightning_pose.smoothed_table import write_smoothed
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.pose.smooth import Smoothed, is_used, kalman, median
+from jaxpose.pose.smooth import FILLED, Noise, is_used, kalman, median
+from jaxpose.poses import Poses
 from jaxpose.prediction.index_row import CHECKSUM_DIGITS
 from jaxpose.prediction.table_files import SMOOTHED, beside, remove_smoothed, smoothing_record
 from jaxpose.quantities import count
@@ -49,16 +50,11 @@ def smooth_tables(
             )
             continue
         found = read_predictions(table)
-        names, (points_px, confidence) = found.poses.keypoint_names, found.poses.one_animal()
-        used = is_used(points_px, confidence, options.smooth_min_confidence)
-        if options.smooth == "median":
-            smoothed = median(points_px, used, options.smooth_window)
-        else:
-            smoothed = kalman(points_px, confidence, used)
-        pairs = {} if smoothed.var_px2 is None else {"posterior_var": smoothed.var_px2}
-        columns = smoothed_columns(smoothed.keypoints_frame_px, confidence, smoothed.is_filled, pairs)
-        write_smoothed(beside(table, SMOOTHED), found.poses.frames, names, columns, found.scorer)
-        finish_smoothed(table, made_from, names, smoothed)
+        used = is_used(found.poses, options.smooth_min_confidence)
+        is_median = options.smooth == "median"
+        poses, noise = median(found.poses, used, options.smooth_window) if is_median else kalman(found.poses, used)
+        write_smoothed(beside(table, SMOOTHED), poses, found.scorer)
+        finish_smoothed(table, made_from, poses, noise)
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:
@@ -84,19 +80,17 @@ def is_smoothed(table: Path, made_from: Mapping[str, Any]) -> bool:
     return all(known.get(name) == value for name, value in made_from.items()) and known.get("table") == _digest(file)
 
 
-def finish_smoothed(
-    table: Path, made_from: Mapping[str, Any], keypoint_names: Sequence[str], smoothed: Smoothed
-) -> None:
+def finish_smoothed(table: Path, made_from: Mapping[str, Any], poses: Poses, noise: Noise) -> None:
     """Records how the smoothed table beside `table` was made, and reports it."""
-    file, filled = beside(table, SMOOTHED), int(smoothed.is_filled.sum())
-    noise = dict(zip(keypoint_names, smoothed.noise, strict=True))
-    write_json(smoothing_record(table), {**made_from, "table": _digest(file), "keypoints": noise})
-    frames, points = smoothed.is_filled.shape
-    share = f", {100 * filled / (frames * points):.1f} %" if frames * points else ""
+    file, is_filled = beside(table, SMOOTHED), poses.columns[FILLED]
+    filled = int(is_filled.sum())
+    of_keypoints = dict(zip(poses.keypoint_names, noise, strict=True))
+    write_json(smoothing_record(table), {**made_from, "table": _digest(file), "keypoints": of_keypoints})
+    share = f", {100 * filled / is_filled.size:.1f} %" if is_filled.size else ""
     _logger.info(f"{file}: {made_from['smooth']}, {count(filled, 'place')} filled{share}")
-    empty = np.flatnonzero(np.isnan(smoothed.keypoints_frame_px).any((0, 2)))
+    empty = np.flatnonzero(np.isnan(poses.points_px).any((0, 1, 3)))
     if len(empty):
-        names = ", ".join(keypoint_names[int(point)] for point in empty)
+        names = ", ".join(poses.keypoint_names[int(point)] for point in empty)
         _logger.warning(
             f"{file}: {names} has no prediction with a confidence of {made_from['smooth_min_confidence']:g}; "
             "the cells are empty"

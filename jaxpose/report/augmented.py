@@ -14,12 +14,14 @@ from jaxpose.data.equalize import equalize_samples
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.images import fit_affines, outside_parts, read_labelled
 from jaxpose.data.loader import rows_of_draws
+from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose import augment
+from jaxpose.poses import Poses
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.pictures import Drawing, draw_picture
-from jaxpose.report.project_labels import ProjectLabels
+from jaxpose.report.pictures import draw_picture
+from jaxpose.report.project_labels import edges_of_run
 from jaxpose.report.section import Section, escaped, paragraph
 from jaxpose.steps.labelled import AUGMENTATION, LABELLED, used_keypoints
 
@@ -27,36 +29,19 @@ _TITLE = "What the network saw"
 _FRAMES, _LONGEST_PX = 8, 320
 
 
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """The first samples of a training, as its first steps get them.
-
-    Attributes:
-      rows: (m,) rows of the project.
-      frames: (m, h, w, 3) uint8 RGB, augmented.
-      keypoints_px: (m, k, 2) in pixels of the input, NaN where no target is drawn.
-    """
-
-    rows: np.ndarray
-    frames: np.ndarray
-    keypoints_px: np.ndarray
-
-
-def augmented_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
-    """Returns the first samples of the training; `labels` is None if the project cannot be read."""
-    if labels is None or facts.split is None:
+def augmented_section(facts: RunFacts, project: Project | None) -> Section:
+    """Returns the first samples of the training; `project` is None if it cannot be read."""
+    if project is None or facts.split is None:
         return Section("augmented", _TITLE, paragraph("The project cannot be read, so there are no pictures."))
     try:
-        seen = first_samples(facts, labels)
+        seen, shown = first_samples(facts, project)
     except (UserError, OSError) as error:
         return Section("augmented", _TITLE, paragraph(f"There are no pictures: {error}"))
-    names = facts.config.data.keypoint_names
-    pictures = []
-    for row, frame, keypoints_px in zip(seen.rows.tolist(), seen.frames, seen.keypoints_px, strict=True):
-        text = labels.project.images[row]
-        picture = draw_picture(frame, Drawing(names, labels.edges, None, keypoints_px), text, _LONGEST_PX)
+    edges, pictures = edges_of_run(facts.config.data), []
+    for text, frame, points_px in zip(seen.frames, shown, seen.points_px[:, 0], strict=True):
+        picture = draw_picture(frame, seen.keypoint_names, edges, text, _LONGEST_PX, labelled_px=points_px)
         pictures.append(f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>")
-    height, width = seen.frames.shape[1:3]
+    height, width = shown.shape[1:3]
     text = (
         f"The first {len(pictures)} samples of the training, drawn again from its seeds: labelled frames, fitted into "
         f"the network's input of {width} x {height} px and augmented (augment.preset: {facts.config.augment.preset}), "
@@ -67,16 +52,18 @@ def augmented_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
     return Section("augmented", _TITLE, paragraph(text) + f'<div class="frames">{"".join(pictures)}</div>')
 
 
-def first_samples(facts: RunFacts, labels: ProjectLabels) -> Seen:
-    """Returns the first samples of a training.
+def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]:
+    """Returns the first samples of a training, as its first steps get them, and their frames (m, h, w, 3), uint8 RGB.
+
+    A point is NaN where no target is drawn.
 
     Raises:
       UserError: the labelled frames are not those of the training any more, or an image cannot be used.
       OSError: an image cannot be read.
     """
-    config, project, split = facts.config, labels.project, facts.split
+    config, split = facts.config, facts.split
     assert split is not None
-    if list(project.images) != list(split.sets):
+    if list(project.poses.frames) != list(split.sets):
         raise UserError("the labelled frames of the project changed since the training")
     rows = np.flatnonzero(np.array(list(split.sets.values())) == TRAIN)
     draws = np.arange(min(_FRAMES, len(rows)))
@@ -92,7 +79,9 @@ def first_samples(facts: RunFacts, labels: ProjectLabels) -> Seen:
     frame_from_input = geometry.invert(affines[chosen]).astype(np.float32)
     seen, moved_px, visibility = _augment(options, draws, frames, keypoints_px, is_used, frame_from_input)
     points = np.where((visibility == VISIBLE)[..., None], moved_px, np.nan)
-    return Seen(chosen, np.clip(np.rint(seen[:, 0]), 0, 255).astype(np.uint8), points)
+    images = [project.poses.frames[row] for row in chosen.tolist()]
+    poses = Poses.of_one_animal(config.data.keypoint_names, images, points, pixels="input")
+    return poses, np.clip(np.rint(seen[:, 0]), 0, 255).astype(np.uint8)
 
 
 def _augment(

@@ -1,11 +1,13 @@
 """The section of the confidence: how far it tells good predictions from bad ones."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxpose.report.errors import NOT_MEASURED
 from jaxpose.report.facts import RunFacts
+from jaxpose.report.labelled import errors_of_frames, rows_of_set
 from jaxpose.report.section import Figure, Section, colours, in_figure, number, paragraph, table
 from jaxpose.report.thinning import spread_rows
 
@@ -51,15 +53,17 @@ def confidence_section(facts: RunFacts) -> Section:
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
         return Section("confidence", title, paragraph(NOT_MEASURED))
-    rows = frames.rows(shown)
-    row, column = np.nonzero(np.isfinite(frames.errors_px[rows]) & np.isfinite(frames.confidence[rows]))
+    rows = rows_of_set(frames, shown)
+    errors_px, confidence = errors_of_frames(frames)[rows], frames.poses.one_animal()[1][rows]
+    row, column = np.nonzero(np.isfinite(errors_px) & np.isfinite(confidence))
     if not len(row):
         return Section("confidence", title, paragraph(f"No point of the {shown} frames is labelled and predicted."))
-    errors_px, confidence = frames.errors_px[rows][row, column], frames.confidence[rows][row, column]
+    errors_px, confidence = errors_px[row, column], confidence[row, column]
     thresholds_px = np.array(facts.config.eval.pck_px, float)
     found = calibrate(confidence, errors_px, thresholds_px)
     kept = spread_rows(errors_px, _MOST)
-    points = _scatter(frames.keypoint_names, frames.images, rows, row[kept], column[kept], errors_px, confidence, kept)
+    names, images = frames.poses.keypoint_names, frames.poses.frames
+    points = _scatter(names, images, rows, row[kept], column[kept], errors_px, confidence, kept)
     figures = points, _reliability(found, thresholds_px)
     text = "A useful confidence is low where the error is large: few points should lie at the top right. "
     if len(kept) < len(row):
@@ -80,7 +84,7 @@ def confidence_section(facts: RunFacts) -> Section:
 
 
 def _scatter(
-    names: tuple[str, ...], images: list[str], rows: np.ndarray, row: np.ndarray, column: np.ndarray,
+    names: tuple[str, ...], images: Sequence[str], rows: np.ndarray, row: np.ndarray, column: np.ndarray,
     errors_px: np.ndarray, confidence: np.ndarray, kept: np.ndarray,
 ) -> Figure:  # fmt: skip
     """Returns the points; `row` and `column` are those of the points `kept`."""
@@ -93,7 +97,7 @@ def _scatter(
                 "name": in_figure(name), "meta": place, "type": "scatter", "mode": "markers",
                 "marker": {"size": 6, "opacity": 0.7, "color": colour},
                 "x": np.round(confidence[chosen], 4).tolist(), "y": np.round(errors_px[chosen], 3).tolist(),
-                "text": [in_figure(images[rows[number]]) for number in row[of_keypoint].tolist()],
+                "text": [in_figure(images[place]) for place in rows[row[of_keypoint]].tolist()],
                 "hovertemplate": "%{text}<br>%{y:.2f} px, confidence %{x:.3f}<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip

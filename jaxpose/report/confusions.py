@@ -5,9 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpose.data.flip_pairs import flip_permutation
+from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.report.errors import NOT_MEASURED
 from jaxpose.report.facts import RunFacts
+from jaxpose.report.labelled import errors_of_frames, rows_of_set
+from jaxpose.report.project_labels import labelled_frame_px
 from jaxpose.report.section import Section, number, paragraph, table
 
 _TITLE = "Left and right"
@@ -53,34 +56,30 @@ def count_confusions(
     return found
 
 
-def confusions_section(facts: RunFacts, labelled_px: np.ndarray | None) -> Section:
-    """Returns the confusions on the set that tells most about other frames.
-
-    Args:
-      facts: of the run.
-      labelled_px: (n, k, 2) labels of `facts.frames` in frame pixels; None if the project cannot be read.
-    """
+def confusions_section(facts: RunFacts, project: Project | None) -> Section:
+    """Returns the confusions on the set that tells most about other frames; `project` is None if it cannot be read."""
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
         return Section("sides", _TITLE, paragraph(NOT_MEASURED))
-    pairs = find_pairs(frames.keypoint_names, facts.config.data.flip_pairs)
+    names = frames.poses.keypoint_names
+    pairs = find_pairs(names, facts.config.data.flip_pairs)
     if not pairs:
         text = "The names of the keypoints show no pairs of sides; data.flip_pairs of a training names them."
         return Section("sides", _TITLE, paragraph(text))
-    if labelled_px is None:
+    if project is None:
         return Section(
             "sides", _TITLE, paragraph("The labels of the project cannot be read, so confusions are unknown.")
         )
-    rows = frames.rows(shown)
+    rows = rows_of_set(frames, shown)
     # Not those that are marked as not visible, where the errors do not count them.
-    measured_px = np.where(np.isfinite(frames.errors_px)[..., None], labelled_px, np.nan)
-    found = count_confusions(frames.predicted_px[rows], measured_px[rows], pairs)
+    measured_px = np.where(np.isfinite(errors_of_frames(frames))[..., None], labelled_frame_px(project, frames), np.nan)
+    found = count_confusions(frames.poses.points_px[rows, 0], measured_px[rows], pairs)
     text = (
         "A prediction that lies nearer to the label of the other side than to its own may be of the wrong side. Both "
         "keypoints of a pair in one frame are an exchange; a single one is also seen where the two lie close together."
     )
     cells = [
-        [f"{frames.keypoint_names[one.pair[0]]}, {frames.keypoint_names[one.pair[1]]}", one.frames, one.one, one.both,
+        [f"{names[one.pair[0]]}, {names[one.pair[1]]}", one.frames, one.one, one.both,
          number(100 * one.both / one.frames if one.frames else None, 1)]
         for one in found
     ]  # fmt: skip

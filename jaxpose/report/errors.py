@@ -6,8 +6,9 @@ import numpy as np
 
 from jaxpose.codes import SETS, TRAIN
 from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT, Means, bootstrap_means, interval_px
+from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.labelled import LabelledFrames
+from jaxpose.report.labelled import errors_of_frames, rows_of_set
 from jaxpose.report.section import Figure, Section, colours, in_figure, number, paragraph, table
 
 RESAMPLES = 2_000
@@ -39,9 +40,13 @@ def errors_section(facts: RunFacts) -> Section:
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
         return Section("errors", title, paragraph(NOT_MEASURED))
-    errors_px = frames.errors_px[frames.rows(shown)]
+    errors_px = errors_of_frames(frames)[rows_of_set(frames, shown)]
     means, intervals = measure(errors_px)
-    trained = bootstrap_means(frames.errors_px[frames.rows(TRAIN)], _SEED, 1).means_px if shown != TRAIN else None
+    trained = (
+        bootstrap_means(errors_of_frames(frames)[rows_of_set(frames, TRAIN)], _SEED, 1).means_px
+        if shown != TRAIN
+        else None
+    )
     figures = _error_figure(frames, shown, means, intervals, trained), _pck_figure(frames, shown, facts)
     text = (
         f"The error is the distance between prediction and label in pixels of the frame. Bars are {PERCENT} % "
@@ -55,9 +60,9 @@ def errors_section(facts: RunFacts) -> Section:
 
 
 def _error_figure(
-    frames: LabelledFrames, shown: str, means: Means, intervals: np.ndarray, trained_px: np.ndarray | None
+    frames: PredictionTable, shown: str, means: Means, intervals: np.ndarray, trained_px: np.ndarray | None
 ) -> Figure:
-    names = [in_figure(name) for name in (*frames.keypoint_names, "all keypoints")]
+    names = [in_figure(name) for name in (*frames.poses.keypoint_names, "all keypoints")]
     below, above = np.nan_to_num(np.stack([means.means_px - intervals[0], intervals[1] - means.means_px])).tolist()
     data: list[dict[str, Any]] = [
         {
@@ -68,7 +73,7 @@ def _error_figure(
             "hovertemplate": "%{y}: %{x:.2f} px<extra></extra>",
         }
         for place, (name, mean_px, colour) in enumerate(
-            zip(names, means.means_px.tolist(), [*colours(len(frames.keypoint_names)), "#888888"], strict=True)
+            zip(names, means.means_px.tolist(), [*colours(len(frames.poses.keypoint_names)), "#888888"], strict=True)
         )
     ]  # fmt: skip
     if trained_px is not None:
@@ -92,14 +97,14 @@ def _error_figure(
     worst = int(np.nanargmax(means.means_px[:-1])) if np.isfinite(means.means_px[:-1]).any() else 0
     alt = (
         f"Mean error of each keypoint on the {shown} frames. The largest is {number(means.means_px[worst])} px, of "
-        f"{frames.keypoint_names[worst]}; over all keypoints it is {number(means.means_px[-1])} px. The table below "
-        "has every number."
+        f"{frames.poses.keypoint_names[worst]}; over all keypoints it is {number(means.means_px[-1])} px. The table "
+        "below has every number."
     )
     return Figure("errors", f"Mean error by keypoint, {shown} frames", alt, data, layout, 140 + 24 * len(names))
 
 
-def _pck_figure(frames: LabelledFrames, shown: str, facts: RunFacts) -> Figure:
-    of_shown = frames.errors_px[frames.rows(shown)]
+def _pck_figure(frames: PredictionTable, shown: str, facts: RunFacts) -> Figure:
+    of_shown = errors_of_frames(frames)[rows_of_set(frames, shown)]
     known = of_shown[np.isfinite(of_shown)]
     limit_px = max([*facts.config.eval.pck_px, float(np.percentile(known, 95)) if known.size else 1.0])
     thresholds_px = np.linspace(0, limit_px, _THRESHOLDS)
@@ -112,17 +117,17 @@ def _pck_figure(frames: LabelledFrames, shown: str, facts: RunFacts) -> Figure:
             "y": shares.tolist(), "line": style, "hovertemplate": hover, **more,
         }  # fmt: skip
 
-    names = frames.keypoint_names
+    names = frames.poses.keypoint_names
     data = [
         line(name, of_shown[:, place], {"color": colour, "width": 1.5}, meta=place, legendgroup="keypoints")
         for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True))
     ]
     for name in SETS:
-        if len(rows := frames.rows(name)):
+        if len(rows := rows_of_set(frames, name)):
             dash = "solid" if name == shown else "dot"
             # First in the legend, of which the page may show only the beginning.
             first = {"legendrank": 1 + SETS.index(name)}
-            data.append(line(f"all, {name}", frames.errors_px[rows], {"width": 3, "dash": dash}, **first))
+            data.append(line(f"all, {name}", errors_of_frames(frames)[rows], {"width": 3, "dash": dash}, **first))
     layout = {
         "xaxis": {"title": {"text": "distance in px"}},
         "yaxis": {"title": {"text": "share of points nearer"}, "range": [0, 1.02], "tickformat": ".0%"},
@@ -135,12 +140,12 @@ def _pck_figure(frames: LabelledFrames, shown: str, facts: RunFacts) -> Figure:
 
 
 def _table(
-    frames: LabelledFrames, facts: RunFacts, errors_px: np.ndarray, means: Means, intervals: np.ndarray, shown: str
+    frames: PredictionTable, facts: RunFacts, errors_px: np.ndarray, means: Means, intervals: np.ndarray, shown: str
 ) -> str:
     thresholds_px = np.array(facts.config.eval.pck_px, float)
     head = ["keypoint", "frames", "mean px", f"{PERCENT} % interval", "median", "p95"]
     rows = []
-    for column, name in enumerate([*frames.keypoint_names, "all keypoints"]):
+    for column, name in enumerate([*frames.poses.keypoint_names, "all keypoints"]):
         of_column = errors_px[:, column] if column < errors_px.shape[1] else errors_px
         known = of_column[np.isfinite(of_column)]
         middle, high = np.percentile(known, [50, 95]) if known.size else (np.nan, np.nan)

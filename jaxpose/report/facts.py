@@ -10,7 +10,8 @@ from jaxpose.config import Config
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.split import read_split
 from jaxpose.files import read_bytes
-from jaxpose.report.labelled import LabelledFrames, read_labelled
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.report.labelled import read_labelled
 from jaxpose.run.evaluated import read_evaluated
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
@@ -35,11 +36,11 @@ class RunFacts:
     split: KnownSplit | None
     summary: dict[str, Any]
     evaluation: dict[str, Any]
-    frames: LabelledFrames | None
+    frames: PredictionTable | None
 
     def shown_set(self) -> str:
         """Returns the set whose errors tell most about other frames: test, otherwise validation; "" without any."""
-        present = set(self.frames.sets) if self.frames else set()
+        present = set(self.frames.sets or ()) if self.frames else set()
         return next((name for name in (TEST, VALIDATION, *SETS) if name in present), "")
 
 

@@ -9,10 +9,11 @@ from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
 from jaxpose.config import project_folder
 from jaxpose.config.train import chooses_by_validation, keeps_last
 from jaxpose.data.leaks import find_leaks
+from jaxpose.data.project import Project
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.project_labels import ProjectLabels
+from jaxpose.report.labelled import errors_of_frames, rows_of_set
 from jaxpose.report.section import Section, escaped, number, paragraph, table
 from jaxpose.run.summary import CONVERTED
 
@@ -32,14 +33,14 @@ _COUNTED = (
 )
 
 
-def headline_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
+def headline_section(facts: RunFacts, project: Project | None) -> Section:
     """Returns the result of a run in one line, what it is, and a table of the errors of each set.
 
     Args:
       facts: of the run.
-      labels: of the run's project, if it can be read.
+      project: the run's, if it can be read.
     """
-    parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts, labels))]
+    parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts, project))]
     parts.append(f"<dl>{_facts(facts)}</dl>")
     sets = facts.evaluation.get("sets")
     if isinstance(sets, dict) and sets:
@@ -50,7 +51,7 @@ def headline_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
 def result(facts: RunFacts) -> str:
     """Returns the result in one line, with what its figures mean."""
     frames, shown = facts.frames, facts.shown_set()
-    known = frames.errors_px[frames.rows(shown)] if frames is not None and shown else np.empty((0, 0))
+    known = errors_of_frames(frames)[rows_of_set(frames, shown)] if frames is not None and shown else np.empty((0, 0))
     if not np.isfinite(known).any():
         return "The errors of this run are not measured yet."
     means, intervals = measure(known)
@@ -69,7 +70,7 @@ def result(facts: RunFacts) -> str:
     )
 
 
-def _leaks(facts: RunFacts, labels: ProjectLabels | None) -> list[str]:
+def _leaks(facts: RunFacts, project: Project | None) -> list[str]:
     """Returns sentences about frames of the shown set that are like training frames."""
     if not facts.split or facts.shown_set() not in (VALIDATION, TEST):
         return []
@@ -77,7 +78,7 @@ def _leaks(facts: RunFacts, labels: ProjectLabels | None) -> list[str]:
     images = list(sets)
     paths = [project_folder(data.project) / image for image in images]
     # Only the project knows whether two files have the same pixels.
-    of_files = zip(labels.project.checksums, labels.project.pixel_checksums, strict=True) if labels else ()
+    of_files = zip(project.checksums, project.pixel_checksums, strict=True) if project else ()
     of_pixels = dict(of_files)
     checksums = [of_pixels.get(of_file, of_file) for of_file in (facts.split.checksums[image] for image in images)]
     found = find_leaks(images, checksums, np.array(list(sets.values())), paths)
@@ -98,7 +99,7 @@ def _facts(facts: RunFacts) -> str:
         "training": f"{count(steps, 'step')}, {ended}" if isinstance(steps, int) else ended,
     }
     if isinstance(best := summary.get("best_step"), int):
-        is_last = keeps_last(config.train, facts.frames is not None and VALIDATION in facts.frames.sets)
+        is_last = keeps_last(config.train, facts.frames is not None and VALIDATION in (facts.frames.sets or ()))
         extreme = "lowest" if config.train.monitor_mode == "min" else "highest"
         rows["weights"] = f"of step {best:,} ({'the last step' if is_last else f'{extreme} {config.train.monitor}'})"
     if config.train.init_from:

@@ -10,41 +10,23 @@ from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import join_poses
 from jaxpose.run.evaluated import read_evaluated
 
-
-@dataclasses.dataclass(frozen=True)
-class LabelledFrames:
-    """Labelled frames; with several cameras, each view of a moment is one.
-
-    Attributes:
-      images: n names, as in the label file.
-      sets: (n,) names of their sets.
-      keypoint_names: k names.
-      predicted_px: (n, k, 2) in frame pixels.
-      confidence: (n, k).
-      errors_px: (n, k) NaN where a keypoint is not labelled, or is marked as not visible and not counted.
-    """
-
-    images: list[str]
-    sets: np.ndarray
-    keypoint_names: tuple[str, ...]
-    predicted_px: np.ndarray
-    confidence: np.ndarray
-    errors_px: np.ndarray
-
-    def rows(self, name: str) -> np.ndarray:
-        """Returns the row numbers (m,) of a set."""
-        return np.flatnonzero(self.sets == name)
+# The column of errors: NaN where a keypoint is not labelled, or is marked as not visible and not counted.
+_ERROR_PX = "error_px"
 
 
-def read_labelled(run: Path, config: Config) -> LabelledFrames | None:
+def read_labelled(run: Path, config: Config) -> PredictionTable | None:
     """Reads predictions[_VIEW].csv and predictions[_VIEW]_pixel_error.csv; None if the run has none yet.
+
+    With several cameras, each view of a moment is a frame. Every frame has a set, and `measured_px` returns its errors.
 
     Raises:
       UserError: a table is damaged, or two of them are not of the same frames and keypoints.
     """
-    names, parts, evaluated = tuple(config.data.keypoint_names), [], read_evaluated(run)
+    names, parts, sets, evaluated = tuple(config.data.keypoint_names), [], list[str](), read_evaluated(run)
     for view in config.data.views or ("",):
         stem = "_".join(part for part in ("predictions", view) if part)
         files = run / f"{stem}.csv", run / f"{stem}_pixel_error.csv"
@@ -59,8 +41,16 @@ def read_labelled(run: Path, config: Config) -> LabelledFrames | None:
             raise UserError(f"{files[0]} and {files[1].name} are not of the same frames: run jaxpose evaluate again")
         if poses.keypoint_names != names:
             raise UserError(f"{files[0]} is not of this run: its keypoints are not {', '.join(names)}")
-        sets = predicted.sets or [UNUSED] * len(poses.frames)
-        parts.append((poses.frames, sets, *poses.one_animal(), measured.errors_px))
-    images, sets, *arrays = zip(*parts, strict=True)
-    joined = [np.concatenate(of_views) for of_views in arrays]
-    return LabelledFrames(sum(images, []), np.array(sum(sets, []), "<U10"), names, *joined)
+        parts.append(dataclasses.replace(poses, columns={_ERROR_PX: measured.errors_px[:, None]}))
+        sets += predicted.sets or [UNUSED] * len(poses.frames)
+    return PredictionTable(run, join_poses(parts), sets=sets)
+
+
+def errors_of_frames(frames: PredictionTable) -> np.ndarray:
+    """Returns the errors (n, k) of the table that `read_labelled` returned."""
+    return frames.poses.columns[_ERROR_PX][:, 0]
+
+
+def rows_of_set(frames: PredictionTable, name: str) -> np.ndarray:
+    """Returns the row numbers (m,) of a set."""
+    return np.flatnonzero(np.array(frames.sets) == name)

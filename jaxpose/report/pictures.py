@@ -1,7 +1,6 @@
 """Pictures of frames with keypoints drawn over them: a JPEG in an SVG, so that keypoints can be switched off."""
 
 import base64
-import dataclasses
 from collections.abc import Collection, Sequence
 
 import cv2
@@ -22,27 +21,6 @@ _TOP = 4.5
 _MARGIN, _LEAST_SIDE_PX = 1.6, 160
 
 
-@dataclasses.dataclass(frozen=True)
-class Drawing:
-    """What is drawn over a frame.
-
-    Attributes:
-      keypoint_names: k names.
-      edges: pairs of numbers of keypoints with a line between their predictions (their labels, without predictions).
-      predicted_px: (k, 2) in pixels of the picture, NaN is not drawn; None without predictions.
-      labelled_px: (k, 2), likewise.
-      named: keypoints whose names are written beside their labels.
-      expected_px: (k, 2) in pixels of the picture, where labels might belong; NaN is not drawn; None without any.
-    """
-
-    keypoint_names: Sequence[str]
-    edges: Sequence[tuple[int, int]]
-    predicted_px: np.ndarray | None
-    labelled_px: np.ndarray | None
-    named: Collection[int] = ()
-    expected_px: np.ndarray | None = None
-
-
 def cut_around(image: np.ndarray, points_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the part of an image (h, w, 3) with all points (m, 2) and a margin, and the pixel (2,) of its corner.
 
@@ -59,14 +37,30 @@ def cut_around(image: np.ndarray, points_px: np.ndarray) -> tuple[np.ndarray, np
     return image[first[1] : last[1], first[0] : last[0]], first.astype(float)
 
 
-def draw_picture(image: np.ndarray, drawing: Drawing, alt: str, longest_px: int) -> str:
+def draw_picture(
+    image: np.ndarray,
+    keypoint_names: Sequence[str],
+    edges: Sequence[tuple[int, int]],
+    alt: str,
+    longest_px: int,
+    *,
+    predicted_px: np.ndarray | None = None,
+    labelled_px: np.ndarray | None = None,
+    expected_px: np.ndarray | None = None,
+    named: Collection[int] = (),
+) -> str:
     """Returns a frame with its keypoints as SVG: a ring is a label, a dot is a prediction, a line joins the two.
 
     Args:
       image: (h, w, 3) uint8 RGB.
-      drawing: what is drawn over it.
+      keypoint_names: k names.
+      edges: pairs of numbers of keypoints with a line between their predictions (their labels, without predictions).
       alt: plain text for those who do not see it.
       longest_px: the longer side of the embedded picture, at most.
+      predicted_px: (k, 2) in pixels of the image, NaN is not drawn; None without predictions.
+      labelled_px: (k, 2), likewise.
+      expected_px: (k, 2), likewise: where labels might belong.
+      named: keypoints whose names are written next to their labels.
     """
     height, width = image.shape[:2]
     scale = min(1.0, longest_px / max(height, width))
@@ -75,22 +69,28 @@ def draw_picture(image: np.ndarray, drawing: Drawing, alt: str, longest_px: int)
         image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     content = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
     source = base64.b64encode(content).decode()
-    radius = max(height, width) / 90
+    joined = labelled_px if predicted_px is None else predicted_px
+    absent = np.full((len(keypoint_names), 2), np.nan)
+    points = [absent if one is None else one for one in (predicted_px, labelled_px, expected_px, joined)]
+    marks = _marks(keypoint_names, edges, points, named, (width, height))
     return (
         f'<svg class="frame" viewBox="-0.5 -0.5 {width} {height}" role="img" aria-label="{escaped(alt)}">'
         f'<image x="-0.5" y="-0.5" width="{width}" height="{height}" preserveAspectRatio="none" '
-        f'href="data:image/jpeg;base64,{source}"/>{_marks(drawing, radius, (width, height))}</svg>'
+        f'href="data:image/jpeg;base64,{source}"/>{marks}</svg>'
     )
 
 
-def _marks(drawing: Drawing, radius: float, size_px: tuple[int, int]) -> str:
-    names, palette = drawing.keypoint_names, colours(len(drawing.keypoint_names))
-    absent = np.full((len(names), 2), np.nan)
-    predicted = absent if drawing.predicted_px is None else drawing.predicted_px
-    labelled = absent if drawing.labelled_px is None else drawing.labelled_px
-    expected = absent if drawing.expected_px is None else drawing.expected_px
-    joined, parts = (labelled if drawing.predicted_px is None else predicted), []
-    for first, second in drawing.edges:
+def _marks(
+    names: Sequence[str],
+    edges: Sequence[tuple[int, int]],
+    points: Sequence[np.ndarray],
+    named_labels: Collection[int],
+    size_px: tuple[int, int],
+) -> str:
+    """Returns the marks of points (k, 2): predicted, labelled, expected, and those that edges join."""
+    (predicted, labelled, expected, joined), palette, parts = points, colours(len(names)), []
+    radius = max(size_px) / 90
+    for first, second in edges:
         if np.isfinite(joined[[first, second]]).all():
             parts.append(_line(joined[first], joined[second], f"edge kp-{first} kp-{second}", radius / 3))
     distances = np.linalg.norm(predicted - labelled, axis=1)
@@ -104,7 +104,7 @@ def _marks(drawing: Drawing, radius: float, size_px: tuple[int, int]) -> str:
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{1.6 * radius:.1f}" fill="none" stroke="{colour}" '
                 f'stroke-width="{radius / 2:.1f}"><title>{escaped(name)}, label</title></circle>'
             )
-            if place in drawing.named:
+            if place in named_labels:
                 marks.append(_name(name, labelled[place], radius, size_px[0]))
         if np.isfinite(expected[place]).all():
             marks += _dot(expected[place], labelled[place], f"{name}, where it might belong", colour, radius)

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxpose.codes import SETS
 from jaxpose.report.facts import RunFacts
+from jaxpose.report.labelled import errors_of_frames
 from jaxpose.report.section import Figure, Section, folded, in_figure, number, paragraph, table
 
 # Frames in the list.
@@ -66,10 +67,11 @@ def _figure(counts: dict[str, dict[str, int]], present: list[str]) -> Figure:
 def _list(facts: RunFacts, sets: dict[str, str]) -> str:
     errors: dict[str, float] = {}
     if facts.frames is not None:
-        known = np.isfinite(facts.frames.errors_px)
-        sums, points = np.where(known, facts.frames.errors_px, 0).sum(axis=1), known.sum(axis=1)
+        errors_px = errors_of_frames(facts.frames)
+        known = np.isfinite(errors_px)
+        sums, points = np.where(known, errors_px, 0).sum(axis=1), known.sum(axis=1)
         means = np.divide(sums, points, out=np.full(len(sums), np.nan), where=points > 0)
-        errors = dict(zip(facts.frames.images, means.tolist(), strict=True))
+        errors = dict(zip(facts.frames.poses.frames, means.tolist(), strict=True))
     rows = [[image, name, number(errors.get(image))] for image, name in sets.items()][:_LISTED]
     text = f"{len(sets):,} frames" if len(sets) <= _LISTED else f"the first {_LISTED:,} of {len(sets):,} frames"
     return folded(f"List of {text}", table(["frame", "set", "mean error px"], rows))

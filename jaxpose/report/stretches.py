@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxpose.errors import UserError
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.pictures import Drawing, cut_around, draw_picture
+from jaxpose.report.pictures import cut_around, draw_picture
 from jaxpose.report.recordings import Recording, Stretch
 from jaxpose.report.section import escaped, paragraph
 from jaxpose.video.index import VideoIndex, read_index
@@ -38,8 +38,7 @@ def stretch_pictures(facts: RunFacts, stretches: list[tuple[Recording, Stretch]]
         text = f"{recording.name}, frame {stretch.worst:,}: {stretch.signal}, {names[stretch.keypoint]}"
         keypoints_px = recording.poses.points_px[stretch.worst, 0]
         image, corner_px = cut_around(image, keypoints_px)
-        drawing = Drawing(names, (), keypoints_px - corner_px, None)
-        picture = draw_picture(image, drawing, text, _LONGEST_PX)
+        picture = draw_picture(image, names, (), text, _LONGEST_PX, predicted_px=keypoints_px - corner_px)
         parts.append(f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>")
     return f'<div class="frames">{"".join(parts)}</div>' + "".join(paragraph(text) for text in problems)
 

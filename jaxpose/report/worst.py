@@ -3,11 +3,13 @@
 import numpy as np
 
 from jaxpose.codes import TEST, VALIDATION
+from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.report.errors import NOT_MEASURED
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.pictures import Drawing, cut_around, draw_picture
-from jaxpose.report.project_labels import ProjectLabels
+from jaxpose.report.labelled import errors_of_frames, rows_of_set
+from jaxpose.report.pictures import cut_around, draw_picture
+from jaxpose.report.project_labels import edges_of_run, labelled_frame_px, read_image, rows_in_project
 from jaxpose.report.section import Section, escaped, paragraph
 
 _FRAMES, _LONGEST_PX = 9, 480
@@ -20,22 +22,22 @@ def worst_rows(errors_px: np.ndarray, rows: np.ndarray, most: int) -> np.ndarray
     return measured[np.argsort(-means, kind="stable")[:most]]
 
 
-def worst_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
-    """Returns the worst frames of the validation and test sets; `labels` is None if the project cannot be read."""
+def worst_section(facts: RunFacts, project: Project | None) -> Section:
+    """Returns the worst frames of the validation and test sets; `project` is None if it cannot be read."""
     title, frames = "Worst frames", facts.frames
     if frames is None:
         return Section("worst", title, paragraph(NOT_MEASURED))
-    if labels is None:
+    if project is None:
         return Section("worst", title, paragraph("The project cannot be read, so there are no pictures."))
     parts = []
     for name in (TEST, VALIDATION):
-        rows = frames.rows(name)
-        chosen = worst_rows(frames.errors_px, rows, _FRAMES)
+        rows = rows_of_set(frames, name)
+        chosen = worst_rows(errors_of_frames(frames), rows, _FRAMES)
         if len(chosen):
             text = f"The {len(chosen)} of {len(rows)} {name} frames with the largest mean error, the worst first."
             parts.append(f"<h3>{escaped(name.capitalize())} frames</h3>{paragraph(text)}")
             parts.append(
-                f'<div class="frames">{"".join(_picture(facts, labels, row) for row in chosen.tolist())}</div>'
+                f'<div class="frames">{"".join(_picture(facts, project, row) for row in chosen.tolist())}</div>'
             )
     if not parts:
         return Section("worst", title, paragraph("No frame was held out from the training."))
@@ -47,25 +49,24 @@ def worst_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
     return Section("worst", title, paragraph(text) + "".join(parts))
 
 
-def _picture(facts: RunFacts, labels: ProjectLabels, row: int) -> str:
+def _picture(facts: RunFacts, project: Project, row: int) -> str:
     frames = facts.frames
     assert frames is not None
-    errors_px, name = frames.errors_px[row], frames.images[row]
+    errors_px, name = errors_of_frames(frames)[row], frames.poses.frames[row]
+    names, (points_px, confidence) = frames.poses.keypoint_names, frames.poses.one_animal()
     worst = int(np.nanargmax(errors_px))
     text = (
-        f"{name}: {np.nanmean(errors_px):.1f} px on average, {frames.keypoint_names[worst]} {errors_px[worst]:.1f} px "
-        f"with confidence {frames.confidence[row, worst]:.2f}"
+        f"{name}: {np.nanmean(errors_px):.1f} px on average, {names[worst]} {errors_px[worst]:.1f} px "
+        f"with confidence {confidence[row, worst]:.2f}"
     )
     try:
-        if labels.rows[row] < 0:
+        if (place := int(rows_in_project(project, frames)[row])) < 0:
             raise UserError("it is not in the project any more")
-        image, origin_px = labels.image(int(labels.rows[row]))
+        image, origin_px = read_image(project, place, facts.config.data.white)
     except (UserError, OSError) as error:
         return f"<figure>{paragraph(f'no picture: {error}')}<figcaption>{escaped(text)}</figcaption></figure>"
-    image, corner_px = cut_around(
-        image, np.concatenate([frames.predicted_px[row], labels.labelled_px[row]]) - origin_px
-    )
-    shift_px = origin_px + corner_px
-    predicted_px, labelled_px = frames.predicted_px[row] - shift_px, labels.labelled_px[row] - shift_px
-    drawing = Drawing(frames.keypoint_names, labels.edges, predicted_px, labelled_px)
-    return f"<figure>{draw_picture(image, drawing, text, _LONGEST_PX)}<figcaption>{escaped(text)}</figcaption></figure>"
+    marks = {"predicted_px": points_px[row], "labelled_px": labelled_frame_px(project, frames)[row]}
+    image, corner_px = cut_around(image, np.concatenate(list(marks.values())) - origin_px)
+    marks = {name: points - (origin_px + corner_px) for name, points in marks.items()}
+    picture = draw_picture(image, names, edges_of_run(facts.config.data), text, _LONGEST_PX, **marks)
+    return f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>"

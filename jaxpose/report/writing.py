@@ -15,7 +15,7 @@ from jaxpose.report.facts import RunFacts, read_facts
 from jaxpose.report.headline import headline_section
 from jaxpose.report.learning import learning_section, read_history
 from jaxpose.report.page import make_page
-from jaxpose.report.project_labels import ProjectLabels, read_labels
+from jaxpose.report.project_labels import read_labels
 from jaxpose.report.running import running_section
 from jaxpose.report.section import Section, paragraph
 from jaxpose.report.sets import sets_section
@@ -53,7 +53,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
             errors_section(facts),
             worst_section(facts, labels),
             confidence_section(facts),
-            confusions_section(facts, labels.labelled_px if labels else None),
+            confusions_section(facts, labels),
             traces,
             augmented_section(facts, labels),
             sets_section(facts),
@@ -67,9 +67,9 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
     return file
 
 
-def _labels(facts: RunFacts, project: Project | None) -> tuple[ProjectLabels | None, str]:
+def _labels(facts: RunFacts, project: Project | None) -> tuple[Project | None, str]:
     """Returns the labels of the run's project, or why they cannot be read."""
     try:
-        return read_labels(facts, project), ""
+        return read_labels(facts.config.data, project), ""
     except (UserError, OSError) as error:
         return None, f"The project cannot be read: {error}"

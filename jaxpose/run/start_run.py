@@ -96,7 +96,7 @@ def refuse_trained_frames(
         absent = f"{file} is absent: frames that {run} was trained on may validate or test here, which is not checked"
         return {}, [absent]
     known = read_split(file, is_of_run=True)
-    images, checksums = found.images, found.checksums
+    images, checksums = found.poses.frames, found.checksums
     # An image that is in a project twice may both train and test, as it did in that run.
     there = np.array([known.set_of_same(*pair) for pair in zip(images, checksums, strict=True)])
     trained = np.isin(checksums, list(known.trained_before)) | (there == TRAIN)

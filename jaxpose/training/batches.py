@@ -102,7 +102,7 @@ def shards_of_step(setup: Setup, stream: ClipStream, step: int) -> ClipShards:
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
     """Returns the names of the images of draws (m,)."""
     rows = rows_of_draws(draws, setup.data.rows("train"), setup.config.data.seed)
-    return [setup.data.project.images[row] for row in rows]
+    return [setup.data.project.poses.frames[row] for row in rows]
 
 
 def clip_names(setup: Setup, step: int) -> dict[str, list[str]]:

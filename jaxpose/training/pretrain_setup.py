@@ -23,6 +23,7 @@ from jaxpose.extras import need
 from jaxpose.formats import project as formats
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
+from jaxpose.poses import Poses
 from jaxpose.remote.user_function import load_hook
 from jaxpose.run.out import refuse_unusable_out
 from jaxpose.run.weights import checksum
@@ -137,16 +138,13 @@ def _side_px(config: Config) -> int:
 def _without_labels(data: DataConfig, notes: list[str]) -> Dataset:
     """Returns the dataset of a project of which no label is read, with sentences about its videos."""
     folder, size_px = project_folder(data.project), (data.input_width_px, data.input_height_px)
+    poses = Poses.of_one_animal((), (), np.zeros((0, 0, 2), np.float32), visibility=np.zeros((0, 0), np.int8))
     project = Project(
-        folder=folder, label_file=folder, keypoint_names=(), images=(), paths=(), sources=(), videos=(), views=(),
-        moments=np.zeros(0, np.int32), keypoints_frame_px=np.zeros((0, 0, 2)), visibility=np.zeros((0, 0), np.int8),
-        sizes_px=np.zeros((0, 2), np.int32), byte_counts=(), checksums=(), pixel_checksums=(), problems=(),
-        notes=tuple(notes),
+        folder=folder, label_file=folder, poses=poses, paths=(), sources=(), videos=(), views=(),
+        moments=np.zeros(0, np.int32), sizes_px=np.zeros((0, 2), np.int32), byte_counts=(), checksums=(),
+        pixel_checksums=(), problems=(), notes=tuple(notes),
     )  # fmt: skip
-    samples = Samples(
-        pixels=np.zeros((0, 1, size_px[1], size_px[0], 3), np.uint8),
-        keypoints_px=np.zeros((0, 0, 2), np.float32),
-        visibility=np.zeros((0, 0), np.int8),
-        frame_from_input=np.zeros((0, 2, 3), np.float32),
-    )
+    pixels = np.zeros((0, 1, size_px[1], size_px[0], 3), np.uint8)
+    poses = dataclasses.replace(poses, pixels="input")
+    samples = Samples(pixels, poses, np.zeros((0, 2, 3), np.float32))
     return Dataset(project, np.zeros(0, "<U10"), samples, size_px)

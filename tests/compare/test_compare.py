@@ -359,11 +359,11 @@ def test_the_labels_of_crops_are_those_that_were_measured(tmp_path: Path, capsys
     """The second video of the DeepLabCut project has crops, so its labels count from other pixels than its frames."""
     deeplabcut_project(tmp_path / "dlc")
     found = read_project(c.DataConfig(project=str(tmp_path / "dlc")))
-    images, sums = found.images, found.labels_checksums()
+    images, sums = found.poses.frames, found.labels_checksums()
     runs = []
     for name in "ab":
         errors = {image: (1.0, 2.0, 3.0, 4.0) for image in images}
-        options = {"data__project": str(tmp_path / "dlc"), "data__keypoint_names": found.keypoint_names}
+        options = {"data__project": str(tmp_path / "dlc"), "data__keypoint_names": found.poses.keypoint_names}
         runs.append(_run(tmp_path / name, errors, dict.fromkeys(images, "test"), **options))
         write_evaluated(runs[-1], ["predictions_pixel_error.csv"], images, [_digest(image) for image in images], sums)
     assert main(list(map(str, runs))) == 0

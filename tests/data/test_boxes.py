@@ -75,12 +75,13 @@ def test_each_image_is_seen_as_a_file_of_the_pixels_in_its_box(boxed: c.Config, 
     (cut / "CollectedData.csv").write_text(HEADER + "".join(rows))
     of_files, _ = decoded(make_config(cut, tmp_path / "none", data__resize=resize))
     np.testing.assert_array_equal(samples.pixels, of_files.pixels)
-    np.testing.assert_allclose(samples.keypoints_px[:, 0], of_files.keypoints_px[:, 0], atol=1e-4)
+    np.testing.assert_allclose(samples.poses.points_px[:, 0, 0], of_files.poses.points_px[:, 0, 0], atol=1e-4)
     # What comes out is in pixels of the frame.
-    frame_px = geometry.apply(samples.frame_from_input.astype(np.float64), samples.keypoints_px.astype(np.float64))
+    points_px, visibility = samples.poses.labels()
+    frame_px = geometry.apply(samples.frame_from_input.astype(np.float64), points_px.astype(np.float64))
     np.testing.assert_allclose(frame_px, np.broadcast_to([(45, 20), (2, 60)], frame_px.shape), atol=1e-4)
     # The second label lies in the second box alone.
-    assert samples.visibility.tolist() == [[2, 0], [2, 2], [2, 0]]
+    assert visibility.tolist() == [[2, 0], [2, 2], [2, 0]]
     assert (found.visibility == 2).all()
 
 
@@ -91,7 +92,10 @@ def test_one_box_for_all_is_the_crop_bit_for_bit(boxed: c.Config, resize: str, k
     lightning_pose_boxes(Path(boxed.data.project) / "bbox.csv", IMAGES, BOXES_PX[[0, 0, 0]])
     samples, _ = decoded(boxed)
     boxed.data.boxes, boxed.data.crop_px = "", tuple(BOXES_PX[0].tolist())
-    for part, of_crop in zip(vars(samples).values(), vars(decoded(boxed)[0]).values(), strict=True):
+    cropped, _ = decoded(boxed)
+    np.testing.assert_array_equal(samples.pixels, cropped.pixels)
+    np.testing.assert_array_equal(samples.frame_from_input, cropped.frame_from_input)
+    for part, of_crop in zip(samples.poses.labels(), cropped.poses.labels(), strict=True):
         np.testing.assert_array_equal(part, of_crop)
 
 
@@ -135,7 +139,7 @@ def test_an_image_without_a_usable_box_is_a_bad_row(boxed: c.Config, change: Cal
     assert f"CollectedData.csv:{6 if 'img9' in reason else 4}: {reason.format(file=file)}" in str(refused.value)
     boxed.data.on_bad_frame = "skip"
     found = dataset.prepare(boxed)[1]
-    assert len(found.images) == len(found.boxes_px) == 2
+    assert len(found.poses.frames) == len(found.boxes_px) == 2
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_shared_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monk
     decoded, decode = [], cv2.imdecode
     monkeypatch.setattr(cv2, "imdecode", lambda *given: decoded.append(1) or decode(*given))
     frames, _ = load_windows(project, data, (SIDE_PX, SIDE_PX), 2, {})
-    numbers = [int(Path(image).stem[3:]) for image in project.images]
+    numbers = [int(Path(image).stem[3:]) for image in project.poses.frames]
     expected = [[min(max(n + offset, 0), 39) for offset in range(-2, 3)] for n in numbers]
     assert len(decoded) == len({n for window in expected for n in window}) > 35
     np.testing.assert_array_equal(frames.pixels[:, :, 0, 0, 0], expected)

@@ -79,7 +79,7 @@ def test_arrays_images_and_labelled_frames_are_predicted_as_the_same_frames_of_a
     np.testing.assert_allclose(read_predictions(file).poses.points_px[:, 0], expected, rtol=0, atol=1e-4)
     config, found = dataset.prepare(predictor.config)
     samples, _ = dataset.decode(found, config)
-    labelled = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)))
+    labelled = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.poses.frames)))
     again, _ = predictor.predict([decode_image(image.read_bytes()) for image in found.paths])
     np.testing.assert_allclose(again, labelled["keypoints_frame_px"], rtol=0, atol=1e-4)
 
@@ -196,6 +196,6 @@ def test_every_reader_shows_the_crop_alone(white: c.Config, read: Callable[[c.Co
 
 def test_samples_know_which_labels_the_crop_leaves_out(white: c.Config) -> None:
     found = dataset.prepare(white)[1]
-    assert dataset.decode(found, white)[0].visibility.tolist() == [[2, 0]]
+    assert dataset.decode(found, white)[0].poses.labels()[1].tolist() == [[2, 0]]
     # As it is labelled, it is evaluated.
     assert found.visibility.tolist() == [[2, 2]]

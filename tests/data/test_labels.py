@@ -6,11 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import read_labels
 from jaxpose.errors import UserError
 
 HEADER = "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n"
 THREE_COLUMNS = "scorer,,,me,me\nbodyparts,,,nose,nose\ncoords,,,x,y\n"
+
+
+def lines_of(labels: LabelTable) -> tuple[int, ...]:
+    return tuple(int(source.rpartition(":")[2]) for source in labels.sources)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -28,12 +33,12 @@ def write_bytes(folder: Path, text: str) -> Path:
 
 def test_the_real_file_is_what_pandas_reads(real_data: Path) -> None:
     file = real_data / "mirror-mouse-example" / "CollectedData.csv"
-    labels, problems = read_labels(file, "ignore")
+    labels = read_labels(file, "ignore")
     table = pd.read_csv(file, header=[0, 1, 2], index_col=0)
-    np.testing.assert_array_equal(labels.keypoints_frame_px.reshape(90, 34), table.to_numpy())
-    assert labels.images == tuple(table.index)
-    assert labels.keypoint_names == tuple(table.columns.get_level_values(1)[::2])
-    assert (labels.scorer, labels.lines, problems) == ("rick", tuple(range(4, 94)), [])
+    np.testing.assert_array_equal(labels.keypoints_image_px.reshape(90, 34), table.to_numpy())
+    assert labels.poses.frames == tuple(table.index)
+    assert labels.poses.keypoint_names == tuple(table.columns.get_level_values(1)[::2])
+    assert (labels.scorer, lines_of(labels), labels.problems) == ("rick", tuple(range(4, 94)), ())
     missing = (labels.visibility == 0).sum(axis=0).tolist()
     assert missing == [2, 2, 0, 2, 8, 12, 0, 35, 0, 0, 0, 1, 0, 1, 0, 36, 35]
     assert (labels.visibility.all(axis=1).sum(), (labels.visibility == 2).sum()) == (42, 1396)
@@ -41,19 +46,19 @@ def test_the_real_file_is_what_pandas_reads(real_data: Path) -> None:
 
 def test_empty_cells_are_ignored_or_not_visible(tmp_path: Path) -> None:
     file = write(tmp_path, HEADER + "a.png,1,2,,\nb.png,NaN,nan,3,4.5\n")
-    labels, problems = read_labels(file, "ignore")
-    assert problems == []
+    labels = read_labels(file, "ignore")
+    assert labels.problems == ()
     np.testing.assert_array_equal(labels.visibility, [[2, 0], [0, 2]])
-    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2], [np.nan, np.nan]], [[np.nan, np.nan], [3, 4.5]]])
-    labels, _ = read_labels(file, "not_visible")
+    np.testing.assert_array_equal(labels.keypoints_image_px, [[[1, 2], [np.nan, np.nan]], [[np.nan, np.nan], [3, 4.5]]])
+    labels = read_labels(file, "not_visible")
     np.testing.assert_array_equal(labels.visibility, [[2, 1], [1, 2]])
 
 
 @pytest.mark.parametrize("first", ["img0.png,,,,", '"img0.png","","","",""'])
 def test_a_first_row_without_values_is_kept(tmp_path: Path, first: str) -> None:
-    labels, problems = read_labels(write(tmp_path, HEADER + first + "\nimg1.png,1,2,3,4\n"), "ignore")
-    assert (labels.images, labels.lines, problems) == (("img0.png", "img1.png"), (4, 5), [])
-    assert np.isnan(labels.keypoints_frame_px[0]).all()
+    labels = read_labels(write(tmp_path, HEADER + first + "\nimg1.png,1,2,3,4\n"), "ignore")
+    assert (labels.poses.frames, lines_of(labels), labels.problems) == (("img0.png", "img1.png"), (4, 5), ())
+    assert np.isnan(labels.keypoints_image_px[0]).all()
 
 
 @pytest.mark.parametrize(
@@ -65,38 +70,48 @@ def test_a_first_row_without_values_is_kept(tmp_path: Path, first: str) -> None:
     ],
 )
 def test_variants_of_the_header_read_the_same(tmp_path: Path, header: str) -> None:
-    labels, problems = read_labels(write(tmp_path, header + "labeled-data/a/1.png,1,2,3,4\n\n"), "ignore")
-    assert (labels.keypoint_names, labels.images, problems) == (("nose", "tail"), ("labeled-data/a/1.png",), [])
-    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2], [3, 4]]])
+    labels = read_labels(write(tmp_path, header + "labeled-data/a/1.png,1,2,3,4\n\n"), "ignore")
+    poses = labels.poses
+    assert (poses.keypoint_names, poses.frames, labels.problems) == (
+        ("nose", "tail"),
+        ("labeled-data/a/1.png",),
+        (),
+    )
+    np.testing.assert_array_equal(labels.keypoints_image_px, [[[1, 2], [3, 4]]])
 
 
 def test_index_columns_of_deeplabcut_are_joined(tmp_path: Path) -> None:
-    labels, problems = read_labels(write(tmp_path, THREE_COLUMNS + "labeled-data,mouse,img1.png,1,2\n"), "ignore")
-    assert (labels.images, labels.keypoint_names, problems) == (("labeled-data/mouse/img1.png",), ("nose",), [])
-    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2]]])
+    labels = read_labels(write(tmp_path, THREE_COLUMNS + "labeled-data,mouse,img1.png,1,2\n"), "ignore")
+    poses = labels.poses
+    assert (poses.frames, poses.keypoint_names, labels.problems) == (
+        ("labeled-data/mouse/img1.png",),
+        ("nose",),
+        (),
+    )
+    np.testing.assert_array_equal(labels.keypoints_image_px, [[[1, 2]]])
 
 
 def test_windows_paths_are_made_posix(tmp_path: Path) -> None:
-    labels, _ = read_labels(write(tmp_path, HEADER + "labeled-data\\mouse\\a.png,1,2,3,4\n"), "ignore")
-    assert labels.images == ("labeled-data/mouse/a.png",)
+    labels = read_labels(write(tmp_path, HEADER + "labeled-data\\mouse\\a.png,1,2,3,4\n"), "ignore")
+    assert labels.poses.frames == ("labeled-data/mouse/a.png",)
 
 
 def test_columns_are_found_by_name(tmp_path: Path) -> None:
     text = "scorer,m,m,m,m\nbodyparts,tail,nose,nose,tail\ncoords,y,y,x,x\na.png,1,2,3,4\n"
-    labels, _ = read_labels(write(tmp_path, text), "ignore")
-    assert labels.keypoint_names == ("tail", "nose")
-    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[4, 1], [3, 2]]])
+    labels = read_labels(write(tmp_path, text), "ignore")
+    assert labels.poses.keypoint_names == ("tail", "nose")
+    np.testing.assert_array_equal(labels.keypoints_image_px, [[[4, 1], [3, 2]]])
 
 
 def test_the_visible_column_decides(tmp_path: Path) -> None:
     header = "scorer,m,m,m\nbodyparts,nose,nose,nose\ncoords,x,y,visible\n"
     rows = "a.png,1,2,0\nb.png,1,2,1\nc.png,1,2,2\nd.png,1,2,2.0\ne.png,,,2\nf.png,,,1\ng.png,,,0\nh.png,1,2,\n"
-    labels, problems = read_labels(write(tmp_path, header + rows), "not_visible")
-    assert problems == []
+    labels = read_labels(write(tmp_path, header + rows), "not_visible")
+    assert labels.problems == ()
     assert labels.visibility[:, 0].tolist() == [0, 1, 2, 2, 0, 1, 0, 2]
-    labels, problems = read_labels(write(tmp_path, header + "a.png,1,2,3\nb.png,1,2,yes\nc.png,1,2,0.5\n"), "ignore")
-    assert labels.images == ()
-    assert ["3", "yes", "0.5"] == [problem.split("'")[1] for problem in problems]
+    labels = read_labels(write(tmp_path, header + "a.png,1,2,3\nb.png,1,2,yes\nc.png,1,2,0.5\n"), "ignore")
+    assert labels.poses.frames == ()
+    assert ["3", "yes", "0.5"] == [problem.split("'")[1] for problem in labels.problems]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +133,9 @@ def test_the_visible_column_decides(tmp_path: Path) -> None:
 )
 def test_a_bad_row_is_left_out_and_named(tmp_path: Path, row: str, reason: str) -> None:
     file = write(tmp_path, HEADER + f"a.png,1,2,3,4\n{row}\nz.png,5,6,7,8\n")
-    labels, problems = read_labels(file, "ignore")
-    assert (labels.images, labels.lines) == (("a.png", "z.png"), (4, 6))
-    (problem,) = problems
+    labels = read_labels(file, "ignore")
+    assert (labels.poses.frames, lines_of(labels)) == (("a.png", "z.png"), (4, 6))
+    (problem,) = labels.problems
     assert problem.startswith(f"{file}:5: ") and reason in problem
 
 
@@ -159,17 +174,18 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path, content: bytes) -> Non
 @pytest.mark.parametrize("cell", ["1_0", "١٠", "１０", "1٫5", "\u00a010", "0x10", "1e", "1e1_0", "²", "1,0", "+ 1"])
 def test_a_number_is_decimal_and_ascii(tmp_path: Path, cell: str) -> None:
     file = write(tmp_path, HEADER + f'a.png,1,2,3,4\nb.png,1,2,"{cell}",4\nc.png, 1.5 ,+2,-.5e-1,4.\n')
-    labels, problems = read_labels(file, "ignore")
-    assert labels.images == ("a.png", "c.png")
-    np.testing.assert_array_equal(labels.keypoints_frame_px[1], [[1.5, 2], [-0.05, 4]])
-    assert problems == [f"{file}:5: x of tail is {cell!r}, not a number"]
+    labels = read_labels(file, "ignore")
+    assert labels.poses.frames == ("a.png", "c.png")
+    np.testing.assert_array_equal(labels.keypoints_image_px[1], [[1.5, 2], [-0.05, 4]])
+    assert labels.problems == (f"{file}:5: x of tail is {cell!r}, not a number",)
 
 
 @pytest.mark.parametrize("sign", ["\n", "\r", "\r\n", "\t", "\x85", "\u2028", "\u2029", "\x0b", "\x1e"])
 def test_a_name_that_breaks_lines_is_refused_where_it_stands(tmp_path: Path, sign: str) -> None:
     file = write_bytes(tmp_path, HEADER + f'a.png,1,2,3,4\n"b{sign}c.png",1,2,3,4\nd.png,1,2,3,4\n')
-    labels, (problem,) = read_labels(file, "ignore")
-    assert labels.images == ("a.png", "d.png") and len(problem.splitlines()) == 1
+    labels = read_labels(file, "ignore")
+    (problem,) = labels.problems
+    assert labels.poses.frames == ("a.png", "d.png") and len(problem.splitlines()) == 1
     assert problem.startswith(f"{file}:5: 'b") and f"U+{ord(sign[0]):04X} in place 2" in problem
     file = write_bytes(tmp_path, HEADER.replace("tail,tail", f'"ta{sign}il","ta{sign}il"') + "a.png,1,2,3,4\n")
     with pytest.raises(
@@ -187,23 +203,28 @@ def test_a_keypoint_that_spreadsheets_read_as_a_formula_is_refused(tmp_path: Pat
     ):
         read_labels(file, "ignore")
     inside = HEADER.replace("tail", f"tail{first}1")
-    assert read_labels(write(tmp_path, inside + "a.png,1,2,3,4\n"), "ignore")[0].keypoint_names[1] == f"tail{first}1"
+    assert read_labels(write(tmp_path, inside + "a.png,1,2,3,4\n"), "ignore").poses.keypoint_names[1] == f"tail{first}1"
 
 
 @pytest.mark.parametrize("names", ["a,a,a,a", ",,,", "Unnamed: 1_level_1,Unnamed: 2_level_1,,"])
 def test_a_row_of_individuals_with_one_animal_or_no_name_is_skipped(tmp_path: Path, names: str) -> None:
     file = write(tmp_path, HEADER.replace("bodyparts", f"individuals,{names}\nbodyparts") + "a.png,1,2,3,4\n")
-    labels, problems = read_labels(file, "ignore")
-    assert (labels.scorer, labels.keypoint_names, labels.lines, problems) == ("me", ("nose", "tail"), (5,), [])
-    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2], [3, 4]]])
+    labels = read_labels(file, "ignore")
+    assert (labels.scorer, labels.poses.keypoint_names, lines_of(labels), labels.problems) == (
+        "me",
+        ("nose", "tail"),
+        (5,),
+        (),
+    )
+    np.testing.assert_array_equal(labels.keypoints_image_px, [[[1, 2], [3, 4]]])
 
 
 def test_a_likelihood_is_skipped_in_a_label_file_and_refused_in_a_table_of_predictions(tmp_path: Path) -> None:
     header = "scorer,me,me,me\nbodyparts,nose,nose,nose\ncoords,x,y,likelihood\n"
     file = write(tmp_path, header + "a.png,1,2,0.3\nb.png,,,\n")
-    labels, problems = read_labels(file, "ignore")
-    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2]], [[np.nan, np.nan]]])
-    assert problems == [] and labels.visibility.tolist() == [[2], [0]]
+    labels = read_labels(file, "ignore")
+    np.testing.assert_array_equal(labels.keypoints_image_px, [[[1, 2]], [[np.nan, np.nan]]])
+    assert labels.problems == () and labels.visibility.tolist() == [[2], [0]]
     with pytest.raises(UserError, match="column 4 is 'likelihood' in the coords row, a table of predictions?"):
         read_labels(file.rename(tmp_path / "predictions.csv"), "ignore")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxpose import config as c
 from jaxpose.data.loader import Batch, Samples, evaluation_batches, rows_of_draws, training_batches
+from jaxpose.poses import Poses
 from jaxpose.steps.layout import slots
 
 FRAMES, BATCH, MICROBATCH, DEVICES, STEPS = 9, 10, 4, 4, 6
@@ -24,10 +25,11 @@ def make_samples(count: int = FRAMES) -> Samples:
     rng = np.random.default_rng(0)
     keypoints_px = rng.uniform(0, 16, (count, 3, 2)).astype(np.float32)
     keypoints_px[1, 2] = np.nan
+    pixels = rng.integers(0, 256, (count, 1, 16, 24, 3), np.uint8)
+    visibility = rng.integers(0, 3, (count, 3)).astype(np.int8)
     return Samples(
-        pixels=rng.integers(0, 256, (count, 1, 16, 24, 3), np.uint8),
-        keypoints_px=keypoints_px,
-        visibility=rng.integers(0, 3, (count, 3)).astype(np.int8),
+        pixels=pixels,
+        poses=Poses.of_one_animal("abc", range(count), keypoints_px, visibility=visibility, pixels="input"),
         frame_from_input=rng.normal(size=(count, 2, 3)).astype(np.float32),
     )
 
@@ -92,6 +94,7 @@ def test_any_number_of_hosts_make_the_same_global_batches(hosts: int) -> None:
 
 def test_what_a_batch_holds() -> None:
     samples = make_samples()
+    points_px, visibility = samples.poses.labels()
     kinds = {"frames": np.uint8, "keypoints_px": np.float32, "visibility": np.int8, "frame_from_input": np.float32,
              "draw": np.int32, "valid": np.bool_}  # fmt: skip
     for step, batch in enumerate(batches()):
@@ -104,8 +107,9 @@ def test_what_a_batch_holds() -> None:
         for place in np.flatnonzero(dealt >= 0):
             row = rows[place]
             np.testing.assert_array_equal(batch["frames"][place], samples.pixels[row])
-            for name in ("keypoints_px", "visibility", "frame_from_input"):
-                np.testing.assert_array_equal(batch[name][place], getattr(samples, name)[row])
+            np.testing.assert_array_equal(batch["keypoints_px"][place], points_px[row])
+            np.testing.assert_array_equal(batch["visibility"][place], visibility[row])
+            np.testing.assert_array_equal(batch["frame_from_input"][place], samples.frame_from_input[row])
 
 
 def test_changes_of_tone_do_not_reach_the_decoded_frames() -> None:
@@ -171,7 +175,7 @@ def test_evaluation_sees_every_row_once(count: int, batch_rows: int) -> None:
     joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
     assert joined["valid"].tolist() == [True] * count + [False] * (len(found) * batch_rows - count)
     np.testing.assert_array_equal(joined["frames"][:count], samples.pixels[rows])
-    np.testing.assert_array_equal(joined["keypoints_px"][:count], samples.keypoints_px[rows])
+    np.testing.assert_array_equal(joined["keypoints_px"][:count], samples.poses.points_px[rows, 0])
     np.testing.assert_array_equal(joined["draw"], np.arange(len(joined["draw"])))
 
 

@@ -55,12 +55,12 @@ def skip(data: DataConfig) -> DataConfig:
 def test_the_real_project(real_data: Path) -> None:
     folder = real_data / "mirror-mouse-example"
     project = read_project(DataConfig(project=str(folder)))
-    assert (len(project.images), len(project.keypoint_names), project.problems) == (90, 17, ())
+    assert (len(project.poses.frames), len(project.poses.keypoint_names), project.problems) == (90, 17, ())
     np.testing.assert_array_equal(project.sizes_px, np.tile([396, 406], (90, 1)))
     assert (project.visibility == 2).sum() == 1396
     assert project.keypoints_frame_px.shape == (90, 17, 2)
     assert set(project.videos) == {"labeled-data"}
-    first = folder / project.images[0]
+    first = folder / project.poses.frames[0]
     assert project.paths[0] == first.resolve() and project.sources[0] == f"{project.label_file}:4"
     assert project.byte_counts[0] == first.stat().st_size
     assert project.checksums[0] == hashlib.sha256(first.read_bytes()).hexdigest()
@@ -152,7 +152,7 @@ def test_an_image_that_does_not_decode_is_named(tmp_path: Path, name: str) -> No
     with pytest.raises(ValueError, match=f"1 of 4 rows(.|\n)*csv:7: {name}: .*{reason}"):
         read_project(data)
     project = read_project(skip(data))
-    assert len(project.images) == 3 and len(project.problems) == 1
+    assert len(project.poses.frames) == 3 and len(project.problems) == 1
 
 
 def encoded(kind: str, **options: object) -> bytes:
@@ -184,7 +184,7 @@ def test_an_image_that_was_cut_is_a_bad_row_before_anything_is_split(
     with pytest.raises(ValueError, match=r"1 of 5 rows(.|\n)*csv:8: cut.img: "):
         read_project(data)
     project = read_project(skip(data))
-    assert project.images[3:] == ("whole.img",) and len(project.problems) == 1
+    assert project.poses.frames[3:] == ("whole.img",) and len(project.problems) == 1
 
 
 def test_jpegs_of_every_kind_are_whole(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_jpegs_of_every_kind_are_whole(tmp_path: Path) -> None:
     for number, content in enumerate(files):
         (tmp_path / f"{number}.jpg").write_bytes(content)
         add_row(data, f"{number}.jpg,1,1")
-    assert len(read_project(data).images) == 3 + len(files)
+    assert len(read_project(data).poses.frames) == 3 + len(files)
 
 
 def test_an_image_of_one_pixel_is_a_bad_row(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_an_image_of_one_pixel_is_a_bad_row(tmp_path: Path) -> None:
         ValueError, match=r"3 of 7 rows(.|\n)*csv:7: 0.png: the image has 1 x 30 pixels; both sides must"
     ):
         read_project(data)
-    assert read_project(skip(data)).images[3:] == ("3.png",)
+    assert read_project(skip(data)).poses.frames[3:] == ("3.png",)
 
 
 def test_images_that_were_whole_are_not_decoded_again(tmp_path: Path, cache_folder: Path) -> None:
@@ -234,9 +234,9 @@ def test_images_that_were_whole_are_not_decoded_again(tmp_path: Path, cache_fold
     spoilt += [[size, *pixels, "6", None], [size, "0", 1, 1, None], [size, 1, None]]
     for text in (note.read_text(), "[[1], {}]", "3", "{", *(json.dumps({checksum: facts}) for facts in spoilt)):
         note.write_text(text)
-        assert len(read_project(skip(data)).images) == 3
+        assert len(read_project(skip(data)).poses.frames) == 3
     note.write_text(json.dumps({checksum: [size, *pixels, 1, None]}))
-    assert len(read_project(data).images) == 4
+    assert len(read_project(data).poses.frames) == 4
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK", "wrong suffix", "bmp", "tif"])
@@ -307,7 +307,7 @@ def test_names_that_differ_in_case_or_form_and_paths_of_another_machine_are_foun
         path.rename(tmp_path / there.format(number))
     rename_images(data, names, before)
     found = read_project(data)
-    assert found.images == tuple(there.format(number) for number in range(3)) and found.problems == ()
+    assert found.poses.frames == tuple(there.format(number) for number in range(3)) and found.problems == ()
     assert found.checksums == expected.checksums
     np.testing.assert_array_equal(found.keypoints_frame_px, expected.keypoints_frame_px)
     # The video's name may have the other form.
@@ -342,7 +342,7 @@ def test_a_folder_of_videos_that_cannot_be_used_does_not_stop_a_training_without
     (tmp_path / "videos").mkdir()
     for suffix in (".mp4", ".avi"):
         (tmp_path / f"videos/a{suffix}").touch()
-    assert len(prepare(resolve(Config(data=data)))[1].images) == 3
+    assert len(prepare(resolve(Config(data=data)))[1].poses.frames) == 3
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "cp1252", "utf-8-sig"])
@@ -367,7 +367,7 @@ def test_a_label_file_below_its_project_says_where_the_images_are(tmp_path: Path
     with pytest.raises(UserError, match=f"does not exist in {tmp_path}/labels/mine, but in {tmp_path}: move the label"):
         read_project(dataclasses.replace(data, project=str(tmp_path / "labels/mine")))
     found = read_project(dataclasses.replace(data, labels="labels/mine/CollectedData.csv"))
-    assert len(found.images) == 3
+    assert len(found.poses.frames) == 3
 
 
 def test_letters_that_nothing_confirms_are_refused(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_keypoints_outside_the_frame_are_named(tmp_path: Path, x: float, y: floa
     shutil.copy(tmp_path / "labeled-data/a/img0.png", tmp_path / "labeled-data/a/edge.png")
     add_row(data, f"labeled-data/a/edge.png,{x},{y}")
     if good:
-        assert len(read_project(data).images) == 4
+        assert len(read_project(data).poses.frames) == 4
     else:
         with pytest.raises(ValueError, match=r"csv:7: .*40 x 30 pixels; outside of it: nose \("):
             read_project(data)
@@ -409,7 +409,7 @@ def test_positions_that_are_not_used_may_lie_anywhere(tmp_path: Path) -> None:
 def test_a_crop_must_lie_in_the_frame(tmp_path: Path) -> None:
     data = make_project(tmp_path, 2)
     data.crop_px = (8, 0, 32, 30)
-    assert len(read_project(data).images) == 2
+    assert len(read_project(data).poses.frames) == 2
     data.crop_px = (9, 0, 32, 30)
     with pytest.raises(ValueError, match=r"2 of 2 rows(.|\n)*40 x 30 pixels; data.crop_px"):
         read_project(skip(data))
@@ -426,7 +426,7 @@ def test_the_count_is_exact_and_the_list_short(tmp_path: Path) -> None:
     numbers = [int(line.split(".csv:")[1].split(":")[0]) for line in lines[1:-1]]
     assert numbers == list(range(44, 64)) and lines[-1] == "... and 10 more"
     project = read_project(skip(data))
-    assert (len(project.images), len(project.problems)) == (40, 30)
+    assert (len(project.poses.frames), len(project.problems)) == (40, 30)
     assert len(project.paths) == len(project.keypoints_frame_px) == len(project.sizes_px) == 40
 
 
@@ -481,7 +481,7 @@ def test_an_image_that_is_a_link_out_of_the_project_is_refused(tmp_path: Path) -
     shutil.move(tmp_path / "private.png", store / "key.png")
     first.unlink()
     first.symlink_to(store / "key.png")
-    assert len(read_project(data).images) == 2
+    assert len(read_project(data).poses.frames) == 2
 
 
 def test_a_project_folder_behind_a_loop_of_links_is_refused(tmp_path: Path) -> None:
@@ -501,19 +501,21 @@ def test_a_path_that_spreadsheets_read_as_a_formula_is_written_as_none(tmp_path:
     (tmp_path / "=v").mkdir()
     (tmp_path / "=v" / "x.mp4").write_bytes(b"x")
     project = read_project(data)
-    assert project.images[3:] == ("=a/a/img0.png", "@b.png", "-c.png", "+d²①.png")
+    assert project.poses.frames[3:] == ("=a/a/img0.png", "@b.png", "-c.png", "+d²①.png")
     sets = assign_sets(project, data)
     text = split_text(project, sets, [tmp_path.resolve() / "=v" / "x.mp4"])
     file = tmp_path / "predictions.csv"
-    write_predictions(file, project.images, ["nose"], np.full((7, 1, 2), -1.0), np.ones((7, 1)), sets=sets.tolist())
+    write_predictions(
+        file, project.poses.frames, ["nose"], np.full((7, 1, 2), -1.0), np.ones((7, 1)), sets=sets.tolist()
+    )
     first_cells = [row[0] for written in (text, file.read_text()) for row in csv.reader(written.splitlines())]
     assert len(first_cells) == 9 + 10 and not any(cell.startswith(tuple("=+-@")) for cell in first_cells)
     assert "./=v/x.mp4" in first_cells
     # What is read again has the names of before.
-    assert read_predictions(file).poses.frames == list(project.images)
+    assert read_predictions(file).poses.frames == list(project.poses.frames)
     (tmp_path / "split.csv").write_text(text)
     for known in (read_split(tmp_path / "split.csv"), read_split(file)):
-        assert known.sets == dict(zip(project.images, sets.tolist(), strict=True))
+        assert known.sets == dict(zip(project.poses.frames, sets.tolist(), strict=True))
 
 
 def test_files_spoilt_at_random_are_read_or_refused_but_never_a_fault(tmp_path: Path) -> None:
@@ -530,8 +532,8 @@ def test_files_spoilt_at_random_are_read_or_refused_but_never_a_fault(tmp_path: 
         except UserError:
             refused += 1
             continue
-        text = split_text(project, np.full(len(project.images), "train"))
-        assert len(text.splitlines()) == 1 + len(project.images)
+        text = split_text(project, np.full(len(project.poses.frames), "train"))
+        assert len(text.splitlines()) == 1 + len(project.poses.frames)
     file.write_bytes(good + b"spoilt.img,1,1\n")
     for trial in range(45):
         content = bytearray(whole[trial % 3])
@@ -539,8 +541,8 @@ def test_files_spoilt_at_random_are_read_or_refused_but_never_a_fault(tmp_path: 
         (tmp_path / "spoilt.img").write_bytes(content)
         project = read_project(skip(data))
         # What is usable is so for good: nothing is found to be bad after the split.
-        assert len(load_frames(project, data, (32, 32)).pixels) == len(project.images)
-        usable += len(project.images) - 3
+        assert len(load_frames(project, data, (32, 32)).pixels) == len(project.poses.frames)
+        usable += len(project.poses.frames) - 3
     assert 0 < refused < 66 and 0 < usable < 45
 
 

@@ -17,6 +17,7 @@ from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_predictions
+from jaxpose.poses import Poses
 from jaxpose.training.data_check import show_data
 
 
@@ -25,15 +26,12 @@ def make_project(images: list[str]) -> Project:
     return Project(
         folder=Path("/nowhere"),
         label_file=Path("/nowhere/CollectedData.csv"),
-        keypoint_names=("nose",),
-        images=tuple(images),
+        poses=Poses.of_one_animal(["nose"], images, np.zeros((n, 1, 2)), visibility=np.full((n, 1), 2, np.int8)),
         paths=tuple(Path("/nowhere", image) for image in images),
         sources=tuple(f"CollectedData.csv:{line}" for line in range(4, n + 4)),
         videos=tuple(image.split("/")[-2] for image in images),
         views=("",) * n,
         moments=np.arange(n, dtype=np.int32),
-        keypoints_frame_px=np.zeros((n, 1, 2)),
-        visibility=np.full((n, 1), 2, np.int8),
         sizes_px=np.full((n, 2), 64, np.int32),
         byte_counts=tuple(range(n)),
         checksums=(checksums := tuple(hashlib.sha256(image.encode()).hexdigest() for image in images)),
@@ -382,7 +380,7 @@ def test_identical_images_are_in_one_set(tmp_path: Path) -> None:
     # A file may put them into different sets, which is reported.
     file = tmp_path / "sets.csv"
     names = ["test" if row in twins else "train" for row in range(110)]
-    file.write_text("path,set\n" + "".join(f"{i},{s}\n" for i, s in zip(project.images, names, strict=True)))
+    file.write_text("path,set\n" + "".join(f"{i},{s}\n" for i, s in zip(project.poses.frames, names, strict=True)))
     data = DataConfig(split=str(file))
     sets = assign_sets(project, data)
     assert sets.tolist() == names
@@ -429,7 +427,7 @@ def test_images_with_the_same_pixels_are_in_one_set(tmp_path: Path, capsys: pyte
     twins = save_twice(tmp_path)
     data = DataConfig(project=str(tmp_path), orientation="upright", train_share=0.5, val_share=0.2)
     project = read_project(data)
-    assert len(set(project.checksums)) == len(project.images) == 46
+    assert len(set(project.checksums)) == len(project.poses.frames) == 46
     # Images that were intact before are not decoded again.
     assert read_project(data).pixel_checksums == project.pixel_checksums
     for split in ("frame", "moment", "video"):
@@ -441,7 +439,7 @@ def test_images_with_the_same_pixels_are_in_one_set(tmp_path: Path, capsys: pyte
     # A file may put them into different sets, which is reported.
     file = tmp_path / "sets.csv"
     names = ["test" if row - 1 in twins else "train" for row in range(46)]
-    file.write_text("path,set\n" + "".join(f"{i},{s}\n" for i, s in zip(project.images, names, strict=True)))
+    file.write_text("path,set\n" + "".join(f"{i},{s}\n" for i, s in zip(project.poses.frames, names, strict=True)))
     show_data(Config(data=dataclasses.replace(data, split=str(file))))
     assert "6 of 6 test frames have the same image as a training frame, under another name" in capsys.readouterr().out
 
@@ -454,7 +452,7 @@ def test_the_advice_about_a_test_set_counts_different_images(
     show_data(Config(data=data))
     # With these shares, 25 frames would leave 6.
     advice = "data.train_share=0.7 data.val_share=0.1 leave 5 different images for it"
-    assert len(project.images) == 25 and advice in capsys.readouterr().out
+    assert len(project.poses.frames) == 25 and advice in capsys.readouterr().out
     sets = assign_sets(project, dataclasses.replace(data, train_share=0.7, val_share=0.1))
     assert len({project.pixel_checksums[row] for row in np.flatnonzero(sets == "test")}) == 5
 

@@ -92,12 +92,15 @@ def test_the_rows_of_all_views_are_one_project(one_view: Path, two_views: Path) 
     assert project.views == ("top",) * 90 + ("bot",) * 90
     np.testing.assert_array_equal(project.moments, np.tile(np.arange(90), 2))
     np.testing.assert_array_equal(project.sizes_px, np.repeat([[396, 168], [396, 238]], 90, axis=0))
-    assert project.images[0] == "labeled-data/a_top/img01.png" and project.images[179] == "labeled-data/b_bot/img90.png"
+    assert (
+        project.poses.frames[0] == "labeled-data/a_top/img01.png"
+        and project.poses.frames[179] == "labeled-data/b_bot/img90.png"
+    )
     assert project.videos[45] == "b_top" and project.moment_names()[45] == "labeled-data/b/img46.png"
     assert project.sources[91] == f"{two_views.resolve() / 'CollectedData_bot.csv'}:5"
     assert project.label_file.name == "CollectedData.csv" and project.problems == ()
     whole = read_project(c.DataConfig(project=str(one_view)))
-    assert project.keypoint_names == tuple(name.rpartition("_")[0] for name in whole.keypoint_names[:7])
+    assert project.poses.keypoint_names == tuple(name.rpartition("_")[0] for name in whole.poses.keypoint_names[:7])
     expected = whole.labelled_frame_px()[:, 8:15] - [0, MIRROR_Y_PX]
     np.testing.assert_allclose(project.labelled_frame_px()[90:], expected, atol=1e-9)
     np.testing.assert_allclose(project.labelled_frame_px()[:90], whole.labelled_frame_px()[:, :7], atol=1e-9)
@@ -113,7 +116,7 @@ def test_the_label_files_of_views_may_have_any_names(tmp_path: Path) -> None:
         shutil.copy(tmp_path / f"labels/{name}.csv", tmp_path / f"labels/{name}_new.csv")
     data = config_of(tmp_path, labels="top:labels/from above.csv,bot:labels/mirror_2.csv")
     found = read_project(data)
-    assert found.images == expected.images and found.checksums == expected.checksums
+    assert found.poses.frames == expected.poses.frames and found.checksums == expected.checksums
     assert found.sources[1] == f"{tmp_path.resolve()}/labels/mirror_2.csv:4"
     (extra,) = extra_label_files(data)
     assert extra == "top:labels/from above_new.csv,bot:labels/mirror_2_new.csv"
@@ -167,7 +170,7 @@ def test_the_views_of_a_moment_are_in_one_set(two_views: Path, tmp_path: Path) -
 
     write_csv(tmp_path / "split.csv", split_text(project, sets))
     rows = list(csv.DictReader((tmp_path / "split.csv").read_text().splitlines()))
-    assert [row["path"] for row in rows] == list(project.images) and [row["set"] for row in rows] == list(sets)
+    assert [row["path"] for row in rows] == list(project.poses.frames) and [row["set"] for row in rows] == list(sets)
     again = dataclasses.replace(data, split=str(tmp_path), seed=7)
     np.testing.assert_array_equal(assign_sets(project, again), sets)
     np.testing.assert_array_equal(
@@ -194,7 +197,11 @@ def test_rows_are_matched_by_name_and_a_moment_goes_as_a_whole(tmp_path: Path) -
 
     project = read_project(dataclasses.replace(data, on_bad_frame="skip"))
     assert project.moment_names() == ("labeled-data/s/1.png", "labeled-data/t/1.png", "labeled-data/t/3.png")
-    assert project.images[3:] == ("labeled-data/s_bot/1.png", "labeled-data/t_bot/1.png", "labeled-data/t_bot/3.png")
+    assert project.poses.frames[3:] == (
+        "labeled-data/s_bot/1.png",
+        "labeled-data/t_bot/1.png",
+        "labeled-data/t_bot/3.png",
+    )
     # The x of each label is its number in its file.
     np.testing.assert_array_equal(project.keypoints_frame_px[:, 0, 0], [0, 2, 3, 1, 2, 0])
     assert len(project.problems) == 2
@@ -253,7 +260,7 @@ def test_extra_label_files_of_the_views(tmp_path: Path) -> None:
         shutil.copy(tmp_path / f"CollectedData_{view}.csv", tmp_path / f"CollectedData_{view}_new.csv")
     assert extra_label_files(data) == ["CollectedData_new.csv"]
     extra = read_project(data, "CollectedData_new.csv")
-    assert extra.label_file.name == "CollectedData_new.csv" and len(extra.images) == 4
+    assert extra.label_file.name == "CollectedData_new.csv" and len(extra.poses.frames) == 4
     # One view's alone is not left out in silence.
     (tmp_path / "CollectedData_bot_new.csv").unlink()
     assert extra_label_files(data) == ["CollectedData_new.csv"]

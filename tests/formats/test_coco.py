@@ -58,10 +58,10 @@ def read(file: Path, **options) -> Project:
 def test_labels_are_as_pycocotools_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = coco_project(tmp_path)
     found, coco = read(file), COCO(str(file))
-    assert found.keypoint_names == tuple(coco.loadCats([3])[0]["keypoints"]) and found.folder == tmp_path
+    assert found.poses.keypoint_names == tuple(coco.loadCats([3])[0]["keypoints"]) and found.folder == tmp_path
     annotations = coco.loadAnns(coco.getAnnIds(catIds=[3]))[:6]
     names = ["images/" + coco.loadImgs([annotation["image_id"]])[0]["file_name"] for annotation in annotations]
-    assert found.images == tuple(names) and found.videos == ("day1",) * 3 + ("day2",) * 3
+    assert found.poses.frames == tuple(names) and found.videos == ("day1",) * 3 + ("day2",) * 3
     assert found.paths == tuple(tmp_path / name for name in names)
     keypoints = np.array([annotation["keypoints"] for annotation in annotations]).reshape(6, 4, 3)
     # Hidden keypoints (v = 1) have a position and are used.
@@ -84,7 +84,7 @@ def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotatio
     assert found.paths[4] == tmp_path / images / "day2/img07.png"
     for before in ("/home/me/data/", "C:\\data\\"):
         change(file, lambda tree, before=before: moved(tree, before))
-        assert read(file).images == found.images
+        assert read(file).poses.frames == found.poses.frames
 
 
 def test_a_list_of_predictions_is_called_so(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_images_two_folders_above_the_file_are_found(tmp_path: Path, prefix: str
     (root / "images/train/day2").mkdir(parents=True)
     (root / "images/train/day2/img07.png").write_bytes((root / "images/val/day1/img07.png").read_bytes())
     found = read(file)
-    assert found.images[4] == "images/val/day2/img07.png" and found.paths[4] == root / found.images[4]
+    assert found.poses.frames[4] == "images/val/day2/img07.png" and found.paths[4] == root / found.poses.frames[4]
     # Two folders above any other file are not its project.
     (root / "others/val").mkdir(parents=True)
     file = file.rename(root / "others/val/a.json")
@@ -129,12 +129,12 @@ def test_images_are_found_in_the_folder_of_their_subset(tmp_path: Path, images: 
     coco_project(tmp_path, images).rename(tmp_path / "moved.json")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     file = (tmp_path / "moved.json").rename(tmp_path / name)
-    assert read(file).images[4] == f"{images}/day2/img07.png"
+    assert read(file).poses.frames[4] == f"{images}/day2/img07.png"
     other = (tmp_path / images).with_name("train")
     (other / "day2").mkdir(parents=True)
     (other / "day2/img07.png").write_bytes((tmp_path / images / "day1/img07.png").read_bytes())
     if name != "labels.json":
-        assert read(file).images[4] == f"{images}/day2/img07.png"
+        assert read(file).poses.frames[4] == f"{images}/day2/img07.png"
         return
     reason = f"{tmp_path}/train/day2/img07.png and {tmp_path}/val/day2/img07.png both fit day2/img07.png, and differ"
     with pytest.raises(UserError, match=f"1 of 6 rows.*\n.*annotation 104: {reason}: keep the right one"):
@@ -146,7 +146,7 @@ def test_paths_of_other_machines_are_matched_by_an_end_that_tells_them_apart(tmp
     file = coco_project(tmp_path, "images")
     expected = read(file)
     change(file, lambda tree: moved(tree, "..\\..\\label-studio\\media\\upload\\"))
-    assert read(file).images == expected.images
+    assert read(file).poses.frames == expected.poses.frames
     for image in sorted(tmp_path.glob("images/day1/*")):
         image.rename(tmp_path / "images" / image.name)
     with pytest.raises(UserError, match="6 of 6 rows.*\n.*img03.png could be .*day1.*img03.png or .*day2.*img03.png"):
@@ -163,7 +163,7 @@ def test_an_absolute_path_of_this_machine_is_opened(tmp_path: Path) -> None:
     file = file.rename(tmp_path / "deep/labels/labels.json")
     change(file, lambda tree: moved(tree, f"{folder}/images/"))
     found = read(file)
-    assert found.paths[4] == folder / "images/day2/img07.png" and found.images[4] == "labels.json/day2/img07.png"
+    assert found.paths[4] == folder / "images/day2/img07.png" and found.poses.frames[4] == "labels.json/day2/img07.png"
     assert found.videos == ("day1",) * 3 + ("day2",) * 3
 
 
@@ -204,7 +204,7 @@ def test_a_bad_annotation_is_named_and_can_be_skipped(tmp_path: Path, how: Any, 
     file = change(coco_project(tmp_path), how)
     with pytest.raises(UserError, match=f"1 of . rows(.|\n)*labels.json:{reason}"):
         read(file)
-    assert len(read(file, on_bad_frame="skip").images) in (5, 6)
+    assert len(read(file, on_bad_frame="skip").poses.frames) in (5, 6)
 
 
 def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="2 of . rows(.|\n)*annotation 7: day1/img03.png has 2 animals, and only"):
         read(file)
     found = read(file, on_bad_frame="skip")
-    assert len(found.images) == 5 and "day1/img03.png" not in "".join(found.images)
+    assert len(found.poses.frames) == 5 and "day1/img03.png" not in "".join(found.poses.frames)
     assert found.notes == ("left out: 1 image without any label",)
 
 
@@ -270,7 +270,7 @@ def test_animals_that_share_keypoints_are_one_kind_and_convert_says_so(tmp_path:
         lambda tree: tree | {"annotations": [entry for entry in tree["annotations"] if entry["id"] not in (1, 100)]},
     )
     table = read_label_table(c.DataConfig(project=str(file)))
-    assert table.skeleton == Skeleton(edges=(("nose", "left_ear"),)) and len(table.images) == 6
+    assert table.poses.skeleton == Skeleton(edges=(("nose", "left_ear"),)) and len(table.poses.frames) == 6
     assert "4 edges that not all categories have" in table.unread and "which animals are mouse and rat" in table.unread
 
 
@@ -285,7 +285,7 @@ def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
         refuse_absent(c.DataConfig(project=str(other)))
     text = file.read_text()
     file.write_text(text, "utf-16")
-    assert len(read(file).images) == 6
+    assert len(read(file).poses.frames) == 6
     file.write_text(text.replace("mouse", "m\u00f6use"), "cp1252")
     with pytest.raises(UserError, match="^[^ ]*labels.json is not a text file in UTF-8 or UTF-16: save it as UTF-8$"):
         read(file)
@@ -302,7 +302,7 @@ def test_hidden_keypoints_count_in_the_errors_and_the_figures_without_them_are_g
     is_hidden = np.array([name == KEYPOINTS[1] for name in names]) & np.isfinite(found.keypoints_frame_px[..., 0])
     np.testing.assert_array_equal(found.not_visible(), is_hidden)
     predicted = found.keypoints_frame_px + np.where(is_hidden, 3.0, 1.0)[..., None]
-    config, rows = c.Config(data=c.DataConfig(keypoint_names=names)), np.arange(len(found.images))
+    config, rows = c.Config(data=c.DataConfig(keypoint_names=names)), np.arange(len(found.poses.frames))
     figures = summarize(config, found, rows, predicted, np.ones(is_hidden.shape))
     errors = np.sqrt(2) * np.where(is_hidden, 3.0, 1.0)[np.isfinite(found.keypoints_frame_px[..., 0])]
     about = figures["not_visible"]
@@ -313,6 +313,6 @@ def test_hidden_keypoints_count_in_the_errors_and_the_figures_without_them_are_g
     assert not_visible_text(figures) == f"1.41 px without {is_hidden.sum()} points marked as not visible"
     (note,) = describe_not_visible(found)
     assert note.startswith(f"{is_hidden.sum()} points marked as not visible: the network learns their positions, and ")
-    shown = dataclasses.replace(found, hidden=None)
+    shown = dataclasses.replace(found, poses=dataclasses.replace(found.poses, columns={}))
     assert "not_visible" not in summarize(config, shown, rows, predicted, np.ones(is_hidden.shape))
     assert describe_not_visible(shown) == []

@@ -42,8 +42,8 @@ def test_all_label_files_are_read_together_as_pandas_reads_them(tmp_path: Path, 
     tables = [
         pd.read_csv(tmp_path / f"CollectedData_{name}.csv", header=[0, 1, 2], index_col=0) for name in ("side", "top")
     ]
-    assert found.images == tuple(image for table in tables for image in table.index)
-    assert found.keypoint_names == KEYPOINTS and found.labelled_frame_px().shape == (6, 4, 2)
+    assert found.poses.frames == tuple(image for table in tables for image in table.index)
+    assert found.poses.keypoint_names == KEYPOINTS and found.labelled_frame_px().shape == (6, 4, 2)
     np.testing.assert_array_equal(found.labelled_frame_px()[:3, :3].reshape(3, -1), tables[0].to_numpy())
     np.testing.assert_array_equal(found.labelled_frame_px()[3:].reshape(3, -1), tables[1].to_numpy())
     assert not found.visibility[:3, 3].any() and found.sources[3] == f"{tmp_path}/CollectedData_top.csv:4"
@@ -73,7 +73,7 @@ def test_an_image_in_two_files_and_the_files_of_cameras_are_refused(tmp_path: Pa
     (tmp_path / "one/copy.csv").write_bytes((tmp_path / "one/CollectedData_top.csv").read_bytes())
     with pytest.raises(UserError, match="3 of 9 rows(.|\n)*copy.csv:4: .* is labelled in .*_top.csv:4 already"):
         read(tmp_path / "one")
-    assert len(read(tmp_path / "one", labels="copy.csv").images) == 3
+    assert len(read(tmp_path / "one", labels="copy.csv").poses.frames) == 3
     make_folder(tmp_path / "two", views=True)
     with pytest.raises(UserError, match=r"several cameras; name the views: data.views=side,top"):
         read(tmp_path / "two")
@@ -82,7 +82,7 @@ def test_an_image_in_two_files_and_the_files_of_cameras_are_refused(tmp_path: Pa
 def test_the_own_label_file_of_a_project_comes_first(tmp_path: Path) -> None:
     make_folder(tmp_path / "one")
     (tmp_path / "one/CollectedData_top.csv").rename(tmp_path / "one/CollectedData.csv")
-    assert len(read(tmp_path / "one").images) == 3 and not read(tmp_path / "one").kind
+    assert len(read(tmp_path / "one").poses.frames) == 3 and not read(tmp_path / "one").kind
     deeplabcut_project(tmp_path / "two")
     (tmp_path / "two/extra.csv").write_bytes((tmp_path / "one/CollectedData.csv").read_bytes())
     assert read(tmp_path / "two").kind.startswith("DeepLabCut project")

@@ -8,14 +8,14 @@ import pytest
 
 from jaxpose.check.__main__ import main as check
 from jaxpose.config import Config, DataConfig, validate
-from jaxpose.data.project import Project
+from jaxpose.data.label_table import LabelTable
 from jaxpose.data.repeated_places import describe_repeats
 from jaxpose.errors import UserError
 from jaxpose.formats import coco_writer, sleap_labels
 from jaxpose.formats.deeplabcut import label_file as deeplabcut
 from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.project import read_label_table, read_project
-from jaxpose.formats.written_labels import WrittenLabels
+from jaxpose.poses import Poses
 
 NAMES, IMAGES = ("nose", "ear", "tail"), tuple(f"labeled-data/day1/img{i}.png" for i in range(5))
 TOOLS = ["lightning_pose", "folder", "deeplabcut_csv", "deeplabcut_h5", "coco", "sleap"]
@@ -37,14 +37,16 @@ def write_project(folder: Path, tool: str, points: np.ndarray, mark: int = 2) ->
         (folder / image).parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(folder / image), np.full((32, 40, 3), 100, np.uint8))
     marks = np.where(np.isnan(points[..., 0]), 0, mark).astype(np.int8)
-    labels = WrittenLabels("me", NAMES, IMAGES, ("day1",) * 5, ((40, 32),) * 5, points, marks, Project.skeleton)
+    poses = Poses.of_one_animal(NAMES, IMAGES, points, visibility=marks, pixels="image")
+    paths, sizes_px = tuple(folder / image for image in IMAGES), dict.fromkeys(IMAGES, (40, 32))
+    labels = LabelTable(folder, poses, paths, ("day1",) * 5, sizes_px=sizes_px, scorer="me")
     if tool in ("lightning_pose", "folder"):
         lightning_pose.write_labels(folder / ("CollectedData.csv" if tool == "lightning_pose" else "a.csv"), labels)
     elif tool == "coco":
         coco_writer.write_labels(folder / "labels.json", labels)
         return folder / "labels.json"
     elif tool == "sleap":
-        sleap_labels.write_slp(folder / "labels.slp", labels, [folder / image for image in IMAGES])
+        sleap_labels.write_slp(folder / "labels.slp", labels)
         return folder / "labels.slp"
     else:
         deeplabcut.write_labels(folder, labels)
@@ -118,7 +120,7 @@ def test_a_file_whose_marks_are_only_0_and_1_has_visible_labels(tmp_path: Path, 
     points = placed_px()
     points[:, 1] = np.nan
     table = read_label_table(DataConfig(project=str(write_project(tmp_path, tool, points, mark=1))))
-    assert (table.visibility == 2).sum(axis=0).tolist() == [5, 0, 1] and table.hidden_image_px is None
+    assert (table.visibility == 2).sum(axis=0).tolist() == [5, 0, 1] and not table.poses.columns
     assert "the marks of visibility are only 0 and 1: 1 counts as labelled and visible" in table.notes
 
 

@@ -52,7 +52,7 @@ def assert_as_sleap_io_reads(found: Project, file: Path) -> None:
     labels = sleap_io.load_slp(str(file))
     frames = [frame for frame in labels.labeled_frames if frame.user_instances]
     expected = np.stack([frame.user_instances[0].numpy() for frame in frames])
-    assert found.keypoint_names == tuple(labels.skeletons[0].node_names)
+    assert found.poses.keypoint_names == tuple(labels.skeletons[0].node_names)
     np.testing.assert_array_equal(found.labelled_frame_px(), expected)
     np.testing.assert_allclose(expected, np.concatenate([points_px(0), points_px(1)]))
     for path, frame in zip(found.paths, frames, strict=True):
@@ -67,7 +67,7 @@ def test_labels_and_images_are_as_sleap_io_reads_them(tmp_path: Path, embed: boo
     assert found.folder == tmp_path and found.notes == ("left out: 1 frame without labels of a person",)
     assert found.kind == f"SLEAP file {file.name} with 2 videos" and found.problems == ()
     assert found.videos == ("cam1_day",) * 3 + ("cam2_day",) * 3
-    assert found.images[0] == f"{file.name}/cam1_day/img00000003.bmp"
+    assert found.poses.frames[0] == f"{file.name}/cam1_day/img00000003.bmp"
     assert found.sources[4] == f"{file}:cam2_day frame 7"
     assert [number_in(decode_image(path.read_bytes())) for path in found.paths] == [3, 7, 12, 103, 107, 112]
     assert_as_sleap_io_reads(found, file)
@@ -111,7 +111,7 @@ def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     found = read(save(labels, tmp_path / "old/labels.slp"))
     (tmp_path / "old").rename(tmp_path / "new")
     moved = read(tmp_path / "new/labels.slp")
-    assert moved.images == found.images and moved.checksums == found.checksums
+    assert moved.poses.frames == found.poses.frames and moved.checksums == found.checksums
     (tmp_path / "new/cam2/day.mp4").unlink()
     with pytest.raises(UserError) as caught:
         read(tmp_path / "new/labels.slp")
@@ -119,7 +119,7 @@ def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     assert lines[0].startswith("3 of 6 rows")
     assert "labels.slp:cam2_day frame 3: its video C:/data/cam2/day.mp4" in lines[1]
     assert f"does not exist; put it at {tmp_path}/new/cam2/day.mp4, or save the labels as .pkg.slp" in lines[1]
-    assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").images) == 3
+    assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").poses.frames) == 3
 
 
 @pytest.mark.parametrize("place", ["videos/day.mp4", "day.mp4"])
@@ -149,7 +149,7 @@ def test_a_sequence_of_images_is_read_in_place(tmp_path: Path, capsys: pytest.Ca
     frames = [sleap_io.LabeledFrame(video=video, frame_idx=frame, instances=[instance]) for frame in (2, 4)]
     file = save(sleap_io.Labels(frames), tmp_path / "labels.slp")
     found = read(file)
-    assert found.images == ("day/img2.png", "day/img4.png") and found.paths == (names[2], names[4])
+    assert found.poses.frames == ("day/img2.png", "day/img4.png") and found.paths == (names[2], names[4])
     # Not visible is not labelled, and counts in no error.
     np.testing.assert_array_equal(found.visibility, [[0, 2, 0, 2]] * 2)
     assert not found.not_visible().any()
@@ -168,7 +168,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert "labels.slp:cam1_day frame 7: it has 2 animals, and only frames with one can be trained" in lines[1]
     assert "frame 20: " in lines[2] and "has only the frames 0 to 19" in lines[2]
-    assert len(read(file, on_bad_frame="skip").images) == 4
+    assert len(read(file, on_bad_frame="skip").poses.frames) == 4
     write(tmp_path / "cam2/day.mp4", FRAMES, size_px=(48, 48))
     with pytest.raises(
         UserError, match="has frames of 48 x 48 px, but it had 64 x 48 px when it was labelled: it is another"
@@ -226,7 +226,7 @@ def test_a_video_that_differs_from_what_the_file_says_is_another_recording(
     file = save(named(make_labels(tmp_path), *(f"C:/rec/cam{n}/day.mp4" for n in (1, 2))), tmp_path / "labels.slp")
     edit_videos(file, facts)
     if not reason:
-        assert len(read(file).images) == 6
+        assert len(read(file).poses.frames) == 6
         return
     with pytest.raises(UserError, match=f"{tmp_path}/cam1/day.mp4 {reason}.*it is another recording, or was cut or"):
         read(file)
@@ -278,7 +278,7 @@ def test_images_of_another_sequence_are_refused(tmp_path: Path) -> None:
     instance = sleap_io.Instance.from_numpy(points_px(0)[0], skeleton)
     labels = sleap_io.Labels([sleap_io.LabeledFrame(video=video, frame_idx=1, instances=[instance])])
     file = save(labels, tmp_path / "labels.slp")
-    assert len(read(file).images) == 1
+    assert len(read(file).poses.frames) == 1
     for name in names:
         cv2.imwrite(str(name), np.zeros((96, 128, 3), np.uint8))
     with pytest.raises(UserError, match="img0.png has frames of 128 x 96 px, but it had 64 x 48 px when it was lab"):
@@ -290,13 +290,13 @@ def test_predicted_instances_are_labels_only_if_asked_for_and_where_no_person_la
     file = save(labels, tmp_path / "labels.slp")
     found = read(file, predicted_labels=True)
     assert found.notes[0] == "labels of 1 frame are predicted instances (data.predicted_labels)"
-    assert len(found.images) == 7 and (found.labelled_frame_px()[6] == 1).all()
+    assert len(found.poses.frames) == 7 and (found.labelled_frame_px()[6] == 1).all()
     np.testing.assert_array_equal(found.labelled_frame_px()[0], points_px(0)[0])
     labels.labeled_frames = labels.labeled_frames[6:]
     file = save(labels, tmp_path / "predicted.slp")
     with pytest.raises(UserError, match="a single animal; one predicted instance is in 1 frame: .*predicted_labels=T"):
         read(file)
-    assert read(file, predicted_labels=True).images == ("predicted.slp/cam1_day/img00000009.bmp",)
+    assert read(file, predicted_labels=True).poses.frames == ("predicted.slp/cam1_day/img00000009.bmp",)
 
 
 def test_the_advice_about_predicted_labels_works(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_the_advice_about_predicted_labels_works(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="data.predicted_labels=True data.on_bad_frame=skip trains on them and leaves"):
         read(file)
     found = read(file, predicted_labels=True, on_bad_frame="skip")
-    assert found.images == ("predicted.slp/cam1_day/img00000003.bmp",)
+    assert found.poses.frames == ("predicted.slp/cam1_day/img00000003.bmp",)
     one.instances = [instance] * 2
     save(labels, file)
     with pytest.raises(UserError) as refused:
@@ -341,7 +341,7 @@ def test_frames_beyond_the_limit_of_the_cache_are_refused(tmp_path: Path) -> Non
         read(file, cache_limit_gib=1e-5)
     with pytest.raises(UserError, match="labelled frames of .*labels.slp take more than data.cache_limit_gib = 4e-05"):
         read(file, cache_limit_gib=4e-5)
-    assert len(read(file, cache_limit_gib=8e-5).images) == 6
+    assert len(read(file, cache_limit_gib=8e-5).poses.frames) == 6
 
 
 def test_a_video_that_is_listed_twice_is_one_video(tmp_path: Path) -> None:

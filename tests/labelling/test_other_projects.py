@@ -84,8 +84,8 @@ def test_suggestions_for_sleap_merge_into_its_project(tmp_path: Path, capsys: Ca
             if frame.video is theirs.videos[1] and frame.frame_idx in (1, 17):
                 frame.instances = [sleap_io.Instance.from_numpy(frame.instances[0].numpy(), theirs.skeletons[0])]
         found = _read(save(theirs, project))
-        assert len(found.images) == 8
-        row = found.images.index("labels.slp/cam2_day/img00000017.bmp")
+        assert len(found.poses.frames) == 8
+        row = found.poses.frames.index("labels.slp/cam2_day/img00000017.bmp")
         np.testing.assert_allclose(found.keypoints_frame_px[row], track[17], atol=1e-3)
 
 
@@ -169,7 +169,7 @@ def test_suggestions_of_cropped_videos_are_crops_with_labels_in_their_pixels(tmp
         expected |= dict(zip(names, of_image + (x, y), strict=True))
     assert labels.main(["merge", str(out), "--project", str(project)]) == 0
     found = _read(project)
-    after = dict(zip(found.images, found.labelled_frame_px(), strict=True))
+    after = dict(zip(found.poses.frames, found.labelled_frame_px(), strict=True))
     assert after.keys() == {*old, *expected}
     for image, keypoints in (old | expected).items():
         np.testing.assert_allclose(after[image], keypoints, atol=1e-3)
@@ -225,7 +225,7 @@ def test_labels_in_h5_files_alone_are_not_hidden_by_a_new_csv(tmp_path: Path, ca
     assert isinstance(theirs, pd.DataFrame)
     theirs.to_csv(beside)
     assert labels.main(["merge", str(file), "--project", str(project)]) == 0
-    assert {f"labeled-data/day1/img{frame:02}.png" for frame in LABELLED} < set(_read(project).images)
+    assert {f"labeled-data/day1/img{frame:02}.png" for frame in LABELLED} < set(_read(project).poses.frames)
 
 
 def _poses() -> np.ndarray:

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from jaxpose.pose.ensemble_smoother import Ensemble, combine, smooth
+from jaxpose.pose.ensemble_smoother import VARIANCE, combine, smooth, variance_px2
 from jaxpose.pose.inflation import inflated
 from jaxpose.pose.state_space import StateSpace
+from jaxpose.poses import Poses
+from tests.pose.smoothed_arrays import arrays
 from tests.pose.test_state_space import reference
 
 
@@ -16,6 +18,17 @@ def networks(truth: np.ndarray, seed: int = 0, count: int = 5) -> tuple[np.ndarr
     spread = np.where(rng.random(truth.shape[:2]) < 0.2, 12.0, 1.0)[..., None]
     confidence = rng.uniform(0.6, 1, (count, *truth.shape[:2]))
     return truth + rng.normal(0, 1, (count, *truth.shape)) * spread, confidence
+
+
+def ensemble_of(places: np.ndarray, confidence: np.ndarray) -> Poses:
+    names, frames = list("abcd")[: places.shape[2]], range(places.shape[1])
+    pairs = zip(places, confidence, strict=True)
+    return combine([Poses.of_one_animal(names, frames, of_network, sure) for of_network, sure in pairs])
+
+
+def medians_of(ensemble: Poses) -> tuple[np.ndarray, np.ndarray]:
+    """The places (n, k, 2) and the confidence (n, k), which a test may change."""
+    return ensemble.one_animal()
 
 
 def walking(count: int, keypoints: int, seed: int = 0) -> np.ndarray:
@@ -32,33 +45,38 @@ def seen_by(cameras: int, count: int) -> np.ndarray:
 
 def test_networks_are_combined_as_numpy_does() -> None:
     places, confidence = networks(walking(60, 2))
-    found = combine(places, confidence)
-    np.testing.assert_allclose(found.median_px, np.median(places, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(found.var_px2, places.var(axis=0) / confidence.mean(0)[..., None], rtol=1e-10)
-    np.testing.assert_allclose(found.confidence, confidence.mean(0), rtol=1e-12)
+    found = ensemble_of(places, confidence)
+    median_px, mean_confidence = found.one_animal()
+    np.testing.assert_allclose(median_px, np.median(places, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(variance_px2(found), places.var(axis=0) / confidence.mean(0)[..., None], rtol=1e-10)
+    np.testing.assert_allclose(mean_confidence, confidence.mean(0), rtol=1e-12)
     # One network has no place, then all but one, then all.
     places[0, 0], places[1:, 1], places[:, 2] = np.nan, np.nan, np.nan
-    found = combine(places, confidence)
-    np.testing.assert_allclose(found.median_px[0], np.median(places[1:, 0], axis=0))
-    assert (found.median_px[1] == places[0, 1]).all() and (found.var_px2[1:3] == 1000).all()
-    assert np.isnan(found.median_px[2]).all()
+    found = ensemble_of(places, confidence)
+    median_px, _ = found.one_animal()
+    np.testing.assert_allclose(median_px[0], np.median(places[1:, 0], axis=0))
+    assert (median_px[1] == places[0, 1]).all() and (variance_px2(found)[1:3] == 1000).all()
+    assert np.isnan(median_px[2]).all()
 
 
 def test_one_view_is_the_model_of_statsmodels() -> None:
     truth = walking(300, 3)
-    ensemble = combine(*networks(truth))
-    ensemble.confidence[100:130, 0] = 0.1
-    ensemble.median_px[:6, 1] = np.nan
-    ensemble.var_px2[50, 2] = 0  # all networks agree
-    found, observed_var = smooth(ensemble, [(0,), (1,), (2,)], 0.5)
+    ensemble = ensemble_of(*networks(truth))
+    medians_px, confidence = medians_of(ensemble)
+    confidence[100:130, 0] = 0.1
+    medians_px[:6, 1] = np.nan
+    for name in VARIANCE:
+        ensemble.columns[name][50, 0, 2] = 0  # all networks agree
+    smoothed = smooth(ensemble, [(0,), (1,), (2,)], 0.5)
+    found, var_px2 = arrays(smoothed), variance_px2(ensemble)
     assert found.var_px2 is not None
-    np.testing.assert_array_equal(observed_var, ensemble.var_px2)
-    used = np.isfinite(ensemble.median_px[..., 0]) & (ensemble.confidence >= 0.5)
+    np.testing.assert_array_equal(variance_px2(smoothed[0]), var_px2)
+    used = np.isfinite(medians_px[..., 0]) & (confidence >= 0.5)
     np.testing.assert_array_equal(found.is_filled, ~used)
     for point in range(3):
         seen, step = used[:, point], found.noise[point]["step_var_px2"]
         assert step
-        places, variance = ensemble.median_px[:, point], ensemble.var_px2[:, point]
+        places, variance = medians_px[:, point], var_px2[:, point]
         centre = places[seen].mean(0)
         first = np.diag(places[seen].var(0))
 
@@ -75,20 +93,19 @@ def test_one_view_is_the_model_of_statsmodels() -> None:
         typical = np.broadcast_to(np.median(variance[seen], axis=0), variance.shape)
         best = model(step, typical)[2]
         assert best > model(step * 1.02, typical)[2] and best > model(step / 1.02, typical)[2]
-    errors = [
-        np.linalg.norm(places - truth, axis=-1)[used] for places in (ensemble.median_px, found.keypoints_frame_px)
-    ]
+    errors = [np.linalg.norm(places - truth, axis=-1)[used] for places in (medians_px, found.keypoints_frame_px)]
     assert errors[1].mean() < 0.9 * errors[0].mean()
 
 
 @pytest.mark.parametrize("cameras", [2, 3])
 def test_several_views_are_the_pca_and_the_model_of_others(cameras: int) -> None:
     truth = seen_by(cameras, 400)
-    ensemble = combine(*networks(truth, count=4))
-    found, observed_var = smooth(ensemble, [tuple(range(cameras))], 0.5)
+    ensemble = ensemble_of(*networks(truth, count=4))
+    smoothed = smooth(ensemble, [tuple(range(cameras))], 0.5)
+    found, observed_var, (medians_px, _) = arrays(smoothed), variance_px2(smoothed[0]), medians_of(ensemble)
     assert found.var_px2 is not None and not found.is_filled.any()
     # The frames of the smallest variance decide on the subspace.
-    places, worst = ensemble.median_px.reshape(400, -1), ensemble.var_px2.max((1, 2))
+    places, worst = medians_px.reshape(400, -1), variance_px2(ensemble).max((1, 2))
     good = worst <= np.percentile(worst, 95)
     pca = PCA(3).fit(places[good])
     states = pca.transform(places)
@@ -101,19 +118,17 @@ def test_several_views_are_the_pca_and_the_model_of_others(cameras: int) -> None
     np.testing.assert_allclose(found.keypoints_frame_px.reshape(400, -1), wanted, rtol=0, atol=1e-8)
     spread = np.einsum("do,nde,eo->no", pca.components_, variances, pca.components_)
     np.testing.assert_allclose(found.var_px2.reshape(400, -1), spread, rtol=1e-7)
-    errors = [
-        np.linalg.norm(places - truth, axis=-1).mean() for places in (ensemble.median_px, found.keypoints_frame_px)
-    ]
+    errors = [np.linalg.norm(places - truth, axis=-1).mean() for places in (medians_px, found.keypoints_frame_px)]
     assert errors[1] < 0.9 * errors[0]
 
 
 def test_a_view_that_sees_nothing_is_filled_from_the_others() -> None:
     truth = seen_by(3, 300)
-    ensemble = combine(*networks(truth))
-    ensemble.confidence[100:160, 1] = 0.1
-    ensemble.median_px[100:160, 1] += 90
-    found, _ = smooth(ensemble, [(0, 1, 2)], 0.5)
-    alone, _ = smooth(ensemble, [(0,), (1,), (2,)], 0.5)
+    ensemble = ensemble_of(*networks(truth))
+    medians_px, confidence = medians_of(ensemble)
+    confidence[100:160, 1] = 0.1
+    medians_px[100:160, 1] += 90
+    found, alone = (arrays(smooth(ensemble, parts, 0.5)) for parts in ([(0, 1, 2)], [(0,), (1,), (2,)]))
     hidden = np.zeros((300, 3), bool)
     hidden[100:160, 1] = True
     np.testing.assert_array_equal(found.is_filled, hidden)
@@ -122,16 +137,16 @@ def test_a_view_that_sees_nothing_is_filled_from_the_others() -> None:
 
 
 def test_views_without_common_frames_are_smoothed_alone() -> None:
-    ensemble = combine(*networks(seen_by(2, 50)))
     for lacking in (np.s_[:, 1], np.s_[::2, 1]):
-        some = Ensemble(ensemble.median_px.copy(), ensemble.var_px2, ensemble.confidence)
-        some.median_px[lacking] = np.nan
+        some = ensemble_of(*networks(seen_by(2, 50)))
+        medians_px, _ = medians_of(some)
+        medians_px[lacking] = np.nan
         if lacking == np.s_[::2, 1]:
-            some.median_px[1::2, 0] = np.nan
-        found, observed_var = smooth(some, [(0, 1)], 0.5)
-        alone, _ = smooth(some, [(0,), (1,)], 0.5)
+            medians_px[1::2, 0] = np.nan
+        smoothed = smooth(some, [(0, 1)], 0.5)
+        found, alone = arrays(smoothed), arrays(smooth(some, [(0,), (1,)], 0.5))
         np.testing.assert_array_equal(found.keypoints_frame_px, alone.keypoints_frame_px)
-        np.testing.assert_array_equal(observed_var, some.var_px2)
+        np.testing.assert_array_equal(variance_px2(smoothed[0]), variance_px2(some))
         assert found.noise[0]["views"] == 1
 
 
@@ -139,7 +154,7 @@ def test_views_without_common_frames_are_smoothed_alone() -> None:
 def test_short_videos_and_points_that_never_move(count: int) -> None:
     still = np.full((3, count, 4, 2), 20.0)
     still[:, :, 3] = np.nan
-    found, _ = smooth(combine(still, np.full((3, count, 4), 0.9)), [(0, 1), (2,), (3,)], 0.5)
+    found = arrays(smooth(ensemble_of(still, np.full((3, count, 4), 0.9)), [(0, 1), (2,), (3,)], 0.5))
     assert found.var_px2 is not None
     np.testing.assert_allclose(found.keypoints_frame_px[:, :3], 20, atol=1e-6)
     assert np.isnan(found.keypoints_frame_px[:, 3]).all() and (found.var_px2[:, :3] >= 0).all()

@@ -8,6 +8,8 @@ import pytest
 
 from jaxpose.pose.smooth import is_used, kalman, median, median_of_known
 from jaxpose.pose.state_space import StateSpace
+from jaxpose.poses import Poses
+from tests.pose.smoothed_arrays import arrays
 from tests.pose.test_state_space import reference
 
 
@@ -20,13 +22,17 @@ def tracks(count: int, seed: int = 0, keypoints: int = 3) -> tuple[np.ndarray, n
     return truth, truth + noise, confidence
 
 
+def poses_of(predicted: np.ndarray, confidence: np.ndarray) -> Poses:
+    return Poses.of_one_animal(list("abcd")[: predicted.shape[1]], range(len(predicted)), predicted, confidence)
+
+
 def test_the_median_is_that_of_pandas_and_gaps_are_straight_lines() -> None:
     _, predicted, confidence = tracks(200)
     confidence[:9, 0] = confidence[-4:, 0] = confidence[50:70, 0] = 0.1
     predicted[30:33] = np.nan
-    used = is_used(predicted, confidence, 0.5)
+    used = is_used(poses_of(predicted, confidence), 0.5)
     for window in (1, 5, 9):
-        found = median(predicted, used, window)
+        found = arrays(median(poses_of(predicted, confidence), used, window))
         for point in range(3):
             for axis in range(2):
                 values = pd.Series(predicted[:, point, axis]).where(used[:, point])
@@ -38,10 +44,10 @@ def test_the_median_is_that_of_pandas_and_gaps_are_straight_lines() -> None:
 
 def test_blocks_do_not_change_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
     _, predicted, confidence = tracks(200)
-    used = is_used(predicted, confidence, 0.5)
-    whole = median(predicted, used, 7).keypoints_frame_px
+    used = is_used(poses_of(predicted, confidence), 0.5)
+    whole = arrays(median(poses_of(predicted, confidence), used, 7)).keypoints_frame_px
     monkeypatch.setattr("jaxpose.pose.smooth._BLOCK", 13)
-    assert (median(predicted, used, 7).keypoints_frame_px == whole).all()
+    assert (arrays(median(poses_of(predicted, confidence), used, 7)).keypoints_frame_px == whole).all()
 
 
 @pytest.mark.parametrize("moves", ["by chance", "on"])
@@ -50,8 +56,8 @@ def test_kalman_has_the_greatest_likelihood_and_the_means_of_statsmodels(moves: 
     if moves == "on":
         path = 60 * np.sin(np.arange(400)[:, None, None] / np.array([[[9.0, 14.0], [11.0, 7.0], [17.0, 12.0]]]))
         truth, predicted = truth + path, predicted + path
-    used = is_used(predicted, confidence, 0.5)
-    found = kalman(predicted, confidence, used)
+    used = is_used(poses_of(predicted, confidence), 0.5)
+    found = arrays(kalman(poses_of(predicted, confidence), used))
     assert found.var_px2 is not None
     for point in range(3):
         damping, step, noise = found.noise[point].values()
@@ -88,7 +94,7 @@ def test_fast_movements_do_not_make_predictions_certain() -> None:
     rng = np.random.default_rng(1)
     truth = np.cumsum(rng.normal(0, 4, (400, 1, 2)).cumsum(0) * 0.3, axis=0)
     predicted, confidence = truth + rng.normal(0, 0.6, truth.shape), np.full((400, 1), 0.9)
-    found = kalman(predicted, confidence, is_used(predicted, confidence, 0.5))
+    found = arrays(kalman(poses_of(predicted, confidence), is_used(poses_of(predicted, confidence), 0.5)))
     assert found.var_px2 is not None
     assert 0.2 < (np.square(found.keypoints_frame_px - truth) / found.var_px2).mean() < 5
 
@@ -99,8 +105,8 @@ def test_a_long_gap_is_nearly_a_straight_line() -> None:
     predicted[25_000:] += np.arange(5_000)[:, None, None]
     confidence = np.full((30_000, 1), 0.9)
     confidence[100:25_000] = 0
-    used = is_used(predicted, confidence, 0.5)
-    found = kalman(predicted, confidence, used)
+    used = is_used(poses_of(predicted, confidence), 0.5)
+    found = arrays(kalman(poses_of(predicted, confidence), used))
     ends = found.keypoints_frame_px[[99, 25_000], 0]
     line = np.linspace(*ends, 24_902)
     assert np.abs(found.keypoints_frame_px[99:25_001, 0] - line).max() < 10 * 5
@@ -115,10 +121,11 @@ def test_short_videos_unseen_keypoints_and_still_ones(method: str, count: int) -
     predicted[:, 1] = np.nan  # never predicted
     confidence[:, 2] = 0.2  # never sure
     confidence[1:, 3] = np.nan  # once
-    used = is_used(predicted, confidence, 0.5)
+    poses = poses_of(predicted, confidence)
+    used = is_used(poses, 0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = median(predicted, used, 5) if method == "median" else kalman(predicted, confidence, used)
+        found = arrays(median(poses, used, 5) if method == "median" else kalman(poses, used))
     assert np.isnan(found.keypoints_frame_px[:, [1, 2]]).all() and not found.is_filled[:, [1, 2]].any()
     np.testing.assert_allclose(found.keypoints_frame_px[:, [0, 3]], 7.5, atol=1e-6)
     assert not found.is_filled[:1].any() and not found.is_filled[:, 0].any() and found.is_filled[1:, 3].all()

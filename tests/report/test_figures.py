@@ -19,6 +19,7 @@ from jaxpose.report.confusions import count_confusions, find_pairs
 from jaxpose.report.errors import errors_section, measure, pck
 from jaxpose.report.facts import read_facts
 from jaxpose.report.headline import headline_section, result
+from jaxpose.report.labelled import errors_of_frames
 from jaxpose.report.learning import learning_section, read_history
 from jaxpose.report.recordings import find_stretches, least_evidence
 from jaxpose.report.running import read_times
@@ -44,7 +45,7 @@ def run(tmp_path: Path) -> Path:
 def test_the_errors_of_keypoints_are_the_means_of_the_table(run: Path) -> None:
     facts = read_facts(run)
     assert facts.frames is not None and facts.shown_set() == "test"
-    errors_px = facts.frames.errors_px[np.arange(60) % 3 == 2]
+    errors_px = errors_of_frames(facts.frames)[np.arange(60) % 3 == 2]
     error, curves = errors_section(facts).figures
     expected = [*np.nanmean(errors_px, axis=0), np.nanmean(errors_px)]
     points = error.data[:4]

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import cv2
 import numpy as np
 
-from jaxpose.report.pictures import Drawing, cut_around, draw_picture
+from jaxpose.report.pictures import cut_around, draw_picture
 
 NAMES = ("nose", "<b>&")
 
@@ -15,7 +15,7 @@ def test_marks_lie_on_their_pixels_in_a_picture_that_is_scaled() -> None:
     image = np.zeros((100, 200, 3), np.uint8)
     image[40:44, 120:124] = (255, 0, 0)
     centre = np.array([[121.5, 41.5], [np.nan, np.nan]])
-    text = draw_picture(image, Drawing(NAMES, (), centre, centre + (10, 0)), "a <frame>", 100)
+    text = draw_picture(image, NAMES, (), "a <frame>", 100, predicted_px=centre, labelled_px=centre + (10, 0))
     root = ET.fromstring(text)
     assert root.attrib["aria-label"] == "a <frame>"
     left, top, width, height = (float(part) for part in root.attrib["viewBox"].split())
@@ -35,18 +35,18 @@ def test_marks_lie_on_their_pixels_in_a_picture_that_is_scaled() -> None:
 
 def test_names_are_text_and_lines_of_the_skeleton_need_both_ends() -> None:
     points = np.array([[5.0, 5.0], [60.0, 5.0]])
-    drawing = Drawing(NAMES, ((0, 1),), points, points + (0, 20))
-    text = draw_picture(np.zeros((64, 64, 3), np.uint8), drawing, "x", 300)
+    image, marks = np.zeros((64, 64, 3), np.uint8), {"predicted_px": points, "labelled_px": points + (0, 20)}
+    text = draw_picture(image, NAMES, ((0, 1),), "x", 300, **marks)
     root = ET.fromstring(text)
     assert [one.text for one in root.iter("text")] == ["nose", "<b>&"] and "<b>" not in text
     assert [line.attrib["class"] for line in root.findall("line")] == ["edge kp-0 kp-1"]
     points[1] = np.nan
-    assert not ET.fromstring(draw_picture(np.zeros((64, 64, 3), np.uint8), drawing, "x", 300)).findall("line")
+    assert not ET.fromstring(draw_picture(image, NAMES, ((0, 1),), "x", 300, **marks)).findall("line")
 
 
 def test_names_of_labels_stand_inside_of_the_picture() -> None:
-    drawing = Drawing(NAMES, ((0, 1),), None, np.array([[5.0, 50.0], [95.0, 50.0]]), named=(0, 1))
-    root = ET.fromstring(draw_picture(np.zeros((100, 100, 3), np.uint8), drawing, "x", 300))
+    image, labelled_px = np.zeros((100, 100, 3), np.uint8), np.array([[5.0, 50.0], [95.0, 50.0]])
+    root = ET.fromstring(draw_picture(image, NAMES, ((0, 1),), "x", 300, labelled_px=labelled_px, named=(0, 1)))
     left, right = root.iter("text")
     assert (left.text, right.text) == NAMES and float(left.attrib["x"]) > 5 and "text-anchor" not in left.attrib
     assert float(right.attrib["x"]) < 95 and right.attrib["text-anchor"] == "end"
@@ -54,8 +54,8 @@ def test_names_of_labels_stand_inside_of_the_picture() -> None:
 
 
 def test_a_name_at_the_top_edge_stands_below_its_point() -> None:
-    drawing = Drawing(NAMES, (), None, np.array([[5.0, 1.0], [5.0, 50.0]]), named=(0, 1))
-    root = ET.fromstring(draw_picture(np.zeros((100, 100, 3), np.uint8), drawing, "x", 300))
+    image, labelled_px = np.zeros((100, 100, 3), np.uint8), np.array([[5.0, 1.0], [5.0, 50.0]])
+    root = ET.fromstring(draw_picture(image, NAMES, (), "x", 300, labelled_px=labelled_px, named=(0, 1)))
     top, other = root.iter("text")
     # The letters stand on the line at y and are lower than the size of the font.
     assert float(top.attrib["y"]) - float(top.attrib["font-size"]) > 1 and float(other.attrib["y"]) < 50

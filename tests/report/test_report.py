@@ -125,15 +125,16 @@ def test_the_samples_are_those_of_the_training(run: Path) -> None:
     facts = read_facts(run)
     config, project = dataset.prepare(facts.config, read_project(facts.config.data))
     data = dataset.load(project, dataclasses.replace(config, data=dataclasses.replace(config.data, split=str(run))))
-    labels = read_labels(facts, None)
-    seen = first_samples(facts, labels)
-    assert set(seen.rows.tolist()) == set(data.rows("train").tolist()) and len(seen.rows) == 6
-    np.testing.assert_array_equal(seen.frames, data.samples.pixels[seen.rows, 0])
-    np.testing.assert_allclose(seen.keypoints_px, data.samples.keypoints_px[seen.rows], atol=1e-3)
+    labels = read_labels(facts.config.data, None)
+    seen, shown = first_samples(facts, labels)
+    rows = [project.poses.frames.index(image) for image in seen.frames]
+    assert set(rows) == set(data.rows("train").tolist()) and len(rows) == 6
+    np.testing.assert_array_equal(shown, data.samples.pixels[rows, 0])
+    np.testing.assert_allclose(seen.points_px, data.samples.poses.points_px[rows], atol=1e-3)
     # Every sample is mirrored.
     facts.config.augment.flip_p = 1.0
-    mirrored = first_samples(facts, labels)
-    np.testing.assert_allclose(mirrored.frames, seen.frames[:, :, ::-1], atol=1)
+    mirrored, of_mirrored = first_samples(facts, labels)
+    np.testing.assert_allclose(of_mirrored, shown[:, :, ::-1], atol=1)
     names = facts.config.data.keypoint_names
     alone = next(place for place, name in enumerate(names) if "left" not in name and "right" not in name)
-    np.testing.assert_allclose(mirrored.keypoints_px[:, alone, 0], 63 - seen.keypoints_px[:, alone, 0], atol=1e-2)
+    np.testing.assert_allclose(mirrored.points_px[:, 0, alone, 0], 63 - seen.points_px[:, 0, alone, 0], atol=1e-2)

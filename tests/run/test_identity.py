@@ -227,7 +227,7 @@ def test_videos_outside_of_the_project_are_named_by_their_folder(project: Path, 
     texts = []
     for place in ("a", "b"):
         videos = shutil.copytree(project / "videos", tmp_path / place / "recordings")
-        texts.append(split_text(found, np.full(len(found.images), "train"), sorted(videos.iterdir())))
+        texts.append(split_text(found, np.full(len(found.poses.frames), "train"), sorted(videos.iterdir())))
     assert texts[0] == texts[1]
     rows = [row["path"] for row in csv.DictReader(io.StringIO(texts[0])) if row["set"] == "clips"]
     assert rows == [f"recordings/{file.name}" for file in sorted((project / "videos").iterdir())]

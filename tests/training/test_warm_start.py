@@ -59,7 +59,7 @@ def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: P
 
     before = pd.read_csv(run / "split.csv", index_col="path")["set"]
     found = begin(make_config(project, tmp_path / "next", **BY_FRAME, data__seed=1)).data
-    now = pd.Series(found.sets, found.project.images)
+    now = pd.Series(found.sets, found.project.poses.frames)
     trained = now[before[before == "train"].index]
     counts = [int((trained == name).sum()) for name in ("validation", "test")]
     assert min(counts) > 0, "the test needs another seed"
@@ -216,7 +216,7 @@ def test_a_training_frame_that_was_saved_again_may_not_measure_the_next_run(
     options = BY_FRAME | {"train__init_from": str(run)}
     # Divided by the run's split, it joins the set of the other file.
     data = begin(make_config(grown, tmp_path / "next", **options | {"data__split": str(run)})).data
-    assert data.sets[data.project.images.index(twin)] == "train"
+    assert data.sets[data.project.poses.frames.index(twin)] == "train"
     split = tmp_path / "split.csv"
     sets.to_csv(split)
     with open(split, "a") as stream:

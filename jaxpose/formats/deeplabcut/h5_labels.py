@@ -10,6 +10,7 @@ from jaxpose.data.cells import refuse_odd_names
 from jaxpose.data.label_table import LabelTable, with_files
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.h5 import read_h5
+from jaxpose.poses import Poses
 from jaxpose.quantities import count
 
 IMAGES_FOLDER = "labeled-data"
@@ -49,18 +50,9 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
         images.append(PurePosixPath(image.replace("\\", "/")).as_posix())
         sources.append(source)
         kept.append(row)
-    table = LabelTable(
-        file=file,
-        keypoint_names=names,
-        images=tuple(images),
-        paths=tuple(folder / image for image in images),
-        videos=tuple(PurePosixPath(image).parent.name for image in images),
-        sources=tuple(sources),
-        keypoints_image_px=points[kept],
-        visibility=np.where(empty.any(axis=2), absent_code, VISIBLE)[kept].astype(np.int8),
-        problems=tuple(problems),
-        scorer=found.columns[0][0],
-    )
+    visibility = np.where(empty.any(axis=2), absent_code, VISIBLE)[kept].astype(np.int8)
+    poses = Poses.of_one_animal(names, tuple(images), points[kept], visibility=visibility, pixels="image")
+    table = LabelTable(file, poses, sources=tuple(sources), problems=tuple(problems), scorer=found.columns[0][0])
     return relocated(folder, table)
 
 
@@ -77,23 +69,17 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
       UserError: the .h5 file cannot be read.
     """
     other = read_h5_labels(folder, beside, missing)
-    rows = {image: row for row, image in enumerate(other.images)}
-    names = [name for name in table.keypoint_names if name in other.keypoint_names]
-    here, there = ([part.keypoint_names.index(name) for name in names] for part in (table, other))
+    images, others = table.poses.frames, other.poses.frames
+    rows = {image: row for row, image in enumerate(others)}
+    names = [name for name in table.poses.keypoint_names if name in other.poses.keypoint_names]
+    here, there = (part.poses.with_keypoints(names).points_px for part in (table, other))
     differing = [
         image
-        for row, image in enumerate(table.images)
-        if image not in rows
-        or not np.allclose(
-            table.keypoints_image_px[row, here],
-            other.keypoints_image_px[rows[image], there],
-            rtol=0,
-            atol=_ALIKE_PX,
-            equal_nan=True,
-        )
+        for row, image in enumerate(images)
+        if image not in rows or not np.allclose(here[row], there[rows[image]], rtol=0, atol=_ALIKE_PX, equal_nan=True)
     ]
-    differing += [image for image in other.images if image not in set(table.images)]
-    if not differing and set(table.keypoint_names) == set(other.keypoint_names):
+    differing += [image for image in others if image not in set(images)]
+    if not differing and set(table.poses.keypoint_names) == set(other.poses.keypoint_names):
         return ""
     where = f"in {count(len(differing), 'frame')}, the first is {differing[0]}" if differing else "in its keypoints"
     return f"{beside.relative_to(folder)} differs from the CSV beside it {where}"
@@ -107,4 +93,5 @@ def relocated(folder: Path, table: LabelTable) -> LabelTable:
         at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
         return PurePosixPath(*parts[at[-1] :]).as_posix() if at else image
 
-    return with_files(folder, dataclasses.replace(table, images=tuple(map(from_images_folder, table.images))))
+    poses = dataclasses.replace(table.poses, frames=tuple(map(from_images_folder, table.poses.frames)))
+    return with_files(folder, dataclasses.replace(table, poses=poses))

@@ -4,21 +4,22 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.codes import VISIBLE
+from jaxpose.data.label_table import LabelTable
 from jaxpose.extras import need
 from jaxpose.files import write_atomic
 from jaxpose.formats.hdf5_writer import write_pandas
-from jaxpose.formats.written_labels import WrittenLabels
 
 
-def label_files(folder: Path, labels: WrittenLabels) -> list[Path]:
+def label_files(folder: Path, labels: LabelTable) -> list[Path]:
     """Returns the files that `write_labels` writes; the images are called labeled-data/<video>/<image>."""
-    folders = dict.fromkeys(PurePosixPath(image).parent for image in labels.images)
+    folders = dict.fromkeys(PurePosixPath(image).parent for image in labels.poses.frames)
     return [
         folder / of_video / f"CollectedData_{labels.scorer}{end}" for of_video in folders for end in (".csv", ".h5")
     ]
 
 
-def write_labels(folder: Path, labels: WrittenLabels) -> None:
+def write_labels(folder: Path, labels: LabelTable) -> None:
     """Writes the label files of each folder of images; only visible keypoints have a position there.
 
     Raises:
@@ -28,10 +29,11 @@ def write_labels(folder: Path, labels: WrittenLabels) -> None:
     import pandas
 
     columns = pandas.MultiIndex.from_product(
-        [[labels.scorer], labels.keypoint_names, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
+        [[labels.scorer], labels.poses.keypoint_names, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
     )
-    points = np.where(labels.is_visible()[..., None], labels.keypoints_image_px, np.nan).reshape(len(labels.images), -1)
-    places = [PurePosixPath(image) for image in labels.images]
+    points = np.where((labels.visibility == VISIBLE)[..., None], labels.keypoints_image_px, np.nan)
+    points = points.reshape(len(points), -1)
+    places = [PurePosixPath(image) for image in labels.poses.frames]
     for file in label_files(folder, labels):
         rows = [row for row, place in enumerate(places) if folder / place.parent == file.parent]
         index = pandas.MultiIndex.from_tuples([places[row].parts for row in rows])

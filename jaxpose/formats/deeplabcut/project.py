@@ -13,7 +13,8 @@ from pathlib import Path
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_alike
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table, without_empty_rows
+from jaxpose.data.label_table import LabelTable, join_tables, normalised, without_empty_rows
+from jaxpose.data.labels import read_csv_table
 from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import known_pairs
 from jaxpose.errors import UserError
@@ -73,7 +74,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     frame_sizes_px = read_frame_sizes_px(folder, dict.fromkeys(joined.videos), videos)
     edges = [tuple(spelled_as(name, names) for name in edge) for edge in config.skeleton]
     skeleton = Skeleton(edges=known_pairs(edges, names))
-    labelled = {name for table in tables for name in table.keypoint_names}
+    labelled = {name for table in tables for name in table.poses.keypoint_names}
     unread = tally(
         {
             "frame* without any label": empty,
@@ -84,7 +85,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     )
     return dataclasses.replace(
         joined,
-        skeleton=skeleton,
+        poses=dataclasses.replace(joined.poses, skeleton=skeleton),
         unread=(*unread, *[f"all else in {CONFIG_FILE}"] * file.is_file()),
         crops_px=find_crops_px(file, config, frame_sizes_px),
         frame_sizes_px=frame_sizes_px,
@@ -163,7 +164,7 @@ def _keypoint_names(
     config: ProjectConfig, tables: list[LabelTable]
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
     """Returns the keypoints in the order of config.yaml, those that only config.yaml has, and sentences about both."""
-    labelled = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
+    labelled = tuple(dict.fromkeys(name for table in tables for name in table.poses.keypoint_names))
     refuse_alike(tables[0].file, labelled)
     spelled = {part: spelled_as(part, labelled) for part in config.bodyparts}
     names = tuple(dict.fromkeys(filter(None, spelled.values()))) if spelled else labelled
@@ -179,7 +180,7 @@ def _keypoint_names(
     if more := [name for name in labelled if name not in names]:
         notes.append(f"not trained, because the bodyparts of {CONFIG_FILE} lack them: {', '.join(more)}")
     for table in tables:
-        if lacking := [name for name in names if name not in table.keypoint_names]:
+        if lacking := [name for name in names if name not in table.poses.keypoint_names]:
             notes.append(f"{table.file} has no {', '.join(lacking)}: not used in its frames")
     return names, absent, notes
 

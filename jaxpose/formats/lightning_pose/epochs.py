@@ -82,5 +82,5 @@ def _count_training_frames(config: Config) -> int:
 
 
 def _moments(config: Config, view: str) -> set[str]:
-    rows, _ = read_labels(Path(config.data.project, label_file_of_view(config.data.labels, view)), config.data.missing)
-    return {moment_of_image(image, view) for image in rows.images}
+    table = read_labels(Path(config.data.project, label_file_of_view(config.data.labels, view)), config.data.missing)
+    return {moment_of_image(image, view) for image in table.poses.frames}

@@ -7,23 +7,22 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import NOT_USED, VISIBLE
+from jaxpose.data.label_table import LabelTable
 from jaxpose.files import write_atomic
-from jaxpose.formats.written_labels import WrittenLabels
 
 
-def write_labels(file: Path, labels: WrittenLabels) -> None:
+def write_labels(file: Path, labels: LabelTable) -> None:
     """Writes a row for each image; the columns `visible` only where the positions do not tell the visibility."""
-    told = np.where(labels.is_placed(), VISIBLE, NOT_USED)
-    coords = ["x", "y"] if np.array_equal(told, labels.visibility) else ["x", "y", "visible"]
-    names = [name for name in labels.keypoint_names for _ in coords]
+    (points_px, visibility), keypoint_names = labels.poses.labels(), labels.poses.keypoint_names
+    told = np.where(np.isfinite(points_px[..., 0]), VISIBLE, NOT_USED)
+    coords = ["x", "y"] if np.array_equal(told, visibility) else ["x", "y", "visible"]
+    names = [name for name in keypoint_names for _ in coords]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["scorer", *[labels.scorer] * len(names)])
     rows.writerow(["bodyparts", *names])
-    rows.writerow(["coords", *coords * len(labels.keypoint_names)])
-    for image, points, marks in zip(
-        labels.images, labels.keypoints_image_px.tolist(), labels.visibility.tolist(), strict=True
-    ):
+    rows.writerow(["coords", *coords * len(keypoint_names)])
+    for image, points, marks in zip(labels.poses.frames, points_px.tolist(), visibility.tolist(), strict=True):
         cells = [[x, y, mark][: len(coords)] for (x, y), mark in zip(points, marks, strict=True)]
         rows.writerow([image, *("" if cell != cell else cell for of_keypoint in cells for cell in of_keypoint)])
     write_atomic(file, text.getvalue().encode())

@@ -50,17 +50,17 @@ def read(folder: Path, **options) -> Project:
 )
 def test_every_bodypart_is_found(tmp_path: Path, bodyparts: list[str], labelled: list[str] | None) -> None:
     found = read(project(tmp_path / "p", bodyparts, labelled))
-    assert found.keypoint_names == tuple(labelled or bodyparts)
+    assert found.poses.keypoint_names == tuple(labelled or bodyparts)
     assert not any("bodyparts" in note for note in found.notes)
     assert (found.visibility > 0).sum() == 2 * (12 - 1)
     # The edge of the skeleton has the names of the config.
-    assert found.skeleton.edges == ((found.keypoint_names[0], found.keypoint_names[3]),)
+    assert found.poses.skeleton.edges == ((found.poses.keypoint_names[0], found.poses.keypoint_names[3]),)
 
 
 def test_a_config_in_utf_16_is_read(tmp_path: Path) -> None:
     file = project(tmp_path / "p", [NFC, "b", "c", "d"]) / "config.yaml"
     file.write_text(file.read_text(), "utf-16")
-    assert read(tmp_path / "p").keypoint_names == (NFC, "b", "c", "d")
+    assert read(tmp_path / "p").poses.keypoint_names == (NFC, "b", "c", "d")
 
 
 def test_a_bodypart_that_no_label_file_has_is_refused_unless_the_others_are_named(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_bodypart_that_no_label_file_has_is_refused_unless_the_others_are_name
     (option,) = shlex.split(str(caught.value).rpartition(": ")[2])
     config, _ = command_line.read([str(folder), option])
     names = config.data.keypoint_names
-    assert read(folder, keypoint_names=names).keypoint_names == names == ("nose", "left_ear", "tail")
+    assert read(folder, keypoint_names=names).poses.keypoint_names == names == ("nose", "left_ear", "tail")
     # Looking at the labels, converting and merging them goes on.
     assert (
         "no label file has the bodyparts rihgt_ear of config.yaml: they are not trained"
@@ -91,7 +91,7 @@ def test_a_project_of_several_animals_with_one_animal_is_read(tmp_path: Path) ->
         )
         table.to_csv(labels)
     found = read(folder)
-    assert found.keypoint_names == KEYPOINTS and np.isfinite(found.keypoints_frame_px).sum() == 2 * 2 * 11
+    assert found.poses.keypoint_names == KEYPOINTS and np.isfinite(found.keypoints_frame_px).sum() == 2 * 2 * 11
     file.write_text(file.read_text().replace("[mouse]", "[mouse, rat]"))
     with pytest.raises(UserError, match="is of a project with several animals"):
         read(folder)
@@ -99,7 +99,7 @@ def test_a_project_of_several_animals_with_one_animal_is_read(tmp_path: Path) ->
 
 def test_a_name_may_be_given_in_another_unicode_form(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", [NFD, "b", "c", "d"])
-    assert read(folder, keypoint_names=("d", NFC)).keypoint_names == ("d", NFD)
+    assert read(folder, keypoint_names=("d", NFC)).poses.keypoint_names == ("d", NFD)
 
 
 def test_plain_words_have_the_meaning_of_yaml_1_2(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def change_config(folder: Path, **values) -> None:
 def test_labels_of_all_videos_come_out_in_pixels_of_whole_frames(tmp_path: Path, kind: str) -> None:
     expected = deeplabcut_project(tmp_path / "project", kind)
     found = read(tmp_path / "project")
-    assert found.images == tuple(expected) and found.keypoint_names == KEYPOINTS
+    assert found.poses.frames == tuple(expected) and found.poses.keypoint_names == KEYPOINTS
     np.testing.assert_allclose(found.labelled_frame_px(), np.stack(list(expected.values())), rtol=0, atol=1e-9)
     assert found.videos == ("day1",) * 3 + ("day2",) * 3 and found.notes == (CROP_NOTE,) and found.problems == ()
     assert found.kind == "DeepLabCut project, labels of me for 2 videos"
@@ -128,7 +128,7 @@ def test_a_label_file_beside_the_project_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "CollectedData.csv").write_text(text)
     note = f"{tmp_path} is also a DeepLabCut project: the labels of CollectedData.csv are read; config.yaml, its crops"
     found = read(tmp_path)
-    assert len(found.images) == 3 and found.kind == "" and found.notes[0].startswith(note)
+    assert len(found.poses.frames) == 3 and found.kind == "" and found.notes[0].startswith(note)
     assert read_label_table(c.DataConfig(project=str(tmp_path))).notes == found.notes
     (tmp_path / "config.yaml").unlink()
     assert read(tmp_path).notes == ()
@@ -146,7 +146,7 @@ def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: 
         "makes from the CSV",
         CROP_NOTE,
     )
-    np.testing.assert_allclose(found.keypoints_frame_px[2], expected[found.images[2]])
+    np.testing.assert_allclose(found.keypoints_frame_px[2], expected[found.poses.frames[2]])
     write_labels(tmp_path / "labeled-data/day1", points_px(0)[:2], "h5", "me")
     assert "in 1 frame, the first is labeled-data/day1/img12.png" in read(tmp_path).notes[0]
     (tmp_path / "labeled-data/day1/CollectedData_me.h5").write_bytes(b"no HDF5")
@@ -161,7 +161,7 @@ def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
     points[1] = np.nan
     write_labels(tmp_path / "labeled-data/day1", points, "csv", "me")
     found = read(tmp_path)
-    assert found.keypoint_names == ("tail", "nose", "left_ear") and len(found.images) == 5
+    assert found.poses.keypoint_names == ("tail", "nose", "left_ear") and len(found.poses.frames) == 5
     np.testing.assert_allclose(found.keypoints_frame_px[:2], points[::2][:, [3, 0, 1]])
     assert found.notes == (
         "not read, because config.yaml names the scorer me: labeled-data/day1/CollectedData_you.csv",
@@ -170,10 +170,10 @@ def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
         "not trained, because the bodyparts of config.yaml lack them: right_ear",
         CROP_NOTE,
     )
-    assert len(read(tmp_path, missing="not_visible").images) == 6
+    assert len(read(tmp_path, missing="not_visible").poses.frames) == 6
     table = read_label_table(c.DataConfig(project=str(tmp_path)))
     # The only edge of config.yaml is nose to tail.
-    assert table.skeleton.edges == (("nose", "tail"),)
+    assert table.poses.skeleton.edges == (("nose", "tail"),)
     assert table.unread == (
         "1 frame without any label",
         "1 label file of other scorers",
@@ -232,7 +232,7 @@ def test_a_larger_video_than_the_whole_frames_of_the_config_is_another_recording
         cv2.imwrite(str(tmp_path / f"labeled-data/day1/img{frame:02}.png"), frames[frame, :48, :64, ::-1])
     config = c.resolve(c.Config(data=c.DataConfig(project=str(tmp_path))))
     prepared, found = prepare(config)
-    assert prepared.data.video_crops_px == ("day1:0,0,64,48",) and len(found.images) == 3
+    assert prepared.data.video_crops_px == ("day1:0,0,64,48",) and len(found.poses.frames) == 3
     textured_video(tmp_path / "videos/day1.mp4", seed=1)
     with pytest.raises(
         UserError,
@@ -294,7 +294,7 @@ def test_bad_rows_are_named_with_their_file_and_row(tmp_path: Path) -> None:
     assert "day1/CollectedData_me.h5:row 2: labeled-data/day1/img07.png does not exist in" in lines[1]
     assert "day2/CollectedData_me.h5:row 1: nose has only one of x and y" in lines[2]
     assert "day2/CollectedData_me.h5:row 3: labeled-data/day2/img12.png has 40 x 32 pixels; outside" in lines[3]
-    assert len(read(tmp_path, on_bad_frame="skip").images) == 3
+    assert len(read(tmp_path, on_bad_frame="skip").poses.frames) == 3
 
 
 def test_paths_of_another_machine_are_read_from_labeled_data_on(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_paths_of_another_machine_are_read_from_labeled_data_on(tmp_path: Path) 
     for moved in (r"C:\Users\me\project\labeled-data\day1\img", "/home/me/project/labeled-data/day1/img"):
         rows = text.replace("labeled-data,day1,img", f"{moved}").replace("scorer,,", "scorer")
         file.write_text(rows.replace("bodyparts,,", "bodyparts").replace("coords,,", "coords"))
-        assert read(tmp_path).images == tuple(expected)
+        assert read(tmp_path).poses.frames == tuple(expected)
 
 
 @pytest.mark.parametrize(("layout", "several"), [("fixed", True), ("fixed", False), ("table", False)])
@@ -360,7 +360,7 @@ def test_names_in_another_unicode_form_and_paths_of_windows_are_found(tmp_path: 
     (file,) = (tmp_path / "labeled-data" / name).glob("*.csv")
     file.write_text(file.read_text().replace("labeled-data,day2,", "C:\\p\\labeled-data,M\u00e4use,"))
     found = read(tmp_path)
-    points = [expected[image.replace(name, "day2")] for image in found.images]
+    points = [expected[image.replace(name, "day2")] for image in found.poses.frames]
     np.testing.assert_allclose(found.labelled_frame_px(), points)
     assert found.videos == (name,) * 3 + ("day1",) * 3 and found.video_crops_px == (f"{name}:16,8,40,32",)
     data = c.DataConfig(video_crops_px=found.video_crops_px)

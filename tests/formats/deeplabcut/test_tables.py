@@ -49,7 +49,7 @@ def project_with(folder: Path, kind: str, table: pd.DataFrame, key: str = "df_wi
 
 def points_of_first_video(folder: Path) -> np.ndarray:
     table = read_label_table(DataConfig(project=str(folder)))
-    assert table.notes == () and table.problems == () and table.keypoint_names == KEYPOINTS
+    assert table.notes == () and table.problems == () and table.poses.keypoint_names == KEYPOINTS
     return table.keypoints_image_px[: len(LABELLED)]
 
 
@@ -138,7 +138,7 @@ def test_a_folder_of_label_files_may_have_them_too(tmp_path: Path) -> None:
         (folder / "CollectedData_me.csv").unlink()
     (tmp_path / "p/config.yaml").unlink()
     for found in (table, read_label_table(DataConfig(project=str(tmp_path / "p")))):
-        assert found.keypoint_names == KEYPOINTS and found.problems == ()
+        assert found.poses.keypoint_names == KEYPOINTS and found.problems == ()
         np.testing.assert_array_equal(found.keypoints_image_px, points_px(0))
 
 
