@@ -2,8 +2,10 @@
 
 import gc
 import importlib.metadata
+import itertools
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,10 @@ if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         _given.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(_given).strip()
+
+# Every process that a test starts would compile the package's files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -97,10 +103,18 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def cache_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders, each numbered by the last: pytest would list all that there are for each."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_folder(cache_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, so that nothing lands in the user's."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = next(cache_folders)
+    folder.mkdir()
     monkeypatch.setenv("JAXPOSE_CACHE", str(folder))
     return folder
 
@@ -109,12 +123,13 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of compiled programs that all tests, their workers and the processes that they start share."""
     from tests.shared_runs import session_folder
-    from tests.small_run import kept_programs
+    from tests.small_run import SHARED_STEPS, kept_programs
 
     folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", session_folder(tmp_path_factory) / "programs"))
     with kept_programs(folder), pytest.MonkeyPatch.context() as patch:
         # Of the runs that are made before the first test begins.
         patch.setenv("JAXPOSE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("jaxpose.training.compiled_run.ShardedStep", SHARED_STEPS)
         yield folder
 
 
