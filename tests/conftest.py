@@ -4,6 +4,7 @@ import gc
 import importlib.metadata
 import itertools
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -68,8 +69,19 @@ _LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --sample=COUNT:SEED."""
+    parser.addoption("--sample", metavar="COUNT:SEED", help="run only so many of the selected tests, drawn by the seed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the files that take longest first, so that no worker is left alone with one of them at the end."""
+    if sample := config.getoption("--sample"):
+        count, seed = map(int, sample.split(":"))
+        drawn = set(random.Random(seed).sample(sorted(item.nodeid for item in items), min(count, len(items))))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
+        items[:] = [item for item in items if item.nodeid in drawn]
     folder = Path(__file__).resolve().parent
     places = {folder / name: place for place, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

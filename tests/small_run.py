@@ -113,10 +113,15 @@ class SharedSteps:
     To trace and lower a step takes longer than to train a small run. `forget` makes the next one anew.
     """
 
-    # They decide when something happens to a run, and no program has them; the rest of the config is compared.
-    APART = {"": ("out", "resume", "log", "eval"), "train": (
-        "monitor", "monitor_mode", "val_every_epochs", "save_every_steps", "early_stop_patience",
-    )}  # fmt: skip
+    # They choose the frames, or when something happens to a run. No program has them; all other options are compared.
+    APART = {
+        "": ("out", "resume", "log", "eval"),
+        "data": ("project", "split", "train_share", "val_share", "on_bad_frame", "missing", "crop_px", "resize"),
+        "train": (
+            "seed", "steps", "epochs", "monitor", "monitor_mode", "val_every_epochs", "save_every_steps",
+            "early_stop_patience",
+        ),
+    }  # fmt: skip
     MOST = 6
 
     def __init__(self) -> None:
