@@ -1,6 +1,7 @@
 """Small runs through the verb, with what is compiled shared by all of them and by the processes that they start."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -131,7 +132,7 @@ class SharedSteps:
         self, config: c.Config, graphdef: nnx.GraphDef, mesh: Mesh, facts: DataFacts, state: State, *more: Any
     ) -> ShardedStep:
         """ShardedStep, as jaxpose.training.compiled_run calls it."""
-        if facts.pca or facts.views or facts.teacher:
+        if facts.pca or facts.views:
             return ShardedStep(config, graphdef, mesh, facts, state, *more)
         options = json.loads(c.to_json(config))
         for section, names in self.APART.items():
@@ -140,7 +141,8 @@ class SharedSteps:
         leaves, structure = jax.tree.flatten((state, more))
         shapes = tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf for leaf in leaves)
         process = allowed_cores(), arithmetic_threads(), jax.config.jax_enable_x64  # pyright: ignore
-        key = json.dumps(options), graphdef, tuple(mesh.devices.flat), repr(facts), structure, shapes, process
+        made_of = json.dumps(options), graphdef, facts.teacher, repr(dataclasses.replace(facts, teacher=None))
+        key = *made_of, tuple(mesh.devices.flat), structure, shapes, process
         if key not in self._steps:
             self._steps[key] = ShardedStep(config, graphdef, mesh, facts, state, *more)
             if len(self._steps) > self.MOST:

@@ -134,6 +134,18 @@ def test_restore_onto_another_number_of_devices(tmp_path: Path, before: int, aft
     assert {name: leaf.sharding for name, leaf in found[1].items()} == sharding
 
 
+def test_a_save_of_copies_on_several_devices_compiles_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """In slices, one for each device, every shape would need a program before the first save."""
+    values = np.random.default_rng(0).normal(size=(24, 7)).astype(np.float32)
+    state = {"w": replicated(values, 8)}
+    with jax.log_compiles(), caplog.at_level(logging.WARNING, "jax"), Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {}, is_best=False)
+        found = checkpoints.restore(state, "newest")
+    assert not [record for record in caplog.records if "Finished XLA compilation" in record.getMessage()]
+    assert found is not None
+    assert_same(found[1], {"w": values})
+
+
 def test_last_two_and_the_best_are_kept(tmp_path: Path):
     saved(tmp_path, 10, 20, 30, 40, 50, best=20)
     with Checkpoints(tmp_path) as checkpoints:
