@@ -18,7 +18,7 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.poses import Poses
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
-from jaxpose.steps.objective import SEED, Objective
+from jaxpose.steps.objective import SEED, Objective, weights_of
 from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.sharded_step import ShardFunctions
 from jaxpose.steps.state import initial_state
@@ -67,9 +67,10 @@ def lower_sums(
     dealt = slots(0, BATCH, BATCH, shards)[0].reshape(-1)
     shard = _samples(1, SIDE_PX, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
     facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=100, total_steps=100_000)
-    work = ShardFunctions(Objective(config, graphdef, facts), state, shard)
+    work = ShardFunctions(Objective(config, graphdef, facts), shard)
+    sums, _ = jax.eval_shape(work.gradients, weights_of(state), state.step, work.microbatches, work.counts, work.late)
     sharding, lowered = NamedSharding(mesh, PartitionSpec(AXIS)), []
-    for summand in (work.counts, work.sums):
+    for summand in (work.counts, sums):
         size = sum(leaf.size for leaf in jax.tree.leaves(summand))
         add = ShardSum(mesh, shards, summand).over_devices
         own = jax.ShapeDtypeStruct((devices * size,), np.float32, sharding=sharding)

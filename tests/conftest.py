@@ -2,8 +2,11 @@
 
 import gc
 import importlib.metadata
+import itertools
 import os
+import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,10 @@ if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         _given.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(_given).strip()
+
+# Every process that a test starts would compile the package's files again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
@@ -31,37 +38,52 @@ for _name in ("layouts", "log_files", "process_pair", "remote_copies", "shared_r
 
 # Each is one worker's; those that take longest begin first.
 _LONGEST = (
+    "cluster/test_multiprocess.py",
     "test_pretrain.py",
     "training/test_members.py",
-    "cluster/test_multiprocess.py",
-    "test_train_resume.py",
-    "test_train_shards.py",
-    "video/test_clips.py",
-    "test_speed_guard.py",
-    "steps/test_parallel.py",
-    "steps/test_consistency.py",
     "test_train.py",
-    "test_terminal.py",
-    "run/test_checkpoint.py",
-    "remote/test_copy.py",
-    "pose/test_augment.py",
-    "run/test_identity.py",
+    "test_train_shards.py",
+    "test_train_resume.py",
+    "formats/test_lightning_pose_config.py",
+    "video/test_clips.py",
     "test_predict.py",
-    "pose/test_heatmap.py",
-    "steps/test_sharded_step.py",
-    "export/test_programs.py",
-    "cluster/test_peers.py",
+    "pose/test_augment.py",
+    "test_terminal.py",
     "tracking/test_tracker.py",
-    "prediction/test_many_videos.py",
+    "steps/test_sharded_step.py",
+    "test_speed_guard.py",
+    "run/test_identity.py",
+    "model/test_model.py",
+    "steps/test_consistency.py",
+    "steps/test_parallel.py",
+    "pose/test_heatmap.py",
+    "export/test_programs.py",
     "remote/test_restore.py",
     "model/test_context.py",
+    "prediction/test_many_videos.py",
+    "run/test_checkpoint.py",
+    "labelling/test_changes.py",
     "test_launch.py",
+    "remote/test_copy.py",
+    "cluster/test_devices.py",
+    "cluster/test_peers.py",
     "test_finish.py",
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --sample=COUNT:SEED."""
+    parser.addoption("--sample", metavar="COUNT:SEED", help="run only so many of the selected tests, drawn by the seed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the files that take longest first, so that no worker is left alone with one of them at the end."""
+    if sample := config.getoption("--sample"):
+        count, seed = map(int, sample.split(":"))
+        drawn = set(random.Random(seed).sample(sorted(item.nodeid for item in items), min(count, len(items))))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
+        items[:] = [item for item in items if item.nodeid in drawn]
     folder = Path(__file__).resolve().parent
     places = {folder / name: place for place, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
@@ -95,10 +117,18 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def cache_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders, each numbered by the last: pytest would list all that there are for each."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_folder(cache_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, so that nothing lands in the user's."""
-    folder = tmp_path_factory.mktemp("cache")
+    folder = next(cache_folders)
+    folder.mkdir()
     monkeypatch.setenv("JAXPOSE_CACHE", str(folder))
     return folder
 
@@ -107,12 +137,13 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of compiled programs that all tests, their workers and the processes that they start share."""
     from tests.shared_runs import session_folder
-    from tests.small_run import kept_programs
+    from tests.small_run import SHARED_STEPS, kept_programs
 
     folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", session_folder(tmp_path_factory) / "programs"))
     with kept_programs(folder), pytest.MonkeyPatch.context() as patch:
         # Of the runs that are made before the first test begins.
         patch.setenv("JAXPOSE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr("jaxpose.training.compiled_run.ShardedStep", SHARED_STEPS)
         yield folder
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from tests.parallel import Layout, Trainer, clip_counts, distance
 
@@ -22,6 +23,15 @@ from tests.parallel import Layout, Trainer, clip_counts, distance
 ROUNDINGS = 10
 # Of design.md: loss and first gradient, parameters after 5 steps of SGD.
 BARS = {"f64": (1e-10, 1e-10), "f32": (1e-5, 1e-4)}
+
+
+def one_slow_others_full(*rows: tuple) -> list:
+    """The rows of a table of layouts: the first has the mark `slow`, the others `full`, of which CI runs some."""
+    first, *others = rows
+    return [
+        pytest.param(*first, marks=pytest.mark.slow),
+        *(pytest.param(*row, marks=pytest.mark.full) for row in others),
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

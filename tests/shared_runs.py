@@ -14,7 +14,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.run.identity import read_config, write_config
-from tests.small_run import make_config, small_project, train, train_and_stop
+from tests.small_run import SHARED_STEPS, make_config, small_project, train, train_and_stop
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
@@ -87,6 +87,7 @@ def make_whole(project: Path, folder: Path) -> None:
             if record.getMessage().startswith("Finished XLA compilation of "):
                 compilations.append(record.getMessage().split()[4])
 
+    SHARED_STEPS.forget()
     run, listener, logger = folder / "run", Listener(), logging.getLogger("jax._src.dispatch")
     logger.addHandler(listener)
     with jax.log_compiles():

@@ -1,6 +1,7 @@
 """Small runs through the verb, with what is compiled shared by all of them and by the processes that they start."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -15,7 +16,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh
 
 from jaxpose import config as c
 from jaxpose import train as verb
@@ -25,7 +28,10 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import load_parameters
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
+from jaxpose.threads import allowed_cores, arithmetic_threads
 
 # Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),
 # and 6 validate, in batches of 5 and 1.
@@ -100,6 +106,55 @@ def kept_programs(folder: Path) -> Iterator[None]:
     for name, value in zip(names, before, strict=True):
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+class SharedSteps:
+    """Makes the compiled steps of the runs of this process; runs whose steps are made of the same share one.
+
+    To trace and lower a step takes longer than to train a small run. `forget` makes the next one anew.
+    """
+
+    # They choose the frames, or when something happens to a run. No program has them; all other options are compared.
+    APART = {
+        "": ("out", "resume", "log", "eval"),
+        "data": ("project", "split", "train_share", "val_share", "on_bad_frame", "missing", "crop_px", "resize"),
+        "train": (
+            "seed", "steps", "epochs", "monitor", "monitor_mode", "val_every_epochs", "save_every_steps",
+            "early_stop_patience",
+        ),
+    }  # fmt: skip
+    MOST = 6
+
+    def __init__(self) -> None:
+        self._steps: dict[Any, ShardedStep] = {}
+
+    def __call__(
+        self, config: c.Config, graphdef: nnx.GraphDef, mesh: Mesh, facts: DataFacts, state: State, *more: Any
+    ) -> ShardedStep:
+        """ShardedStep, as jaxpose.training.compiled_run calls it."""
+        if facts.pca or facts.views:
+            return ShardedStep(config, graphdef, mesh, facts, state, *more)
+        options = json.loads(c.to_json(config))
+        for section, names in self.APART.items():
+            for name in names:
+                del (options[section] if section else options)[name]
+        leaves, structure = jax.tree.flatten((state, more))
+        shapes = tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf for leaf in leaves)
+        process = allowed_cores(), arithmetic_threads(), jax.config.jax_enable_x64  # pyright: ignore
+        made_of = json.dumps(options), graphdef, facts.teacher, repr(dataclasses.replace(facts, teacher=None))
+        key = *made_of, tuple(mesh.devices.flat), structure, shapes, process
+        if key not in self._steps:
+            self._steps[key] = ShardedStep(config, graphdef, mesh, facts, state, *more)
+            if len(self._steps) > self.MOST:
+                del self._steps[next(iter(self._steps))]
+        return self._steps[key]
+
+    def forget(self) -> None:
+        """Lets the next run compile its step."""
+        self._steps.clear()
+
+
+SHARED_STEPS = SharedSteps()
 
 
 def environment() -> dict[str, str]:

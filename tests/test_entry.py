@@ -155,7 +155,6 @@ AGAIN = {signal.SIGTERM: "press Ctrl-C twice", signal.SIGINT: "press Ctrl-C agai
     ("verb", "number", "code"),
     [
         ("train", signal.SIGTERM, 85),
-        ("train", signal.SIGINT, 130),
         ("train, by the command", signal.SIGINT, 130),
         ("predict", signal.SIGTERM, 85),
         ("evaluate", signal.SIGINT, 130),

@@ -1,6 +1,8 @@
 """jaxpose pretrain: the same bits on any devices and after a stop, a loss that falls, and trainings from them."""
 
+import csv
 import dataclasses
+import io
 import shutil
 import signal
 from pathlib import Path
@@ -10,7 +12,6 @@ import numpy as np
 import pytest
 import sleap_io
 import torch
-from transformers import ViTConfig, ViTModel
 
 from jaxpose import config as c
 from jaxpose import suggest
@@ -20,8 +21,8 @@ from jaxpose.errors import UserError
 from jaxpose.model import vit
 from jaxpose.predict import load
 from jaxpose.pretrain import as_pretraining, main, pretrain
-from jaxpose.run.identity import read_config
 from jaxpose.run.weights import load_parameters
+from jaxpose.training.start import list_files
 from tests.painted_videos import write
 from tests.small_run import (
     assert_same,
@@ -34,11 +35,11 @@ from tests.small_run import (
     train_and_stop,
 )
 from tests.train_process import Process
-from tests.training.setups import begin
+from tests.training.setups import begin, begin_pretraining
 
 # 3 shards of 5 frames: the last one has an empty slot.
 OPTIONS: dict[str, Any] = {
-    "train__shards": 3, "train__steps": 8, "train__save_every_steps": 1, "augment__flip_p": 0.0,
+    "train__shards": 3, "train__steps": 6, "train__save_every_steps": 1, "augment__flip_p": 0.0,
     "optim__ema_decay": 0.0, "log__tensorboard": False,
 }  # fmt: skip
 
@@ -138,13 +139,16 @@ def test_the_network_learns_what_is_behind_hidden_squares(project: Path, tmp_pat
 def test_a_folder_of_videos_is_enough_and_labels_are_not_read(project: Path, tmp_path: Path) -> None:
     folder = tmp_path / "videos"
     shutil.copytree(project / "videos", folder)
-    run = tmp_path / "run"
-    options: dict[str, Any] = {"train__steps": 1, "video__folder": "."}
-    config = pretrain_config(folder, run, **options | {"data__input_width_px": 0, "data__input_height_px": 0})
-    assert train(config)["exit_code"] == 0
+    options: dict[str, Any] = {"video__folder": ".", "data__input_width_px": 0, "data__input_height_px": 0}
+    setup = begin_pretraining(pretrain_config(folder, tmp_path / "run", **options))
     # By the rule for images: their sides are below 192 px.
-    assert "input       128 x 128 px" in log_of(run) and "validation" not in log_of(run)
-    assert [line.split(",")[3] for line in (run / "split.csv").read_text().splitlines()[1:4]] == ["clips"] * 3
+    assert setup.facts.size_px == (128, 128) and not setup.data.has_labels
+    assert [row["set"] for row in csv.DictReader(io.StringIO(list_files(setup)))] == ["clips"] * 3
+
+
+def test_a_pretraining_lists_its_videos_and_validates_nothing(alone: Path) -> None:
+    assert "input       32 x 32 px" in log_of(alone) and "validation" not in log_of(alone)
+    assert [line.split(",")[3] for line in (alone / "split.csv").read_text().splitlines()[1:4]] == ["clips"] * 3
 
 
 def test_options_of_a_pretraining_are_refused_in_a_training() -> None:
@@ -217,8 +221,8 @@ def test_the_videos_that_a_sleap_file_names_are_learned_from(tmp_path: Path) -> 
     file = tmp_path / "labels.slp"
     videos = [sleap_io.Video.from_filename(str(place)) for place in places]
     sleap_io.save_slp(sleap_io.Labels([], videos=videos), str(file), verbose=False)
-    assert pretrain(make_config(file, tmp_path / "run", **OPTIONS | {"train__steps": 1}))["exit_code"] == 0
-    assert read_config(tmp_path / "run" / "config.json").video.files == ("cam1/day.mp4", "cam2/day.mp4")
+    setup = begin_pretraining(pretrain_config(file, tmp_path / "run"))
+    assert setup.config.video.files == ("cam1/day.mp4", "cam2/day.mp4")
     for place in places:
         place.rename(place.with_name("moved.mp4"))
     with pytest.raises(UserError, match=r"none that .*labels.slp names can be used \(2 videos not found: .*folder"):
@@ -230,8 +234,7 @@ def test_the_videos_that_a_deeplabcut_config_names_are_learned_from(tmp_path: Pa
     project.mkdir()
     text = f"scorer: me\nbodyparts: [a]\nvideo_sets:\n  {video}: {{crop: '0, 64, 0, 48'}}\n"
     (project / "config.yaml").write_text(text)
-    pretrain(make_config(project, tmp_path / "run", **OPTIONS | {"train__steps": 1}))
-    assert read_config(tmp_path / "run" / "config.json").video.files == (str(video),)
+    assert begin_pretraining(pretrain_config(project, tmp_path / "run")).config.video.files == (str(video),)
 
 
 def test_the_verb_says_what_it_does_not_show(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,43 +245,48 @@ def test_the_verb_says_what_it_does_not_show(project: Path, tmp_path: Path, caps
     assert "would start" in capsys.readouterr().out
 
 
+def save_teacher(folder: Path, seed: int) -> None:
+    """Writes a small vision transformer as transformers does."""
+    from transformers import ViTConfig, ViTModel
+
+    size = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 96}
+    torch.manual_seed(seed)
+    ViTModel(ViTConfig(**size), add_pooling_layer=False).save_pretrained(folder)
+
+
 @pytest.fixture
 def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small vision transformer as a folder that transformers writes."""
     small = dataclasses.replace(vit.FORMS["vit_small"], channels=24, heads=3, depth=2)
     monkeypatch.setitem(vit.FORMS, "vit_small", small)
-    size = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 96}
-    torch.manual_seed(0)
-    ViTModel(ViTConfig(**size), add_pooling_layer=False).save_pretrained(tmp_path / "teacher")
+    save_teacher(tmp_path / "teacher", seed=0)
     return tmp_path / "teacher"
 
 
-def test_a_student_follows_its_teacher_on_any_devices_and_after_a_stop(
-    project: Path, tmp_path: Path, teacher: Path
-) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
+@pytest.mark.slow
+def test_a_student_comes_closer_to_its_teacher(project: Path, tmp_path: Path, teacher: Path) -> None:
     options: dict[str, Any] = {
         "pretrain__method": "distill", "pretrain__teacher": str(teacher), "train__steps": 24, "optim__lr": 5e-3,
     }  # fmt: skip
-    assert train(pretrain_config(project, one, **options))["exit_code"] == 0
-    loss = [line["loss"] for line in metrics_of(one)]
+    assert train(pretrain_config(project, tmp_path / "run", **options))["exit_code"] == 0
+    loss = [line["loss"] for line in metrics_of(tmp_path / "run")]
     assert np.mean(loss[-5:]) < 0.7 * np.mean(loss[:5])
-    moved = pretrain_config(project, other, **options, mesh__devices=3)
-    assert train_and_stop(moved, after_step=4)["exit_code"] == 85
+
+
+def test_a_distillation_is_the_same_on_any_devices_and_after_a_stop_and_has_one_teacher(
+    project: Path, tmp_path: Path, teacher: Path
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    options: dict[str, Any] = {"pretrain__method": "distill", "pretrain__teacher": str(teacher)}
+    assert train(pretrain_config(project, one, **options))["exit_code"] == 0
+    moved = pretrain_config(project, other, **options, mesh__devices=2)
+    assert train_and_stop(moved, after_step=2)["exit_code"] == 85
     # The weights of an unfinished distillation can be used, too.
     assert begin(make_config(project, tmp_path / "run", model__weights=str(other))).weights_sha256
-    assert train(dataclasses.replace(moved, mesh=dataclasses.replace(moved.mesh, devices=2)))["exit_code"] == 0
+    assert train(dataclasses.replace(moved, mesh=dataclasses.replace(moved.mesh, devices=1)))["exit_code"] == 0
     assert (one / "best.safetensors").read_bytes() == (other / "best.safetensors").read_bytes()
     assert "pretrain.teacher,," in (one / "split.csv").read_text()
     assert begin(make_config(project, tmp_path / "run", model__weights=str(one))).weights_sha256
-
-
-def test_another_teacher_is_another_run(project: Path, tmp_path: Path, teacher: Path) -> None:
-    options: dict[str, Any] = {"pretrain__method": "distill", "pretrain__teacher": str(teacher), "train__steps": 1}
-    config = pretrain_config(project, tmp_path / "run", **options)
-    assert train(config)["exit_code"] == 0
-    size = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 96}
-    torch.manual_seed(1)
-    ViTModel(ViTConfig(**size), add_pooling_layer=False).save_pretrained(teacher)
+    save_teacher(teacher, seed=1)
     with pytest.raises(UserError, match="pretrain.teacher gives other weights than those that this run started from"):
-        train(config)
+        train(pretrain_config(project, one, **options))

@@ -35,6 +35,7 @@ SIDE_PX, BATCH = 128, 8
 MIB = 2**20
 
 
+@pytest.mark.slow
 def test_a_step_computes_no_more_than_its_convolutions_and_keeps_little() -> None:
     network = make_network(c.ModelConfig(backbone="resnet18", norm="sync"), 17, "f32", 0)
     # Adam of optax takes a power of mixed types.
@@ -162,7 +163,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("norm", [pytest.param("shard", marks=pytest.mark.slow), "sync"])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["shard", "sync"])
 def test_a_step_copies_its_batch_to_the_devices_and_its_metrics_back(
     project: Path, tmp_path: Path, copies: dict[str, int], norm: str
 ) -> None:

@@ -28,7 +28,17 @@ from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights
 from tests.cut_images import cut
 from tests.log_files import events_of
-from tests.small_run import assert_same, call, checkpoint_of, files_in, log_of, make_config, metrics_of, train
+from tests.small_run import (
+    SHARED_STEPS,
+    assert_same,
+    call,
+    checkpoint_of,
+    files_in,
+    log_of,
+    make_config,
+    metrics_of,
+    train,
+)
 
 
 def test_each_step_is_compiled_once(whole: Path):
@@ -269,6 +279,7 @@ def test_settings_of_the_process_change_no_number_and_stay_as_they_were(whole: P
     before = {name: jax.config.values[name] for name in others}
     for name, value in others.items():
         jax.config.update(name, value)
+    SHARED_STEPS.forget()
     try:
         train(make_config(project, tmp_path / "run", train__steps=3, log__tensorboard=False))
         found = load(whole, devices=1).predict(frames)

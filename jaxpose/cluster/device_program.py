@@ -36,6 +36,10 @@ class DeviceProgram:
       arguments: shapes and types of the arguments.
       donated: numbers of the arguments whose memory is used for the results.
       options: of XLA.
+
+    Attributes:
+      compiled: the program on the first device.
+      results: shapes and types of the results.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class DeviceProgram:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_first), tuple(arguments)
         )
         lowered = jax.jit(function, donate_argnums=donated).lower(*shapes)
+        self.results = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
         if len(devices) == 1:
             self._on_devices = [lowered.compile(options)]
         else:

@@ -23,7 +23,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from jaxpose.errors import UserError
-from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit, restore_target
+from jaxpose.run.leaves import kinds, named_leaves, one_copy, refuse_misfit, restore_target
 from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
 from jaxpose.run.paths import MANIFEST_FILE
 from jaxpose.run.tensorstore_leak import avoid_leak
@@ -77,7 +77,8 @@ class Checkpoints:
         content = {"step": int(step), "is_best": bool(is_best), "meta": meta, "leaves": kinds(leaves)}
         folder = self._folder / _name(step, _agreed([_free_save(self._folder, step)])[0])
         try:
-            self._orbax.save(folder / "state", args=ocp.args.StandardSave(leaves))
+            stored = {name: one_copy(leaf) for name, leaf in leaves.items()}
+            self._orbax.save(folder / "state", args=ocp.args.StandardSave(stored))
         except Exception as error:
             self._give_up(folder, error)
             return

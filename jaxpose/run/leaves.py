@@ -31,6 +31,16 @@ def kinds(leaves: dict[str, Any]) -> dict[str, str]:
     return {name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for name, leaf in leaves.items()}
 
 
+def one_copy(leaf: Any) -> Any:
+    """Returns a leaf as it is stored: of an array that lies on several devices of this process, the first copy.
+
+    For the others, orbax has each device write a slice, and compiles a program for each shape to cut it.
+    """
+    if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 and leaf.is_fully_addressable:
+        return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
+    return leaf
+
+
 def restore_target(leaf: Any) -> Any:
     """Returns orbax's target for a leaf: an array with its sharding, or a numpy array."""
     sharding = getattr(leaf, "sharding", None)

@@ -35,23 +35,19 @@ class ShardFunctions:
 
     Args:
       objective: the loss.
-      state: the shapes of the state.
       shard: the shapes of one shard's part of a batch.
 
     Attributes:
       microbatches: shapes of a shard's microbatches.
       counts: shapes of the counts.
       late: shapes of the counts that depend on predictions; {} without any.
-      sums: shapes of what is summed after a pass: gradients, losses and, with norm=shard, batch statistics.
     """
 
-    def __init__(self, objective: Objective, state: State, shard: Batch):
+    def __init__(self, objective: Objective, shard: Batch):
         self._objective = objective
         self._has_own_statistics = objective.config.model.norm == "shard"
         self.microbatches, self.counts = jax.eval_shape(self.prepare, SEED, shard)
         self.late = dict.fromkeys(objective.late, self.counts["targets"])
-        before = weights_of(state)
-        self.sums, _ = jax.eval_shape(self.gradients, before, state.step, self.microbatches, self.counts, self.late)
 
     def prepare(self, seed: jax.Array, shard: Batch) -> tuple[dict[str, Batch], Scalars]:
         """Returns a shard as microbatches, and its counts; the seed is a uint32 scalar."""
@@ -70,7 +66,9 @@ class ShardFunctions:
     def gradients(
         self, before: Weights, step: jax.Array, microbatches: dict[str, Batch], counts: Scalars, late: Scalars
     ) -> tuple[dict[str, Any], jax.Array]:
-        """Returns the shard's `sums`, and the loss of each of its samples.
+        """Returns what is summed over the shards, and the loss of each sample of this one.
+
+        The first are the gradients, the losses and, with norm=shard, the batch statistics.
 
         Args:
           before: the weights.
@@ -122,7 +120,7 @@ class ShardedStep:
         shard: Batch,
         options: dict[str, Any] | None = None,
     ):
-        work = ShardFunctions(Objective(config, graphdef, facts), state, shard)
+        work = ShardFunctions(Objective(config, graphdef, facts), shard)
         devices, before, late = local_devices(mesh), weights_of(state), work.late
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
@@ -134,11 +132,11 @@ class ShardedStep:
 
             return DeviceProgram(precise, devices, arguments, donated, options)
 
-        self.programs = {
-            "prepare": program(work.prepare, SEED, shard),
-            "gradients": program(work.gradients, before, state.step, work.microbatches, work.counts, late),
-            "update": program(work.update, state, work.sums, work.counts, late, donated=(0,)),
-        }
+        prepare = program(work.prepare, SEED, shard)
+        gradients = program(work.gradients, before, state.step, work.microbatches, work.counts, late)
+        sums, _ = gradients.results
+        update = program(work.update, state, sums, work.counts, late, donated=(0,))
+        self.programs = {"prepare": prepare, "gradients": gradients, "update": update}
         # The parts of one network that do not keep all cores busy run beside those of another; together they need the
         # memory of an undivided pass.
         cores = min(allowed_cores(), arithmetic_threads()) if devices[0].platform == "cpu" else 1
@@ -146,9 +144,9 @@ class ShardedStep:
         self.at_once = max(1, min(cores, sum(len(block) for device, block in blocks if device in devices)))
         self._workers = ThreadPoolExecutor(self.at_once, "shard") if self.at_once > 1 else None
         self._with_settings = functools.partial(pinned_settings, config.train.precision)
-        self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(work.sums))
+        self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sums))
         shards = config.train.shards
-        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, work.sums))
+        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, sums))
         if late:
             self.programs["late"] = program(work.count_late, before, work.microbatches, work.counts)
             self._add_late = ShardSum(mesh, shards, late)

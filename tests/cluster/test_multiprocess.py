@@ -138,8 +138,14 @@ def test_another_version_is_refused_with_both(folder: Path) -> None:
     ("present", "coordinator", "code", "message"),
     [
         (0, "localhost:{port}", 1, "process 1 of 2 did not arrive at localhost:"),
-        (1, "localhost:{port}", 1, "process 0 did not answer at localhost:"),
-        (1, "no-such-host.invalid:5", 2, "the coordinator's name 'no-such-host.invalid' (of no-such-host.invalid:5)"),
+        pytest.param(1, "localhost:{port}", 1, "process 0 did not answer at localhost:", marks=pytest.mark.slow),
+        pytest.param(
+            1,
+            "no-such-host.invalid:5",
+            2,
+            "the coordinator's name 'no-such-host.invalid' (of no-such-host.invalid:5)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_one_that_waits_in_vain_says_for_whom(

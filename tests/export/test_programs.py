@@ -60,11 +60,11 @@ def plain() -> tuple:
     ("model", "precision"),
     [
         ({}, "bf16"),
-        ({"decoding": "lightning_pose"}, "f32"),
         ({"kind": "regression"}, "f32"),
-        ({"kind": "heatmap_context"}, "f32"),
-        ({"backbone": "dinov2_small", "heatmap_stride": 4}, "f32"),
         ({"backbone": "dinov3_small", "heatmap_stride": 4}, "f32"),
+        pytest.param({"decoding": "lightning_pose"}, "f32", marks=pytest.mark.slow),
+        pytest.param({"kind": "heatmap_context"}, "f32", marks=pytest.mark.slow),
+        pytest.param({"backbone": "dinov2_small", "heatmap_stride": 4}, "f32", marks=pytest.mark.slow),
     ],
 )
 def test_a_file_gives_the_keypoints_of_the_run(model: dict, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_a_window_alone_is_that_window_of_a_longer_sequence():
             np.testing.assert_allclose(alone[0, 0], whole[1, i], rtol=1e-10, atol=1e-10 * np.abs(whole).max())
 
 
-@pytest.mark.parametrize("kind_of_head", ["pyramid", "lightning_pose"])
+@pytest.mark.parametrize("kind_of_head", ["pyramid", pytest.param("lightning_pose", marks=pytest.mark.slow)])
 def test_windows_that_share_the_backbone_give_the_numbers_of_windows_alone(kind_of_head):
     """Of the whole network in training: outputs and gradients, float64.
 

@@ -12,7 +12,6 @@ import pytest
 import safetensors.numpy
 import torch
 from flax import nnx
-from transformers import ResNetConfig, ResNetForImageClassification, ResNetModel
 
 from jaxpose.errors import UserError
 from jaxpose.model.weights import fill_resnet
@@ -58,6 +57,9 @@ def assert_features_equal(found: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("with_classifier", [False, True])
 def test_features_are_those_of_transformers(name: str, layer: str, with_classifier: bool, tmp_path: Path) -> None:
     growth = 4 if layer == "bottleneck" else 1
+    # Not above: it takes seconds, in each worker of the tests.
+    from transformers import ResNetConfig, ResNetForImageClassification, ResNetModel
+
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8 * growth << stage for stage in range(4)],
                           depths=DEPTHS[name], layer_type=layer)  # fmt: skip
     torch.manual_seed(0)

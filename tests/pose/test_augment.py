@@ -67,7 +67,11 @@ def _noisy(count: int, height: int = 32, width: int = 40, length: int = 1) -> np
 
 @pytest.mark.parametrize(
     "move, size_px, resize",
-    [(move, (128, 96), "stretch") for move in MOVES] + [("all", (96, 128), "pad"), ("dlc", (200, 264), "pad")],
+    [
+        *(pytest.param(move, (128, 96), "stretch", marks=pytest.mark.slow) for move in MOVES),
+        ("all", (96, 128), "pad"),
+        pytest.param("dlc", (200, 264), "pad", marks=pytest.mark.slow),
+    ],
 )
 def test_keypoints_lie_on_the_dots_that_moved(move: str, size_px: tuple[int, int], resize: str) -> None:
     height, width = size_px
@@ -119,7 +123,9 @@ def test_a_moved_keypoint_shows_the_pixel_that_it_came_from() -> None:
             assert np.abs(seen - dots[sample, inside, axis]).max() < 0.03
 
 
-@pytest.mark.parametrize("move", ["rotate", "crop_pad", "all"])
+@pytest.mark.parametrize(
+    "move", [*(pytest.param(move, marks=pytest.mark.slow) for move in ("rotate", "crop_pad")), "all"]
+)
 def test_the_warp_is_opencvs(move: str) -> None:
     frames = np.stack([cv2.GaussianBlur(frame[0], (0, 0), 2.0) for frame in _noisy(8, 64, 80)])[:, None]
     augment = _config(**MOVES[move] | {"elastic_p": 0.0})

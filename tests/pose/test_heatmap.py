@@ -74,8 +74,15 @@ def test_visibility_decides_what_is_drawn():
     assert np.isfinite(gradient).all() and not np.any(gradient[0, 1:])
 
 
-@pytest.mark.parametrize("side", [128, 256, 384])
-@pytest.mark.parametrize("stride", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("side", "stride"),
+    [
+        (128, 2), (256, 4), (384, 8),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in [
+            (128, 4), (128, 8), (256, 2), (256, 8), (384, 2), (384, 4),
+        ]),
+    ],
+)  # fmt: skip
 def test_a_drawn_point_is_found_anywhere_in_the_input(side, stride):
     size = (side, side - 32)
     points = random_points_px(*size, count=100, seed=side + stride)
@@ -85,7 +92,9 @@ def test_a_drawn_point_is_found_anywhere_in_the_input(side, stride):
     np.testing.assert_allclose(confidence, 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("sigma", [0.3, 0.5, 0.8, 2.0, 5.0])
+@pytest.mark.parametrize(
+    "sigma", [0.3, *(pytest.param(sigma, marks=pytest.mark.slow) for sigma in (0.5, 0.8, 2.0)), 5.0]
+)
 def test_a_drawn_point_is_found_for_any_width_of_target(sigma):
     points = random_points_px(96, 128)
     found, confidence = decode_fast(draw(points, (96, 128), 4, sigma), 4, sigma)

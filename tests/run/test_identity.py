@@ -55,7 +55,7 @@ def test_what_a_run_of_an_earlier_version_did_not_do_is_off(tmp_path: Path, monk
 
 
 def given(folder: Path) -> dict:
-    return {"data__split": str(folder / "sets.csv"), "train__save_every_steps": 60}
+    return {"data__split": str(folder / "sets.csv"), "train__steps": 20, "train__save_every_steps": 15}
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def lose_the_end(run: Path) -> None:
     """Makes a run one whose machine was lost before its last checkpoint."""
     for name in ("finished.json", "best.safetensors", "predictions.csv", "evaluation.json"):
         (run / name).unlink()
-    for checkpoint in (run / "checkpoints").glob("80*"):
+    for checkpoint in (run / "checkpoints").glob("20*"):
         shutil.rmtree(checkpoint)
 
 
@@ -93,7 +93,7 @@ def test_a_run_goes_on_bit_for_bit_wherever_it_and_its_project_were_moved(
     (tmp_path / "link").symlink_to(moved)
     monkeypatch.chdir(tmp_path / "another")
     options = given(Path("../link"))
-    assert train(make_config(Path("../link/project"), Path("machine/run"), **options))["steps"] == 80
+    assert train(make_config(Path("../link/project"), Path("machine/run"), **options))["steps"] == 20
     assert f"resumes from step {newest}\n" in (moved / "run" / "train.log").read_text()
     for name in ("best.safetensors", "predictions.csv", "split.csv"):
         assert (moved / "run" / name).read_bytes() == (whole / name).read_bytes()

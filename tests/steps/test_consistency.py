@@ -28,6 +28,9 @@ ONE: dict[str, Any] = {
 }  # fmt: skip
 FACTS = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=1, total_steps=10, flip_permutation=(1, 0, 2))
 
+encode_fast = jax.jit(heatmap.encode, static_argnums=(2, 3, 4))
+decode_fast = jax.jit(heatmap.decode, static_argnums=(1, 2))
+
 
 def taught_config(**options: Any) -> c.Config:
     config = c.Config(
@@ -48,10 +51,19 @@ def microbatch_of(config: c.Config, pictures: np.ndarray) -> dict[str, Any]:
     return jax.tree.map(lambda leaf: leaf[0], prepared)
 
 
+def labels_of(outputs: Any, microbatch: Any, config: c.Config, facts: DataFacts, threshold: float) -> Any:
+    """The labels of the teacher, and how many passed the threshold, by one program."""
+    thresholds = jnp.full(KEYPOINTS, threshold)
+    label = jax.jit(
+        lambda outputs, microbatch: consistency.pseudo_labels(outputs, microbatch, config, facts, thresholds)
+    )
+    return label(outputs, microbatch)
+
+
 def teacher_outputs(points_px: np.ndarray) -> jax.Array:
     """Logits of a teacher that says these points (q, k, 2) of its view, which it is sure of."""
     visible = jnp.full(points_px.shape[:2], VISIBLE, jnp.int8)
-    maps = heatmap.encode(jnp.float32(points_px), visible, (SIDE_PX, SIDE_PX), 4, 1.25)
+    maps = encode_fast(jnp.float32(points_px), visible, (SIDE_PX, SIDE_PX), 4, 1.25)
     return jnp.log(maps + 1e-20)[:, None, None]
 
 
@@ -71,9 +83,10 @@ def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place(move_p:
     easy_from_input = geometry.invert(np.asarray(microbatch["easy"]["input_from_augmented"]))
     said_px = geometry.apply(easy_from_input, dots_px[:, None])[:, 0]
     outputs = teacher_outputs(np.repeat(said_px[:, None], KEYPOINTS, axis=1))
-    labels, passed = consistency.pseudo_labels(outputs, microbatch, config, FACTS, jnp.full(KEYPOINTS, 0.5))
+    labels, passed = labels_of(outputs, microbatch, config, FACTS, 0.5)
     np.testing.assert_array_equal(passed, FRAMES - 1)
-    student, counted = consistency.student_input(microbatch, labels, config, jnp.float32)
+    see = jax.jit(lambda microbatch, labels: consistency.student_input(microbatch, labels, config, jnp.float32))
+    student, counted = jax.tree.map(np.asarray, see(microbatch, labels))
     np.testing.assert_array_equal(counted[:, 0], [*[True] * (FRAMES - 1), False])
     assert len({float(turn) for turn in np.asarray(microbatch["hard"]["flip"])}) == 2
     visible = np.asarray(labels["visibility"]) == VISIBLE
@@ -87,7 +100,7 @@ def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place(move_p:
         seen_px = np.array([(light * x).sum(), (light * y).sum()]) / light.sum()
         # The dot is rounded to whole grey values, and a decoded point is read to a fraction of a cell of 4 px.
         assert np.abs(np.asarray(labels["keypoints_px"])[frame] - seen_px).max() < 0.6
-        map_px, _ = heatmap.decode(jnp.asarray(said_maps[frame][None]), 4, 1.25)
+        map_px, _ = decode_fast(jnp.asarray(said_maps[frame][None]), 4, 1.25)
         assert np.abs(np.asarray(map_px)[0] - seen_px).max() < 0.9
 
 
@@ -109,9 +122,8 @@ def test_of_two_places_the_one_is_taught_that_the_other_view_confirms() -> None:
     wrong_px[:, 0, 0] += 20
     right, wrong = said(right_px), said(wrong_px)
     unsure = jnp.logaddexp(right + np.log(0.4), wrong + np.log(0.6))
-    thresholds = jnp.full(KEYPOINTS, 0.5)
     expected, alone, found = (
-        consistency.pseudo_labels(outputs, microbatch, config, facts, thresholds)
+        labels_of(outputs, microbatch, config, facts, 0.5)
         for outputs, facts in ((right, FACTS), (unsure, FACTS), (unsure, dataclasses.replace(FACTS, views=views)))
     )
     np.testing.assert_array_equal(found[1], expected[1])
@@ -130,7 +142,7 @@ def test_a_prediction_below_its_threshold_teaches_nothing() -> None:
     microbatch = microbatch_of(config, np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8))
     outputs = teacher_outputs(np.full((FRAMES, KEYPOINTS, 2), 32.0))
     unsure = outputs.at[:, :, :, 1].set(0.0)
-    labels, passed = consistency.pseudo_labels(unsure, microbatch, config, FACTS, jnp.full(KEYPOINTS, 0.5))
+    labels, passed = labels_of(unsure, microbatch, config, FACTS, 0.5)
     np.testing.assert_array_equal(passed, [FRAMES - 1, 0, FRAMES - 1])
     flipped = np.asarray(microbatch["hard"]["flip"])
     hidden = np.where(flipped, 0, 1)[:-1]

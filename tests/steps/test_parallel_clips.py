@@ -7,7 +7,7 @@ The bars are those of tests/layouts.py.
 
 import pytest
 
-from tests.layouts import compare_layouts
+from tests.layouts import compare_layouts, one_slow_others_full
 from tests.parallel import Trainer, make_config
 
 
@@ -21,15 +21,14 @@ def test_clips_on_many_devices() -> None:
     compare((3,), kind="heatmap_context", clips=3, microbatch=4, preset="none")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "clips", "microbatch", "devices"),
-    [
-        ("heatmap", 1, 0, (2, 8)),
+    one_slow_others_full(
         ("heatmap", 3, 3, (3,)),
+        ("heatmap", 1, 0, (2, 8)),
         ("heatmap_context", 1, 3, (2,)),
         ("heatmap_context", 3, 0, (3, 8)),
-    ],
+    ),
 )
 def test_every_pair_of_network_clips_and_microbatch(
     kind: str, clips: int, microbatch: int, devices: tuple[int, ...]
@@ -37,15 +36,14 @@ def test_every_pair_of_network_clips_and_microbatch(
     compare(devices, kind=kind, clips=clips, microbatch=microbatch)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [
-        {"kind": "heatmap", "clips": 3, "microbatch": 3, "all_losses": True},
-        {"kind": "heatmap_context", "clips": 1, "precision": "f32"},
-        {"kind": "regression", "clips": 3, "microbatch": 4},
-        {"kind": "heatmap", "clips": 3, "microbatch": 3, "norm": "group"},
-    ],
+    one_slow_others_full(
+        ({"kind": "heatmap", "clips": 3, "microbatch": 3, "all_losses": True},),
+        ({"kind": "heatmap_context", "clips": 1, "precision": "f32"},),
+        ({"kind": "regression", "clips": 3, "microbatch": 4},),
+        ({"kind": "heatmap", "clips": 3, "microbatch": 3, "norm": "group"},),
+    ),
 )
 def test_other_networks_and_losses_on_clips(options: dict) -> None:
     compare((8,), **options)

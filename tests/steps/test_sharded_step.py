@@ -1,8 +1,8 @@
 """The claim of train.shards: the step gives the same bits on any number of devices.
 
 Tested on the step of a training: augmentation, clipping, moving averages, several passes, batches that divide nothing,
-labels missing unevenly, and random bytes in empty slots. The suite shows a short form, the mark `slow` every norm
-and number of devices, the mark `full` all of them together.
+labels missing unevenly, and random bytes in empty slots. The suite shows a short form, the mark `slow` clips and all
+losses, the mark `full` every norm and number of devices.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.layouts import run
+from tests.layouts import one_slow_others_full, run
 from tests.parallel import Trainer, distance, make_config, shared_trainer
 from tests.process_pair import ROOT
 from tests.small_run import assert_same, environment
@@ -83,7 +83,7 @@ config = make_config(norm="shard", shards=2, batch=6, clips=1, unlabelled=5)
 trainer = Trainer(config)
 batch = batch_of(config, 0, 2)
 shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // 2, *x.shape[1:]), x.dtype), batch)
-work = ShardFunctions(Objective(config, trainer._graphdef, trainer._facts), trainer._first_state, shard)
+work = ShardFunctions(Objective(config, trainer._graphdef, trainer._facts), shard)
 before = weights_of(trainer._first_state)
 lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), work.microbatches, work.counts, work.late)
 print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
@@ -98,7 +98,7 @@ def test_every_process_makes_the_same_program() -> None:
             [sys.executable, "-c", PROGRAM],
             cwd=ROOT, env=environment() | {"PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }  # fmt: skip
     assert len(texts) == 1
 
@@ -111,10 +111,9 @@ TABLE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "options", "devices"),
-    [("frozen", TABLE[0], (2, 4)), ("group", TABLE[2], (2, 8)), ("shard", TABLE[3], (4,))],
+    one_slow_others_full(("shard", TABLE[3], (4,)), ("group", TABLE[2], (2, 8)), ("frozen", TABLE[0], (2, 4))),
 )
 def test_every_norm_and_number_of_devices(norm: str, options: dict[str, Any], devices: tuple[int, ...]) -> None:
     assert_same_bits(Trainer(make_config(norm=norm, optimizer="adam", lr=1e-3, **options)), devices)

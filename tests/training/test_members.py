@@ -22,7 +22,8 @@ from tests.small_run import assert_same_run, last_step, log_of, make_config, met
 MEMBERS = 3
 # Frames are equalised, so members do not even share these. All runs have one program.
 OPTIONS: dict[str, Any] = {
-    "train__steps": 20,
+    "train__steps": 10,
+    "train__val_every_epochs": 2.5,
     "train__shards": 2,
     "train__seed": 5,
     "augment__preset": "dlc",
@@ -54,7 +55,7 @@ def ensemble(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), MEMBERS - 1]
+    "number", [pytest.param(0, marks=pytest.mark.full), pytest.param(1, marks=pytest.mark.full), MEMBERS - 1]
 )
 def test_a_member_is_the_run_that_trains_it_alone(project: Path, ensemble: Path, tmp_path: Path, number: int) -> None:
     alone, member = tmp_path / "alone", members_of(ensemble)[number]
@@ -106,7 +107,7 @@ def test_a_stopped_ensemble_resumes_to_the_same_bits_though_a_member_is_behind(
     project: Path, ensemble: Path, tmp_path: Path
 ) -> None:
     config = ensemble_config(project, tmp_path / "run", train__save_every_steps=2)
-    summary = train_and_stop(config, 8)
+    summary = train_and_stop(config, 4)
     assert (summary["exit_code"], summary["reason"]) == (85, "interrupted")
     # As after a kill between the saves of two members.
     saved = sorted(int(entry.name) for entry in (members_of(tmp_path / "run")[1] / "checkpoints").iterdir())
@@ -136,7 +137,7 @@ def test_a_finished_ensemble_is_reported_and_another_one_is_refused(
     project: Path, ensemble: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     run = shutil.copytree(ensemble, tmp_path / "run")
-    assert train(ensemble_config(project, run))["steps"] == 20
+    assert train(ensemble_config(project, run))["steps"] == OPTIONS["train__steps"]
     assert "is finished; nothing to do" in capsys.readouterr().out
     with pytest.raises(UserError, match="train.members 3 -> 2"):
         train(ensemble_config(project, run, train__members=2))

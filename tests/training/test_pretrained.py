@@ -14,7 +14,6 @@ import pytest
 import safetensors.numpy
 import torch
 from huggingface_hub import constants
-from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from jaxpose import config as c
 from jaxpose.config import weights as table
@@ -198,6 +197,9 @@ def save(folder: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def test_a_folder_of_transformers_is_read_with_its_notes(project: Path, tmp_path: Path) -> None:
+    # Not above: it takes seconds, in each worker of the tests.
+    from transformers import ResNetConfig, ResNetModel
+
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 32, 64], depths=[1] * 4, layer_type="basic")
     torch.manual_seed(0)
     model = ResNetModel(config)
@@ -214,6 +216,8 @@ def test_a_vision_transformer_takes_its_published_weights(
         monkeypatch.setitem(vit.FORMS, name, dataclasses.replace(vit.FORMS[name], channels=24, heads=3, depth=2))
     size = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 96}
     torch.manual_seed(0)
+    from transformers import ViTConfig, ViTModel
+
     model = ViTModel(ViTConfig(**size), add_pooling_layer=False)
     model.save_pretrained(tmp_path / "published")
     options: dict[str, Any] = {"model__backbone": "vit_small", "model__width": 64}

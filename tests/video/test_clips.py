@@ -41,6 +41,18 @@ FORMATS = {
     "stream.mpg": ("mpeg2video", "yuv420p", {"g": "12", "bf": "2"}),
 }
 
+# One for each way in which a container or a codec finds a frame.
+COMMON = (
+    "b_frames.mp4",
+    "open_gop.mkv",
+    "one_gop.mp4",
+    "no_times.avi",
+    "hevc.mp4",
+    "mpeg4.avi",
+    "mjpeg.mov",
+    "stream.ts",
+)
+
 
 def check_all(path: Path, expected: np.ndarray, **options) -> ClipSource:
     """Checks every clip of a pass against the frames decoded in order, from the video and from the cache."""
@@ -58,7 +70,9 @@ def check_all(path: Path, expected: np.ndarray, **options) -> ClipSource:
     return sources[0]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [name if name in COMMON else pytest.param(name, marks=pytest.mark.slow) for name in FORMATS]
+)
 def test_clips_are_the_frames_of_a_decode_in_order(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, 300, *FORMATS[name])
     expected = plain(path)
@@ -361,11 +375,12 @@ def damaged(path: Path, seed: int, count: int = 60) -> Path:
     return copy
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 8), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["b_frames.mp4", "open_gop.mkv", "hevc.mp4", "mpeg4.avi", "mjpeg.avi", "no_times.avi"])
-def test_a_damaged_clip_is_named_and_not_replaced(tmp_path: Path, name: str) -> None:
+def test_a_damaged_clip_is_named_and_not_replaced(tmp_path: Path, name: str, seeds: range) -> None:
     path = write(tmp_path / name, 300, *FORMATS[name])
     whole, told = plain(path), 0
-    for seed in range(8):
+    for seed in seeds:
         copy = damaged(path, seed)
         sources = [open_clips([(copy,)], LENGTH, data_config(), mode) for mode in ("off", "auto", "off", "auto")]
         draws = list(windows(sources[0], [read_index(copy).frame_count]))
@@ -394,7 +409,7 @@ def test_a_damaged_clip_is_named_and_not_replaced(tmp_path: Path, name: str) -> 
         assert sources[0].messages() == []
     # Random bytes may be a valid stream of other pixels, or lie in tables that a decoder keeps from the last frame: no
     # decoder notices those. Where they lie depends on FFmpeg's release, whose name is in the frames.
-    assert told >= 3
+    assert told >= len(seeds) // 3
 
 
 @pytest.mark.parametrize("name", ["b_frames.mp4", "open_gop.mkv", "mpeg4.avi", "mjpeg.mov"])
@@ -423,7 +438,8 @@ def test_a_truncated_video_is_told_and_gives_what_is_whole(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["b_frames.mp4", "open_gop.mkv", "mpeg4.avi", "mjpeg.mov", "stream.ts"])
-def test_no_damage_of_the_pictures_is_silent_and_none_is_endless(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 25), marks=pytest.mark.slow)])
+def test_no_damage_of_the_pictures_is_silent_and_none_is_endless(tmp_path: Path, name: str, seeds: range) -> None:
     path = write(tmp_path / name, 60, *FORMATS[name])
     content = path.read_bytes()
     copy = tmp_path / f"copy{path.suffix}"
@@ -431,7 +447,7 @@ def test_no_damage_of_the_pictures_is_silent_and_none_is_endless(tmp_path: Path,
     media = {".mp4": b"mdat", ".mov": b"mdat", ".avi": b"movi", ".mkv": b"\x1f\x43\xb6\x75"}.get(path.suffix)
     pictures = content.index(media) + 20 if media else len(content)
     refused = 0
-    for seed in range(25):
+    for seed in seeds:
         rng = random.Random(seed)
         at, size = rng.randrange(len(content) - 40), rng.choice((4, 40))
         copy.write_bytes(content[:at] + rng.randbytes(size) + content[at + size :])
@@ -453,7 +469,7 @@ def test_no_damage_of_the_pictures_is_silent_and_none_is_endless(tmp_path: Path,
             least = 58 if path.suffix == ".mkv" else 60
             assert read >= least or reader.problem
             assert count >= least or lost or source.notes
-    assert refused < 10
+    assert refused < len(seeds) / 2
 
 
 def test_an_unknown_codec_is_refused(tmp_path: Path) -> None:
