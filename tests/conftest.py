@@ -53,7 +53,7 @@ _LONGEST = (
     "steps/test_sharded_step.py",
     "export/test_programs.py",
     "cluster/test_peers.py",
-    "tracking/test_tracker.py",
+    "trackers/test_tracker.py",
     "prediction/test_many_videos.py",
     "remote/test_restore.py",
     "model/test_context.py",

@@ -252,9 +252,8 @@ class Mirror:
     def _is_same(self, path: str, here: dict[str, Stamp]) -> bool:
         """Returns whether the copy has a file as it is here."""
         recorded = self._record.get(path) if path in here else None
-        return any(
-            size_and_checksum(data) == recorded for _, data in _read_all(self._folder, [path] if recorded else [])
-        )
+        found = _read_all(self._folder, [path] if recorded else [])
+        return any(size_and_checksum(data) == recorded for _, data in found)
 
     def _put_record(self) -> None:
         if self._record != self._record_there:
