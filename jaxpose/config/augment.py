@@ -81,18 +81,10 @@ _SIDE: dict[str, Any] = dict(minimum=0.01, maximum=0.9)
 @dataclasses.dataclass
 class AugmentConfig(Section):
     preset: str = option("dlc", "preset that supplies the numbers left at None", choices=tuple(PRESETS))
-    move_p: float | None = option(
-        None, "probability of moving each of the parts (rectangles) of a frame", before=_OFF["move_p"], **_P
-    )
-    move_parts: int | None = option(
-        None, "number of parts, moved one after the other", before=_OFF["move_parts"], minimum=1, maximum=16
-    )
-    move_side_min: float | None = option(
-        None, "shortest side of a part as a share of the input's side", before=_OFF["move_side_min"], **_SIDE
-    )
-    move_side_max: float | None = option(
-        None, "longest side of a part as a share of the input's side", before=_OFF["move_side_max"], **_SIDE
-    )
+    move_p: float | None = option(None, "probability of moving each of the parts (rectangles) of a frame", **_P)
+    move_parts: int | None = option(None, "number of parts, moved one after the other", minimum=1, maximum=16)
+    move_side_min: float | None = option(None, "shortest side of a part as a share of the input's side", **_SIDE)
+    move_side_max: float | None = option(None, "longest side of a part as a share of the input's side", **_SIDE)
     quarter_turns: tuple[int, ...] | None = option(
         None, "numbers of 90-degree turns to choose from", minimum=0, maximum=3
     )
@@ -148,8 +140,3 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
         raise UserError(f"augment.preset is {augment.preset!r}; it must be one of {', '.join(PRESETS)}")
     missing = {name: value for name, value in PRESETS[augment.preset].items() if getattr(augment, name) is None}
     return dataclasses.replace(augment, **missing)
-
-
-def complete_stored(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options in a stored run's file. One that it lacks did not exist then, so its transform is off."""
-    return _OFF | values

@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.excerpt import excerpt
-from jaxpose.config.model import VITS
 from jaxpose.config.option import flat_options
 from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config
@@ -52,7 +51,7 @@ def resolve(config: Config) -> Config:
 
 def _shards(config: Config) -> int:
     """Returns the number of shards that suits the config, whatever devices it will have."""
-    if config.model.norm == "sync" and config.model.backbone not in VITS:
+    if config.model.norm == "sync":
         return 0
     return max(1, (config.train.microbatch_size or config.train.batch_size) // FRAMES_PER_SHARD)
 

@@ -73,14 +73,12 @@ class DataConfig(Section):
         "pixels that labels of images with an EXIF orientation count: upright = of the picture as browsers show it, "
         "stored = of the picture as it is stored; auto = by the sizes in the label file, else an error",
         choices=("auto", "upright", "stored"),
-        before="stored",
     )
     white: float = option(
         0.0,
         "value that becomes white in images of more than 8 bits, such as 4095; 0 = chosen from the labelled images: 1 "
         "for fractions, else the largest value of 8, 10, 12, 14 or 16 bits that none exceeds",
         minimum=0.0,
-        before=65535.0,
     )
     predicted_labels: bool = option(
         False,

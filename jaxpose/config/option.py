@@ -9,17 +9,6 @@ from typing import Any
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
-_IN_EPOCHS = "the steps divided by those of an epoch, ceil(training frames / train.batch_size)"
-# Last part of a former option's name -> last part of its replacement in the same section, and the new value.
-_REPLACED = {
-    "accum_steps": ("microbatch_size", "train.batch_size divided by accum_steps, rounded up"),
-    "log_weight": ("weight", "1 / (2 exp(log_weight))"),
-    "val_every_steps": ("val_every_epochs", _IN_EPOCHS),
-    "milestones_steps": ("milestones_epochs", _IN_EPOCHS),
-    "anneal_start_steps": ("anneal_start_epochs", _IN_EPOCHS),
-    "anneal_increase_per_step": ("anneal_increase_per_epoch", "the growth with each step times the steps of an epoch"),
-}
-
 
 class OptionError(AttributeError, UserError):
     """A config has no option of this name, or a section was replaced by something else."""
@@ -76,7 +65,6 @@ def option(
     maximum: float | int | None = None,
     harmless: bool = False,
     is_path: bool = False,
-    before: Any = None,
 ) -> Any:
     """Returns a dataclass field that carries its documentation and its rule.
 
@@ -89,7 +77,6 @@ def option(
       harmless: True if a run may be resumed with another value, because no number of it can change.
       is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
         machine, and split.csv records their content.
-      before: what runs did before the option existed, which does not count in their hash; None: the same as `default`.
     """
     metadata = {
         "doc": doc,
@@ -98,7 +85,6 @@ def option(
         "maximum": maximum,
         "harmless": harmless,
         "is_path": is_path,
-        "before": default if before is None else before,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -139,28 +125,17 @@ def options_called(last: str, names: Iterable[str]) -> list[str]:
 
 
 def explain_absence(given: str, names: list[str], before: str = "") -> str:
-    """Returns the error for a dotted name that is no option: it names the replacement, or the closest option.
+    """Returns the error for a dotted name that is no option: it names the closest option.
 
     Args:
       given: the name.
       names: dotted names of all options.
       before: prefix of the names in the message, such as "--config.".
     """
-    if replacement := replacement_of(given):
-        return f"there is no option {before}{given}; give {before}{replacement}"
     near = nearest_options(given, names)
     if not near:
         return f"there is no option {before}{given}; --help_options lists all of them"
     return f"there is no option {before}{given}; did you mean {' or '.join(before + name for name in near)}?"
-
-
-def replacement_of(given: str) -> str:
-    """Returns which option replaces a former one, and its value, as text; "" if there was no such option."""
-    section, dot, last = given.rpartition(".")
-    if last not in _REPLACED:
-        return ""
-    name, value = _REPLACED[last]
-    return f"{section}{dot}{name}, which is {value}"
 
 
 def _no_option(kind: type, name: str) -> str:

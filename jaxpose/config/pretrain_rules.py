@@ -47,7 +47,7 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
     if config.train.shards < 0:
         yield f"{method}, and train.shards is {config.train.shards}; a pretraining needs shards: leave it out"
-    if config.model.norm == "sync" and config.model.backbone not in VITS:
+    if config.model.norm == "sync":
         yield f"{method}, and model.norm is sync; a pretraining needs the norm of a shard or a frame: leave it out"
     if config.train.members > 1:
         yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"

@@ -16,7 +16,7 @@ from jaxpose.config.losses import LossesConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.option import Section, flat_options, option, replacement_of
+from jaxpose.config.option import Section, flat_options, option
 from jaxpose.config.predict import PredictConfig
 from jaxpose.config.pretrain import PretrainConfig
 from jaxpose.config.train import TrainConfig
@@ -84,9 +84,7 @@ def _build(kind: type, values: Any, name: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = sorted(set(values) - set(fields))
     if unknown:
-        replacement = replacement_of(unknown[0])
-        hint = f"give {replacement}" if replacement else "written by another version of jaxpose?"
-        raise UserError(f"{name} has no option {unknown[0]!r}; {hint}")
+        raise UserError(f"{name} has no option {unknown[0]!r}; written by another version of jaxpose?")
     arguments = {}
     for key, value in values.items():
         field_type = typing.cast(Any, fields[key].type)
@@ -106,8 +104,7 @@ def harmless_keys() -> set[str]:
 def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Returns {dotted name: (old value, new value)} of the options by which two resolved configs are different runs.
 
-    Two absolute paths do not count as different: split.csv compares the files there. Neither do the default of an
-    option and what runs did before it existed: where the default would do something else, it is replaced before.
+    Two absolute paths do not count as different: split.csv compares the files there.
     """
     before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
     return {
@@ -115,7 +112,6 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
         for name, (field, value) in before.items()
         if name not in harmless
         and value != after[name][1]
-        and not all(one in (field.default, field.metadata["before"]) for one in (value, after[name][1]))
         and not (_is_absolute(field, value) and _is_absolute(field, after[name][1]))
     }
 
@@ -135,16 +131,15 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 def config_hash(config: Config) -> str:
     """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
 
-    Options with their defaults do not count, and neither does what runs did before an option existed, so that an option
-    of a later version does not rename earlier runs.
+    Options with their defaults do not count.
 
     Args:
       config: a resolved config.
     """
-    harmless, defaults, fields = harmless_keys(), portable_options(Config()), flat_options(Config())
+    harmless, defaults = harmless_keys(), portable_options(Config())
     deciding = {
         name: value
         for name, value in portable_options(config).items()
-        if name not in harmless and value not in (defaults[name], fields[name][0].metadata["before"])
+        if name not in harmless and value != defaults[name]
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]

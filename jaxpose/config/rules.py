@@ -95,8 +95,7 @@ def _model(config: Config) -> Iterator[str]:
     if model.backbone in VITS:
         default = ModelConfig()
         for name in ("width", "norm"):
-            # Runs of before model.norm had another default store the former one.
-            if (value := getattr(model, name)) not in (getattr(default, name), "sync"):
+            if (value := getattr(model, name)) != getattr(default, name):
                 only = f"it must be {getattr(default, name)}, the default, because only ResNets have this choice"
                 yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}"
         return
@@ -139,7 +138,7 @@ def _train(config: Config) -> Iterator[str]:
         yield f"train.microbatch_size is {train.microbatch_size}; it must be {most}"
     if train.shards > (microbatch := train.microbatch_size or train.batch_size):
         yield f"train.shards is {train.shards}, and a pass has {microbatch} frames; give at most one shard a frame"
-    if train.shards > 0 and config.model.norm == "sync" and config.model.backbone not in VITS:
+    if train.shards > 0 and config.model.norm == "sync":
         other = "give model.norm=shard (statistics over each shard), group or frozen, or train.shards=0"
         yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
     if train.shards < 0 and config.model.norm == "shard" and config.model.backbone not in VITS:

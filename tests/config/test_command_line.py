@@ -100,15 +100,6 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
     [
         (["--config.train.lrr=1"], "there is no option --config.train.lrr; did you mean --config.optim.lr?"),
         (["--config.lr=1"], "did you mean --config.optim.lr?"),
-        (
-            ["--config.train.accum_steps=4"],
-            "there is no option --config.train.accum_steps; give --config.train.microbatch_size, which is",
-        ),
-        (["--config.losses.temporal.log_weight=5"], "give --config.losses.temporal.weight, which is 1 / (2 exp("),
-        (["--config.train.val_every_steps=5"], "give --config.train.val_every_epochs, which is the steps divided by"),
-        (["--config.optim.milestones_steps=5"], "give --config.optim.milestones_epochs, which is the steps divided by"),
-        (["--config.losses.anneal_start_steps=5"], "give --config.losses.anneal_start_epochs, which is the steps"),
-        (["--config.losses.anneal_increase_per_step=1"], "give --config.losses.anneal_increase_per_epoch, which is"),
         (["--config.trian.seed=1"], "no option --config.trian.seed; did you mean --config.train.seed?"),
         (["--config.data.sede=1"], "did you mean --config.data.seed?"),
         (["--config.batch_sise", "1"], "did you mean --config.train.batch_size or --config.eval.batch_size?"),
@@ -142,7 +133,6 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["somewhere", "elsewhere"], "unexpected argument 'elsewhere': 'somewhere' is the project, and a run has one"),
         (["train.stpes=3"], "there is no option train.stpes; did you mean train.steps?"),
         (["batch_size=16"], "there is no option batch_size; did you mean train.batch_size or eval.batch_size?"),
-        (["train.accum_steps=4"], "there is no option train.accum_steps; give train.microbatch_size, which is"),
         (["mesh=1"], "jaxpose.train: mesh is a section, not an option; it has platform, devices, deterministic"),
         ([POSE], "--config is given twice; give one"),
     ],
