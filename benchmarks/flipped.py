@@ -163,7 +163,7 @@ class FlippedRun:
         return json.dumps(train(self._config))
 
     def _watch(self) -> Any:
-        watched = Watched(str(self._run))
+        watched = Watched(str(self._run), silent_s=180.0)
         assert watched.missing() == ""
         return json.dumps(dataclasses.asdict(watched.look()))
 

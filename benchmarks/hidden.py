@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from jaxpose import config as c
-from jaxpose.data.animal import KEYPOINT_NAMES, Leaf, draw_background, draw_frame, draw_look, walk
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, Leaf, draw_background, draw_frame, draw_look, walk
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose import smooth
 from jaxpose.pose.metrics import pixel_errors

@@ -17,8 +17,7 @@ import time
 from jaxpose.config.arguments import DONE, FAILED
 from jaxpose.errors import UserError
 from jaxpose.flags import watch_arguments
-from jaxpose.remote.run_state import FINISHED, SILENT, RunState, RunStates
-from jaxpose.remote.watched import Watched, number
+from jaxpose.remote.watched import FINISHED, SILENT, RunState, Watched, number
 from jaxpose.run.error_text import not_visible_text
 from jaxpose.terminal import columns, is_terminal
 from jaxpose.text_table import block_lines, wrapped
@@ -34,13 +33,12 @@ def run(given: argparse.Namespace) -> int:
     for name in ("every_s", "silent_s"):
         if not getattr(given, name) > 0:
             raise UserError(f"--{name} is {getattr(given, name)}; it must be above 0")
-    watched, shown = Watched(given.run), ""
+    watched, shown = Watched(given.run, given.silent_s), ""
     while missing := watched.missing():
         shown = _show(given.run, RunState("starting", f"waits for {missing}", None), shown)
         time.sleep(given.every_s)
-    states = RunStates(watched, given.silent_s)
     while True:
-        state = states.read()
+        state = watched.state()
         shown = _show(given.run, state, shown)
         if state.progress and state.progress.end:
             return DONE if state.progress.end.exit_code == DONE else FAILED

@@ -49,7 +49,7 @@ _LONGEST = (
     "test_predict.py",
     "pose/test_augment.py",
     "test_terminal.py",
-    "tracking/test_tracker.py",
+    "trackers/test_tracker.py",
     "steps/test_sharded_step.py",
     "test_speed_guard.py",
     "run/test_identity.py",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
-from jaxpose.data.animal import KEYPOINT_NAMES, draw_look, walk
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, draw_look, walk
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.prediction.index_row import COLUMNS

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from fsspec.implementations.memory import MemoryFileSystem
 
 from jaxpose import config as c
-from jaxpose.remote.mirror import Mirror
+from jaxpose.remote.copy import Mirror
 from jaxpose.remote.restore import restore
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import Checkpoints
@@ -52,7 +51,7 @@ def restored_step(run: Path, which: str = "newest") -> int | None:
 
 
 def synced(folder: RunFolder, url: str) -> Mirror:
-    mirror = Mirror(folder.path, RemoteFolder(url, folder.path.name), folder.action == "start", threading.Event())
+    mirror = Mirror(folder.path, RemoteFolder(url, folder.path.name), folder.action == "start")
     mirror.sync()
     return mirror
 
@@ -78,8 +77,4 @@ def assert_whole(url: str, run: Path) -> None:
     there = files_at(url, run.name)
     record = json.loads(there.pop("copied.json"))["files"]
     assert there == here
-    assert record == {
-        path: [len(data), hashlib.sha256(data).hexdigest()]
-        for path, data in here.items()
-        if not path.startswith("checkpoints/")
-    }
+    assert record == {path: [len(data), hashlib.sha256(data).hexdigest()] for path, data in here.items()}

@@ -148,7 +148,7 @@ RUN_BY = {
     "init": _INIT,
     "init --gpu_gib": _INIT,
     "init data.views": _INIT,
-    "train log.tracker": "tests/tracking/test_tracker.py::test_a_resumed_run_may_be_tracked_and_keeps_its_numbers",
+    "train log.tracker": "tests/trackers/test_tracker.py::test_a_resumed_run_may_be_tracked_and_keeps_its_numbers",
 }  # fmt: skip
 # Each other program, and why no test runs its command.
 OTHERS = {
@@ -162,7 +162,7 @@ OTHERS = {
     "docker": "needs its daemon; .ci/run builds and starts the image where there is one",
     "rattler-build": "gets packages from the network; tests/test_packaging.py compares the recipe with pyproject.toml",
     "tensorboard": "serves until it is stopped; tests/run/test_log.py reads the files",
-    "wandb": "needs an account; tests/tracking/test_tracker.py runs the library offline",
+    "wandb": "needs an account; tests/trackers/test_tracker.py runs the library offline",
     "export": "names the server of MLflow",
     "cp": "copies an example out of the sources of another tool",
     "python3": "makes an environment, as .ci/run does",

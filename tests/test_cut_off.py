@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxpose import unfinished
-from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.synthetic import make_project
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.files import sha256_of
 from tests.disks import full_disk
 from tests.predicted_runs import predicted_run

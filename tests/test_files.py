@@ -70,7 +70,7 @@ def read(run: Path, name: str) -> Any:
         return dataclasses.asdict(read_config(run / name))
     if name == "split.csv":
         # A resume, evaluate and data.split=RUN, and watch.
-        watched = Watched(str(run))
+        watched = Watched(str(run), silent_s=60)
         assert watched.missing() == ""
         progress = watched.look()
         return differences(run, config_of(run), SPLIT), read_split(run / name, is_of_run=True), progress.total_steps

@@ -15,9 +15,9 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import suggest
-from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.run.identity import read_config, write_config
 from tests import painted_videos
 from tests.predicted_runs import planted_failures, predicted_run, true_track, walking_project

@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_read_ends_it(folder: RunFolder, name: str, capsys
 def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):
     config = config_of(tmp_path / "run", "", train__steps=77)
     with open_run(config, SPLIT):
-        watched = watch.Watched(str(tmp_path / "run"))
+        watched = watch.Watched(str(tmp_path / "run"), silent_s=60)
         assert watched.missing() == ""
         progress = watched.look()
     assert (progress.step, progress.total_steps, progress.summary) == (0, 77, None)

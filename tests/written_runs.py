@@ -12,6 +12,7 @@ from jaxpose import config as c
 from jaxpose.checksums import write_csv
 from jaxpose.formats.lightning_pose.tables import write_errors, write_predictions
 from jaxpose.prediction.index_row import COLUMNS, DONE, Row
+from jaxpose.run.evaluated import write_evaluated
 from jaxpose.run.identity import write_config
 
 
@@ -34,6 +35,8 @@ def write_run(
     write_errors(folder / "predictions_pixel_error.csv", images, names, errors_px, of_rows)
     points = np.stack([np.nan_to_num(errors_px), np.zeros(errors_px.shape)], axis=-1)
     write_predictions(folder / "predictions.csv", images, names, points, confidence, sets=of_rows)
+    checksums = [f"{place:064x}" for place in range(len(images))]
+    write_evaluated(folder, ["predictions.csv", "predictions_pixel_error.csv"], images, checksums, checksums)
     return folder
 
 
@@ -43,7 +46,7 @@ def write_video(run: Path, name: str, names: Sequence[str], keypoints_px: np.nda
     write_predictions(run / "video_preds" / f"{name}.csv", range(len(confidence)), names, keypoints_px, confidence)
     row = Row(
         f"/videos/{name}.mp4", 1, "0.0", "0", "0", len(confidence), len(confidence), 1.0, DONE, "",
-        f"video_preds/{name}.csv", 1, "", "0",
+        f"video_preds/{name}.csv", 1, "", "0", "",
     )  # fmt: skip
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS)

@@ -27,8 +27,6 @@ class Measured:
 
     Attributes:
       run: the folder.
-      is_recorded: its evaluation recorded checksums of its tables and the labels; an earlier version of jaxpose did
-        not, so the labels of the training count, and a change of the tables is not noticed.
       frames: (k + 1,) frames that have a label.
       means_px: (k + 1,) mean errors in frame pixels.
       interval_px: (2, k + 1) of the means, NaN below LEAST_FRAMES frames.
@@ -39,7 +37,6 @@ class Measured:
     """
 
     run: Path
-    is_recorded: bool
     frames: np.ndarray
     means_px: np.ndarray
     interval_px: np.ndarray
@@ -162,7 +159,6 @@ def _measure(run: RunErrors, means: Means, first: Means, images: list[str], erro
     fewest = np.minimum(means.frames, first.frames)
     return Measured(
         run.run,
-        run.is_recorded,
         means.frames,
         means.means_px,
         interval_px(means.resampled_px, means.frames),

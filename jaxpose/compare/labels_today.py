@@ -61,8 +61,7 @@ def _compare(run: RunErrors, frames: Iterable[Frame], tables: list[LabelTable] |
     measured = {run.images[run.frames[frame]]: frame.labels_sha256 for frame in frames}
     if not any(image in today for image in measured):
         return LabelsToday(0, f"the project {run.config.data.project} has none of these frames")
-    # An earlier version of jaxpose may not have recorded the labels.
-    return LabelsToday(sum(sha256 not in ("", *today.get(image, ())) for image, sha256 in measured.items()), "")
+    return LabelsToday(sum(sha256 not in today.get(image, ()) for image, sha256 in measured.items()), "")
 
 
 def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str]]:

@@ -119,12 +119,6 @@ def format_frames(found: Comparison, letters: Sequence[str]) -> str:
         lines.append("  (jaxpose evaluate --run RUN takes the labels of today)")
     if frames.unknown:
         lines.append(f"left out: {count(frames.unknown, 'row')} of frames that were labelled after the training")
-    if runs := ", ".join(letter for letter, one in zip(letters, found.measured, strict=True) if not one.is_recorded):
-        lines.append(
-            f"the evaluation of {runs} by an earlier version recorded neither checksums of its tables nor the labels: "
-            "a change of the tables by hand is not noticed, and the labels of the training count"
-        )
-        lines.append("  (jaxpose evaluate --run RUN records both)")
     return "\n".join([*lines, *_today_lines(found, letters)])
 
 

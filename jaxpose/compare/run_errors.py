@@ -65,7 +65,6 @@ class RunErrors:
       trained: SHA-256 of the images that trained the run, or the runs that it started from.
       validated: SHA-256 of the images that chose its checkpoint.
       unknown: rows of the table that split.csv lacks: frames that were labelled after the training.
-      is_recorded: the evaluation recorded its tables and labels; an earlier version of jaxpose did not.
     """
 
     run: Path
@@ -79,7 +78,6 @@ class RunErrors:
     trained: frozenset[str]
     validated: frozenset[str]
     unknown: int
-    is_recorded: bool
 
 
 def read_run_errors(run: Path) -> RunErrors:
@@ -97,7 +95,7 @@ def read_run_errors(run: Path) -> RunErrors:
         )
     config = read_config(run / CONFIG_FILE)
     refuse_pretraining(run, config)
-    split, evaluated = read_split(run / SPLIT_FILE, is_of_run=True), read_evaluated(run)
+    split = read_split(run / SPLIT_FILE, is_of_run=True)
     names = list(config.data.keypoint_names)
     frames: dict[Frame, int] = {}
     rows: list[tuple[np.ndarray, np.ndarray]] = []
@@ -105,7 +103,7 @@ def read_run_errors(run: Path) -> RunErrors:
     unknown = 0
     for view in config.data.views or ("",):
         file = run / f"{_stem(view)}_pixel_error.csv"
-        table = _read_table(file, run, names, evaluated)
+        table, evaluated = _read_table(file, run, names), read_evaluated(run)
         otherwise_px = _otherwise(run, view, table, names, evaluated)
         for row, (image, name) in enumerate(zip(table.index, table.sets or (), strict=True)):
             frame, of_run = _frame(image, split, evaluated)
@@ -127,7 +125,6 @@ def read_run_errors(run: Path) -> RunErrors:
     training, trained = _read_training(run, config, split), frozenset(split.trained())
     return RunErrors(
         run, config, training, names, frames, images, errors_px, otherwise_px, trained, frozenset(validated), unknown,
-        is_recorded=evaluated is not None,
     )  # fmt: skip
 
 
@@ -135,13 +132,8 @@ def _stem(view: str) -> str:
     return "_".join(part for part in ("predictions", view) if part)
 
 
-def _frame(image: str, split: KnownSplit, evaluated: Evaluated | None) -> tuple[Frame, str]:
-    """Returns a frame with the labels that its errors were measured from, and its set, "" if the run does not know it.
-
-    Without a record of the evaluation, these are the labels of the training.
-    """
-    if evaluated is None:
-        return Frame(split.checksums.get(image, ""), split.labels_checksums.get(image, "")), split.sets.get(image, "")
+def _frame(image: str, split: KnownSplit, evaluated: Evaluated) -> tuple[Frame, str]:
+    """Returns a frame with the labels that its errors were measured from, and its set, "" if the run has none."""
     frame = Frame(evaluated.images.get(image, ""), evaluated.labels.get(image, ""))
     return frame, split.set_of_same(image, frame.image_sha256)
 
@@ -158,11 +150,10 @@ def _read_training(run: Path, config: Config, split: KnownSplit) -> Training:
     )
 
 
-def _read_table(file: Path, run: Path, names: list[str], evaluated: Evaluated | None) -> ErrorTable:
+def _read_table(file: Path, run: Path, names: list[str]) -> ErrorTable:
     if not file.is_file():
         raise UserError(f"{run} has no {file.name}: finish the training, or write it with jaxpose evaluate --run {run}")
-    if evaluated:
-        evaluated.refuse_changed(file.name)
+    read_evaluated(run).refuse_changed(file.name)
     table = read_errors(file)
     if table.keypoint_names != names or table.sets is None:
         raise UserError(
@@ -172,10 +163,10 @@ def _read_table(file: Path, run: Path, names: list[str], evaluated: Evaluated | 
     return table
 
 
-def _otherwise(run: Path, view: str, table: ErrorTable, names: list[str], evaluated: Evaluated | None) -> np.ndarray:
+def _otherwise(run: Path, view: str, table: ErrorTable, names: list[str], evaluated: Evaluated) -> np.ndarray:
     """Returns the errors (n, k) of a table if points that are marked as not visible were treated the other way."""
     name = f"{_stem(view)}_{NOT_VISIBLE_ERROR}.csv"
-    if evaluated is None or name not in evaluated.files:
+    if name not in evaluated.files:
         return table.errors_px
-    marked_px = _read_table(run / name, run, names, evaluated).errors_px
+    marked_px = _read_table(run / name, run, names).errors_px
     return np.where(np.isnan(marked_px), table.errors_px, np.where(np.isnan(table.errors_px), marked_px, np.nan))

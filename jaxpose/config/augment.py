@@ -154,8 +154,3 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
         raise UserError(f"augment.preset is {augment.preset!r}; it must be one of {', '.join(PRESETS)}")
     missing = {name: value for name, value in PRESETS[augment.preset].items() if getattr(augment, name) is None}
     return dataclasses.replace(augment, **missing)
-
-
-def complete_stored(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options in a stored run's file. One that it lacks did not exist then, so its transform is off."""
-    return _OFF | values

@@ -9,17 +9,6 @@ from typing import Any
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
-_IN_EPOCHS = "the steps divided by those of an epoch, ceil(training frames / train.batch_size)"
-# Last part of a former option's name -> last part of its replacement in the same section, and the new value.
-_REPLACED = {
-    "accum_steps": ("microbatch_size", "train.batch_size divided by accum_steps, rounded up"),
-    "log_weight": ("weight", "1 / (2 exp(log_weight))"),
-    "val_every_steps": ("val_every_epochs", _IN_EPOCHS),
-    "milestones_steps": ("milestones_epochs", _IN_EPOCHS),
-    "anneal_start_steps": ("anneal_start_epochs", _IN_EPOCHS),
-    "anneal_increase_per_step": ("anneal_increase_per_epoch", "the growth with each step times the steps of an epoch"),
-}
-
 
 class OptionError(AttributeError, UserError):
     """A config has no option of this name, or a section was replaced by something else."""
@@ -163,20 +152,9 @@ def explain_absence(given: str, names: list[str]) -> str:
     """
     if in_section := [name[len(given) + 1 :] for name in names if name.startswith(f"{given}.")]:
         return f"{given} is a section, not an option; it has {', '.join(in_section)}"
-    if replacement := replacement_of(given):
-        return f"there is no option {given}; give {replacement}"
     near = nearest_options(given, names)
     hint = f"did you mean {' or '.join(near)}?" if near else "--help_options=all lists all of them"
     return f"there is no option {given}; {hint}"
-
-
-def replacement_of(given: str) -> str:
-    """Returns which option replaces a former one, and its value, as text; "" if there was no such option."""
-    section, dot, last = given.rpartition(".")
-    if last not in _REPLACED:
-        return ""
-    name, value = _REPLACED[last]
-    return f"{section}{dot}{name}, which is {value}"
 
 
 def _no_option(kind: type, name: str) -> str:

@@ -16,7 +16,7 @@ from jaxpose.config.losses import LossesConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.option import Section, flat_options, option, replacement_of
+from jaxpose.config.option import Section, flat_options, option
 from jaxpose.config.predict import PredictConfig
 from jaxpose.config.pretrain import PretrainConfig
 from jaxpose.config.train import TrainConfig
@@ -85,9 +85,7 @@ def _build(kind: type, values: Any, name: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = sorted(set(values) - set(fields))
     if unknown:
-        replacement = replacement_of(unknown[0])
-        hint = f"give {replacement}" if replacement else "written by another version of jaxpose?"
-        raise UserError(f"{name} has no option {unknown[0]!r}; {hint}")
+        raise UserError(f"{name} has no option {unknown[0]!r}; written by another version of jaxpose?")
     arguments = {}
     for key, value in values.items():
         field_type = typing.cast(Any, fields[key].type)

@@ -95,8 +95,7 @@ def _model(config: Config) -> Iterator[str]:
     if not BACKBONES[model.backbone].has_width:
         default = ModelConfig()
         for name in ("width", "norm"):
-            # Runs of before model.norm had another default store the former one.
-            if (value := getattr(model, name)) not in (getattr(default, name), "sync"):
+            if (value := getattr(model, name)) != getattr(default, name):
                 only = f"it must be {getattr(default, name)}, the default, because only ResNets have this choice"
                 yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}"
         return

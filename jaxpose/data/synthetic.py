@@ -15,7 +15,7 @@ import av
 import cv2
 import numpy as np
 
-from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
 from jaxpose.errors import UserError
 from jaxpose.files import replace_whole, write_folder, write_new
 

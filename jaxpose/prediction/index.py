@@ -202,4 +202,5 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predicto
         table_size=0,
         table_sha256="",
         run=config_hash(predictor.config),
+        arithmetic="",
     )

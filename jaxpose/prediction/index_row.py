@@ -37,7 +37,7 @@ class Row:
       table_sha256: digits of the checksum of the table of predictions, "" before it is done.
       run: hash of the run's config.
       arithmetic: what the last bits of the tables depend on, as arithmetic.json of a run has it; parts that were made
-        otherwise follow behind " | ". "" before it is done, and in the rows of an earlier version.
+        otherwise follow behind " | ". "" before it is done.
     """
 
     path: str
@@ -54,7 +54,7 @@ class Row:
     table_size: int
     table_sha256: str
     run: str
-    arithmetic: str = ""
+    arithmetic: str
 
     def is_of_same(self, other: "Row") -> bool:
         """Returns whether both rows have the same frames and the same network."""

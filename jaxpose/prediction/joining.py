@@ -73,8 +73,8 @@ def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> t
     for name in names:
         os.replace(scratch / name, job.table.with_name(name))
         job.table.with_name(f"{name}{PARTIAL}").unlink(missing_ok=True)
-    # Workers on other machines may have made other segments; one of an earlier version did not note it.
-    arithmetic = dict.fromkeys(manifest.get("arithmetic", "unknown") for manifest in manifests)
+    # Workers on other machines may have made other segments.
+    arithmetic = dict.fromkeys(manifest["arithmetic"] for manifest in manifests)
     return rows, sum(manifest["seconds"] for manifest in manifests), " | ".join(arithmetic)
 
 

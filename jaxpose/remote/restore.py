@@ -1,37 +1,38 @@
-"""Brings a run back from its copy into an empty run folder, as on a machine that has never seen the run.
+"""Reads the copy of a run: whether it is ahead of the run folder, and all of it into an empty run folder.
 
 Input: a config with `log.remote_url`. Output: the run folder as the copy has it, every file checked.
 """
 
-import dataclasses
+import hashlib
 import os
 import shutil
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 
+from jaxpose.checksums import parse_json
 from jaxpose.config import Config, differing_keys
 from jaxpose.errors import UserError
-from jaxpose.files import write_atomic
-from jaxpose.remote.download import download
-from jaxpose.remote.record import COPIED_FILE, copy_is_ahead
-from jaxpose.remote.store import RemoteFolder, is_leftover, run_name
-from jaxpose.run.extension import with_length_of
+from jaxpose.files import write_new
+from jaxpose.remote.store import RemoteFolder, run_name
+from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
+from jaxpose.run.extension import entries, parse, with_length_of
 from jaxpose.run.identity import parse_config, parse_signed_split_rows, read_split_rows, share_frames
-from jaxpose.run.paths import CONFIG_FILE, NO_RUN, RESTORING_FOLDER, SPLIT_FILE
+from jaxpose.run.manifest import find_damage
+from jaxpose.run.paths import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    EXTENSIONS_FILE,
+    FINISHED_FILE,
+    MANIFEST_FILE,
+    NO_RUN,
+    RESTORED_FOLDER,
+    RESTORING_FOLDER,
+    SPLIT_FILE,
+)
 
-
-@dataclasses.dataclass(frozen=True)
-class _Copy:
-    """What a copy is, compared with the run folder.
-
-    Attributes:
-      config: of the run whose copy it is.
-      ahead: how far it is ahead of a folder that is not empty, or "".
-      shares_frames: False where the folder has none of its frames.
-    """
-
-    config: Config
-    ahead: str
-    shares_frames: bool
+# Has {path: [bytes, SHA-256]} of the files in a copy; None stands for a file that is being replaced.
+COPIED_FILE = "copied.json"
+Record = dict[str, list | None]
 
 
 def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]:
@@ -55,18 +56,22 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
     """
     if not config.log.remote_url:
         return []
-    remote, staging = RemoteFolder(config.log.remote_url, run_name(folder)), folder / RESTORING_FOLDER
-    if remote.is_at(folder):
+    remote, complete = RemoteFolder(config.log.remote_url, run_name(folder)), folder / RESTORED_FOLDER
+    if remote.path and remote.path.resolve() == folder.resolve():
         raise UserError(f"log.remote_url is {config.log.remote_url}, so the copy of {folder} would be itself")
-    overwrites = config.resume == "overwrite"
     is_empty = not folder.is_dir() or {entry.name for entry in folder.iterdir()} <= NO_RUN
-    _refuse_links(staging)
-    if (staging / CONFIG_FILE).exists() and not dry_run and not overwrites:
-        # The config is downloaded last, so the download is complete.
-        _move_in(staging, folder)
+    overwrites = config.resume == "overwrite"
+    if complete.is_dir() and not dry_run and not overwrites:
+        _move_in(complete, folder)
         return [f"the download from {remote.url} is complete now"]
     try:
-        found = _look(remote, folder, compares=not is_empty and not overwrites)
+        stored = _stored_config(remote)
+        if stored is None or overwrites:
+            return []
+        _refuse_other_run(config, stored, remote)
+        if not is_empty:
+            _refuse_ahead(remote, folder)
+            return []
     except UserError:
         raise
     # Each kind of store has exceptions of its own.
@@ -77,86 +82,181 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
                 f"{reason}. It may hold this run's copy; resume=overwrite would start anew without looking"
             ) from None
         return [f"{reason}; the run continues from its own folder, and jaxpose tries the copy again"]
-    if found is None or overwrites:
-        return []
-    _refuse_other_copy(config, folder, remote, found)
-    if not is_empty:
-        return []
     if config.resume == "never":
         raise UserError(f"resume is never, but {remote.url} holds the copy of this run; use resume=auto to continue")
     if dry_run:
         return [f"{remote.url} holds the copy of this run, which would be downloaded"]
-    messages = download(remote, staging)
-    _move_in(staging, folder)
+    messages = _download(remote, folder / RESTORING_FOLDER)
+    os.replace(folder / RESTORING_FOLDER, complete)
+    _move_in(complete, folder)
     return messages
 
 
-def _look(remote: RemoteFolder, folder: Path, compares: bool) -> _Copy | None:
-    """Returns a description of the copy, None if there is none; on request compared with the run folder."""
-    stored = _stored_config(remote)
-    if stored is None:
-        return None
-    if not compares:
-        return _Copy(stored, "", shares_frames=True)
-    return _Copy(stored, copy_is_ahead(remote, folder), _share_frames(remote, folder))
+def read_record(remote: RemoteFolder) -> Record:
+    """Returns the record of a copy; where it is absent or damaged, it is empty: then all files are copied again."""
+    try:
+        return parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"]
+    except (FileNotFoundError, UserError):
+        return {}
 
 
-def _refuse_other_copy(config: Config, folder: Path, remote: RemoteFolder, found: _Copy) -> None:
-    """Raises UserError where a copy is another run's, or ahead of the run folder."""
-    compared = with_length_of(found.config, config) if config.resume == "extend" else config
-    if differing := differing_keys(found.config, compared):
+def size_and_checksum(data: bytes) -> list:
+    """Returns [bytes, SHA-256]."""
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
+def checkpoint_of(path: str) -> str:
+    """Returns the name of the checkpoint that a file belongs to, "" for another file."""
+    folder, _, name = path.partition("/")
+    name = name.partition("/")[0]
+    return name if folder == CHECKPOINTS_FOLDER and CHECKPOINT_NAME.fullmatch(name) else ""
+
+
+def checkpoints_of(paths: Iterable[str]) -> list[str]:
+    """Returns the names of the checkpoints that files belong to, from old to new."""
+    return sorted({checkpoint_of(path) for path in paths} - {""}, key=order)
+
+
+def manifest_of(name: str) -> str:
+    """Returns the path of a checkpoint's manifest."""
+    return f"{CHECKPOINTS_FOLDER}/{name}/{MANIFEST_FILE}"
+
+
+def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
+    """Returns how far the copy of a run is ahead of its run folder, or "".
+
+    It is ahead if it is finished and the folder is not, or if it has a checkpoint newer than the newest whole one here.
+    Only whole checkpoints count, on both sides, as a run continues only from them. A run that was extended on one side
+    alone is not finished on the other.
+
+    Raises:
+      Exception: the exceptions of the store's file system, which differ from store to store.
+    """
+    record = read_record(remote)
+    more_there = _extensions(remote) - len(entries(folder))
+    if (folder / FINISHED_FILE).exists() and more_there <= 0:
+        return ""
+    checkpoints = folder / CHECKPOINTS_FOLDER
+    here = next((name for name in published(checkpoints)[::-1] if not find_damage(checkpoints / name)), "")
+    if more_there >= 0 and FINISHED_FILE in record and _is_intact(remote, FINISHED_FILE, record[FINISHED_FILE]):
+        state = "finished"
+    else:
+        newer = [name for name in checkpoints_of(record)[::-1] if not here or order(name) > order(here)]
+        newest = next((name for name in newer if _is_whole(remote, name)), "")
+        state = newest and f"at checkpoint {newest}"
+    where = f"at checkpoint {here}" if here else "without a whole checkpoint"
+    return state and f"it is {state}, and {folder} {where}"
+
+
+def _extensions(remote: RemoteFolder) -> int:
+    """Returns how often the run of a copy was extended."""
+    try:
+        return len(parse(remote.read(EXTENSIONS_FILE), EXTENSIONS_FILE))
+    except (FileNotFoundError, UserError):
+        return 0
+
+
+def _is_intact(remote: RemoteFolder, path: str, recorded: list | None) -> bool:
+    try:
+        return size_and_checksum(remote.read(path)) == recorded or recorded is None
+    except FileNotFoundError:
+        return False
+
+
+def _is_whole(remote: RemoteFolder, name: str) -> bool:
+    try:
+        files = parse_json(remote.read(manifest_of(name)), MANIFEST_FILE)["files"]
+    except (UserError, FileNotFoundError):
+        return False
+    below = f"{CHECKPOINTS_FOLDER}/{name}"
+    return all(_is_intact(remote, f"{below}/{path}", files[path]) for path in files if not path.endswith("/"))
+
+
+def _stored_config(remote: RemoteFolder) -> Config | None:
+    """Returns the config of the run whose copy this is, None if there is no copy; UserError for something else."""
+    names = remote.names()
+    if names and COPIED_FILE not in names:
+        raise UserError(
+            f"{remote.url} holds files that are not the copy of a run ({', '.join(names[:3])}); choose another"
+        )
+    return parse_config(remote.read(CONFIG_FILE), f"{remote.url}/{CONFIG_FILE}") if CONFIG_FILE in names else None
+
+
+def _refuse_other_run(config: Config, stored: Config, remote: RemoteFolder) -> None:
+    compared = with_length_of(stored, config) if config.resume == "extend" else config
+    if differing := differing_keys(stored, compared):
         differences = "; ".join(f"{key} {old!r} -> {new!r}" for key, (old, new) in differing.items())
         raise UserError(
             f"{remote.url} holds the copy of another run; differing: {differences}. "
             "Choose another out or log.remote_url, or resume=overwrite to start anew"
         )
-    if not found.shares_frames:
+
+
+def _refuse_ahead(remote: RemoteFolder, folder: Path) -> None:
+    """Raises UserError where a copy is ahead of a run folder, or has none of its frames."""
+    if (folder / SPLIT_FILE).is_file() and SPLIT_FILE in remote.names():
+        copied = parse_signed_split_rows(remote.read(SPLIT_FILE), f"{remote.url}/{SPLIT_FILE}")
+        if not share_frames(copied, read_split_rows(folder)):
+            raise UserError(
+                f"{remote.url} holds the copy of a run of another project: it has none of the frames of {folder}. "
+                "Choose another log.remote_url"
+            )
+    if ahead := copy_is_ahead(remote, folder):
         raise UserError(
-            f"{remote.url} holds the copy of a run of another project: it has none of the frames of {folder}. "
-            "Choose another log.remote_url"
-        )
-    if found.ahead:
-        raise UserError(
-            f"{remote.url} is ahead of the run folder: {found.ahead}. Move {folder} away to continue from the copy, or "
+            f"{remote.url} is ahead of the run folder: {ahead}. Move {folder} away to continue from the copy, or "
             "choose another log.remote_url; resume=overwrite would start anew"
         )
 
 
-def _stored_config(remote: RemoteFolder) -> Config | None:
-    """Returns the config of the run whose copy this is, None if there is no copy.
+def _download(remote: RemoteFolder, staging: Path) -> list[str]:
+    """Downloads a copy into a new folder; returns messages on what was downloaded, and on what is damaged."""
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    record = parse_json(_read(remote, COPIED_FILE) or b"", f"{remote.url}/{COPIED_FILE}")["files"]
+    messages, count = [], 0
+    for path, recorded in record.items():
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise UserError(f"the copy names a file outside of itself: {path}")
+        data, checkpoint = _read(remote, path), checkpoint_of(path)
+        if data is None and (checkpoint or recorded is None):
+            continue  # it was still to be uploaded when the machine was lost
+        # The manifest of a checkpoint has the checksums of its files.
+        if data is None or (not checkpoint and recorded not in (None, size_and_checksum(data))):
+            problem = f"{remote.url}/{path} is damaged: it differs from what was uploaded"
+            if path == CONFIG_FILE:
+                raise UserError(f"{problem}; choose another out, or resume=overwrite to start anew")
+            messages.append(f"{problem}; it was not downloaded")
+            continue
+        (staging / path).parent.mkdir(parents=True, exist_ok=True)
+        write_new(staging / path, data)
+        count += not checkpoint
+    whole = []
+    for name in checkpoints_of(record):
+        folder = staging / CHECKPOINTS_FOLDER / name
+        if (folder / MANIFEST_FILE).exists() and not (problem := find_damage(folder)):
+            whole.append(name)
+            continue
+        if (folder / MANIFEST_FILE).exists():
+            messages.append(f"checkpoint {name} of {remote.url} is damaged ({problem}) and was not downloaded")
+        shutil.rmtree(folder, ignore_errors=True)
+    steps = f"checkpoints {', '.join(whole)}" if whole else "no checkpoint"
+    return [f"downloaded from {remote.url}: {steps}, and {count} other files", *messages]
 
-    Raises:
-      UserError: the remote folder holds something else.
-    """
-    names = [name for name in remote.names() if not is_leftover(name)]
-    if names and COPIED_FILE not in names:
-        raise UserError(
-            f"{remote.url} holds files that are not the copy of a run ({', '.join(names[:3])}); choose another"
-        )
-    if CONFIG_FILE not in names:
+
+def _read(remote: RemoteFolder, path: str) -> bytes | None:
+    """Returns a file of a copy, None if it does not exist; UserError where the store fails."""
+    try:
+        return remote.read(path)
+    except FileNotFoundError:
         return None
-    return parse_config(remote.read(CONFIG_FILE), f"{remote.url}/{CONFIG_FILE}")
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{remote.url} cannot be read: {error}; the same command tries again") from None
 
 
-def _share_frames(remote: RemoteFolder, folder: Path) -> bool:
-    """Returns whether split.csv of a copy and of a run folder have a frame in common; True where one is absent."""
-    if not (folder / SPLIT_FILE).is_file() or SPLIT_FILE not in remote.names():
-        return True
-    copied = parse_signed_split_rows(remote.read(SPLIT_FILE), f"{remote.url}/{SPLIT_FILE}")
-    return share_frames(copied, read_split_rows(folder))
-
-
-def _refuse_links(staging: Path) -> None:
-    """Refuses what no download leaves behind: files elsewhere would be moved or copied into the run folder."""
-    links = [path for path in (staging, *staging.rglob("*")) if path.is_symlink()]
-    if links:
-        raise UserError(f"{links[0]} is a link, which jaxpose did not make; remove {staging}, then repeat")
-
-
-def _move_in(staging: Path, folder: Path) -> None:
+def _move_in(complete: Path, folder: Path) -> None:
     """Moves a complete download into place, the config first: without it, the rest would count as foreign files."""
-    write_atomic(folder / CONFIG_FILE, (staging / CONFIG_FILE).read_bytes())
-    for entry in staging.iterdir():
-        if entry.name != CONFIG_FILE:
-            os.replace(entry, folder / entry.name)
-    shutil.rmtree(staging)
+    for entry in sorted(complete.iterdir(), key=lambda entry: entry.name != CONFIG_FILE):
+        os.replace(entry, folder / entry.name)
+    complete.rmdir()

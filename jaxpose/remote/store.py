@@ -1,9 +1,12 @@
-"""A remote folder on any file system that fsspec knows: files are written atomically and verified on arrival."""
+"""Where the files of a run can go: a folder on any file system that fsspec knows, and a function of the user.
+
+Nothing here imports jax.
+"""
 
 import base64
 import contextlib
 import hashlib
-import logging
+import importlib
 import os
 import posixpath
 import threading
@@ -17,6 +20,7 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 
 # Seconds between the attempts of one call.
@@ -24,8 +28,6 @@ WAITS_S = (0.2, 1.0, 3.0)
 # Bytes that are read back at once.
 _BLOCK_BYTES = 64 * 2**20
 _UPLOADING = ".uploading-"
-
-_logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -38,39 +40,25 @@ class RemoteFolder:
 
     Attributes:
       url: of the folder, for messages.
+      path: the folder, if it is on this machine or mounted here; otherwise None.
       answers: how many calls have succeeded so far.
+      closed: once it is set, every call fails.
     """
 
     def __init__(self, url: str, name: str = ""):
         self._fs, root = url_to_fs(url)
-        self._root = posixpath.join(root, name) if name else root
-        self.url = posixpath.join(url, name) if name else url
+        self._root, self.url = (posixpath.join(place, name) if name else place for place in (root, url))
+        self.path = Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
         # Some file systems rename a file atomically. On object stores and memory://, a move is a copy, and an object is
         # written atomically.
         self._renames = type(self._fs).mv is not fsspec.AbstractFileSystem.mv
-        self._temporary = posixpath.join(self._root, f"{_UPLOADING}{uuid.uuid4().hex[:12]}")
-        self._given_up = threading.Event()
+        self._temporary = self._at(_UPLOADING + uuid.uuid4().hex[:12])
+        self.closed = threading.Event()
         self.answers = 0
 
-    @property
-    def path(self) -> Path | None:
-        """The folder as a path, if it is on this machine or mounted here; otherwise None."""
-        return Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
-
-    def is_at(self, folder: Path) -> bool:
-        """Returns whether this is a given folder on this machine."""
-        return self.path is not None and self.path.resolve() == folder.resolve()
-
     def names(self, path: str = "") -> list[str]:
-        """Returns the names of the entries of a folder, [] if it does not exist."""
-        try:
-            self._fs.invalidate_cache()
-            found = self._tried(self._fs.ls, self._at(path), detail=False)
-        except FileNotFoundError:
-            return []
-        # An object store may list the folder in itself.
-        entries = {entry.rstrip("/") for entry in found} - {self._fs._strip_protocol(self._at(path))}
-        return sorted(posixpath.basename(entry) for entry in entries)
+        """Returns the names of the entries of a folder without unfinished uploads, [] if it does not exist."""
+        return [name for name in self._names(path) if not name.startswith(_UPLOADING)]
 
     def read(self, path: str) -> bytes:
         """Returns the content of a file.
@@ -79,22 +67,15 @@ class RemoteFolder:
           FileNotFoundError: it does not exist.
           NotRegularFile: on this machine, it is a folder, a pipe, a device, or a link that leads out of the folder.
         """
-        if isinstance(self._fs, LocalFileSystem):
-            return self._tried(self._read_local, Path(self._at(path)))
-        return self._tried(self._fs.cat_file, self._at(path))
-
-    def _read_local(self, file: Path) -> bytes:
-        content = read_bytes(file)
-        if not os.path.realpath(file).startswith(os.path.join(os.path.realpath(self._root), "")):
-            raise NotRegularFile(file, f"is a link to {os.path.realpath(file)}, outside of the folder")
+        if not self.path:
+            return self._tried(self._fs.cat_file, self._at(path))
+        content = self._tried(read_bytes, self.path / path, None)
+        if not (target := os.path.realpath(self.path / path)).startswith(os.path.realpath(self.path) + os.sep):
+            raise NotRegularFile(self.path / path, f"is a link to {target}, outside of the folder")
         return content
 
     def size(self, path: str) -> int:
-        """Returns the bytes of a file.
-
-        Raises:
-          FileNotFoundError: it does not exist.
-        """
+        """Returns the bytes of a file; FileNotFoundError if it does not exist."""
         self._fs.invalidate_cache()
         return self._tried(self._fs.info, self._at(path))["size"]
 
@@ -106,15 +87,10 @@ class RemoteFolder:
             return None
 
     def put(self, path: str, data: bytes) -> None:
-        """Writes a file atomically and verifies it.
-
-        Raises:
-          OSError: the file arrived with other bytes.
-        """
+        """Writes a file atomically; OSError if it arrived with other bytes."""
         place = self._at(path)
         target = self._temporary if self._renames else place
-        if self._renames:
-            self._tried(self._fs.makedirs, posixpath.dirname(place), exist_ok=True)
+        self.make_folder(posixpath.dirname(path))
         self._tried(self._fs.pipe_file, target, data)
         if not self._has_arrived(target, data):
             raise OSError(f"{path} arrived with other bytes than were sent")
@@ -137,69 +113,81 @@ class RemoteFolder:
         # One by one: after a failure, removed files need not be removed again.
         for file in self._tried(self._fs.find, self._at(path)):
             self._tried(self._fs.rm_file, file)
-        if self._renames:
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            if self._renames:
                 self._tried(self._fs.rm, self._at(path), recursive=True)
 
     def remove_leftovers(self) -> None:
         """Removes the unfinished uploads of killed processes."""
-        for name in self.names():
+        for name in self._names(""):
             if name.startswith(_UPLOADING):
                 self.remove(name)
 
-    def give_up(self) -> None:
-        """Stops retrying: from now on, a failing call fails at once."""
-        self._given_up.set()
-
     def _at(self, path: str) -> str:
         return posixpath.join(self._root, path) if path else self._root
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            self._fs.invalidate_cache()
+            found = self._tried(self._fs.ls, self._at(path), detail=False)
+        except FileNotFoundError:
+            return []
+        # An object store may list the folder in itself.
+        entries = {entry.rstrip("/") for entry in found} - {self._fs._strip_protocol(self._at(path))}
+        return sorted(posixpath.basename(entry) for entry in entries)
 
     def _has_arrived(self, place: str, data: bytes) -> bool:
         info = self._tried(self._fs.info, place)
         if info["size"] != len(data):
             return False
-        if _has_checksum_of(info, data):
+        # S3 has the MD5 as ETag, GCS as md5Hash. Another tag proves nothing: S3 has others for multipart uploads.
+        digest = hashlib.md5(data, usedforsecurity=False)
+        known = {digest.hexdigest(), base64.b64encode(digest.digest()).decode()}
+        if any(isinstance(value, str) and value.strip('"') in known for value in info.values()):
             return True
-        view = memoryview(data)
-        for start in range(0, len(data), _BLOCK_BYTES):
-            end = min(start + _BLOCK_BYTES, len(data))
-            if self._tried(self._fs.cat_file, place, start=start, end=end) != view[start:end]:
-                return False
-        return True
+        blocks = [(start, min(start + _BLOCK_BYTES, len(data))) for start in range(0, len(data), _BLOCK_BYTES)]
+        read = self._fs.cat_file
+        return all(self._tried(read, place, start=start, end=end) == data[start:end] for start, end in blocks)
 
     def _tried(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        for wait_s in WAITS_S:
+        for wait_s in (*WAITS_S, None):
+            if self.closed.is_set():
+                break
             try:
-                return self._answer(function, *arguments, **named)
+                answer = function(*arguments, **named)
             except (FileNotFoundError, NotImplementedError, NotRegularFile):
                 raise
             # Each kind of store has exceptions of its own.
-            except Exception as error:
-                _logger.debug("%s: %s; next attempt in %g s", self.url, error, wait_s)
-                self._given_up.wait(wait_s)
-        return self._answer(function, *arguments, **named)
-
-    def _answer(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        answer = function(*arguments, **named)
-        self.answers += 1
-        return answer
-
-
-def is_leftover(name: str) -> bool:
-    """Returns whether a name is that of an unfinished upload."""
-    return name.startswith(_UPLOADING)
-
-
-def _has_checksum_of(info: dict[str, Any], data: bytes) -> bool:
-    """Returns whether the store reports the MD5 of these bytes: S3 as ETag, GCS as md5Hash.
-
-    Another tag proves nothing: for multipart uploads, S3 computes it in another way.
-    """
-    digest = hashlib.md5(data, usedforsecurity=False)
-    known = {digest.hexdigest(), base64.b64encode(digest.digest()).decode()}
-    return any(isinstance(value, str) and value.strip('"') in known for value in info.values())
+            except Exception:
+                if wait_s is None:
+                    raise
+                self.closed.wait(wait_s)
+            else:
+                self.answers += 1
+                return answer
+        raise TimeoutError(f"{self.url} was closed")
 
 
 def run_name(folder: Path) -> str:
     """Returns the name that the copy of a run folder has below `log.remote_url`."""
     return folder.resolve().name
+
+
+def load_hook(name: str) -> Callable[[str], object] | None:
+    """Returns the function that MODULE:FUNCTION names, None for "".
+
+    Raises:
+      UserError: it cannot be imported, or is not a function.
+    """
+    if not name:
+        return None
+    module, _, function = name.partition(":")
+    try:
+        hook = getattr(importlib.import_module(module), function)
+    # A user's module may raise anything.
+    except (Exception, SystemExit) as error:
+        reason = f"which cannot be imported: {type(error).__name__}: {error}"
+        raise UserError(f"log.remote_hook is {name!r}, {reason}") from None
+    if not callable(hook):
+        raise UserError(f"log.remote_hook is {name!r}, which is not a function but of type {type(hook).__name__}")
+    return hook

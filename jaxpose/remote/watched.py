@@ -1,8 +1,9 @@
-"""How far a watched run has come, and how it ended. Input: a run folder or its copy, which is only read."""
+"""The state of a watched run and how far it has come. Input: a run folder or its copy, which is only read."""
 
 import dataclasses
 import json
 import posixpath
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, did_you_mean
 from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
+from jaxpose.early_signals import EXIT_CODES
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
 from jaxpose.quantities import clock, listed
-from jaxpose.remote.record import COPIED_FILE
-from jaxpose.remote.store import RemoteFolder, is_leftover
+from jaxpose.remote.restore import COPIED_FILE
+from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.identity import parse_config
 from jaxpose.run.paths import (
     CONFIG_FILE,
@@ -30,6 +32,8 @@ from jaxpose.run.paths import (
 from jaxpose.run.status import Status, is_held, parse_status
 from jaxpose.run.summary import parse_summary
 
+FINISHED, SILENT = "finished", "silent"
+_NO_LOG = "and has not written train.log yet: it reads its data or compiles"
 # Lines of metrics over which the speed is averaged.
 _LINES = 20
 _BAR_CHARACTERS = 40
@@ -87,20 +91,46 @@ class Progress:
         return "  ".join(part for part in parts if part)
 
 
-class Watched:
-    """A run that is read now and then; files that have not grown are not read again."""
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """What is shown of a run.
 
-    def __init__(self, where: str):
+    Attributes:
+      name: starting, running, silent, finished, stopped, failed, ended, or why the run cannot be read.
+      more: details for people, or "".
+      progress: how far the run has come, None before it could be read.
+    """
+
+    name: str
+    more: str
+    progress: Progress | None
+
+    def text(self) -> str:
+        """Returns the state with its details."""
+        return f"{self.name} {self.more}".rstrip()
+
+
+class Watched:
+    """A run that is read now and then; files that have not grown are not read again.
+
+    Args:
+      where: the run folder, or the URL of its copy.
+      silent_s: seconds without a change after which the run is silent.
+    """
+
+    def __init__(self, where: str, silent_s: float | int):
         try:
             self._remote = RemoteFolder(where)
             self._parent = RemoteFolder(
-                str(self._remote.path.parent) if self._remote.path else posixpath.dirname(where)
+                str(self._remote.path.parent if self._remote.path else posixpath.dirname(where))
             )
         except (ValueError, ImportError) as error:
             raise UserError(f"{where} cannot be opened: {error}") from None
-        self._where = where
+        self._where, self._silent_s = where, silent_s
         self._seen: dict[str, tuple[int, bytes]] = {}
         self._config: Config | None = None
+        self._progress: Progress | None = None
+        self._changed_at = 0.0
 
     def missing(self) -> str:
         """Returns what a starting run has not written yet, "" once the run can be read.
@@ -109,7 +139,7 @@ class Watched:
           UserError: no run can start here: the folder holds other files, or its parent does not exist.
           OSError: the file system cannot be read.
         """
-        names = [name for name in self._remote.names() if not is_leftover(name)]
+        names = self._remote.names()
         if CONFIG_FILE in names:
             try:
                 self._config = parse_config(self._remote.read(CONFIG_FILE), f"{self._where}/{CONFIG_FILE}")
@@ -131,10 +161,33 @@ class Watched:
         hint = did_you_mean(self._where, [posixpath.join(posixpath.dirname(self._where), name) for name in beside])
         return f"the folder{hint or f'; {self._parent.url} holds {listed(beside, _LISTED)}' * bool(beside)}"
 
-    def silent_s(self) -> float:
-        """Returns the seconds since the run last wrote to its folder; 0 if unknown."""
-        ages_s = [self._remote.age_s(path) for path in (METRICS_FILE, LOG_FILE)]
-        return min((age_s for age_s in ages_s if age_s is not None), default=0.0)
+    def state(self) -> RunState:
+        """Returns the present state of a run that can be read.
+
+        Raises:
+          DamagedFile: a file of the run is damaged.
+        """
+        now, problem = time.monotonic(), ""
+        if not self._changed_at:
+            ages_s = [self._remote.age_s(path) for path in (METRICS_FILE, LOG_FILE)]
+            self._changed_at = now - min((age_s for age_s in ages_s if age_s is not None), default=0.0)
+        try:
+            found = self.look()
+        except DamagedFile:
+            raise
+        # Each kind of store has exceptions of its own.
+        except Exception as error:
+            found, problem = self._progress, f"cannot be read ({error})"
+        if found != self._progress:
+            self._changed_at = now if self._progress else self._changed_at
+            self._progress = found
+        if found and found.end:
+            return RunState(*_ended(found.end), found)
+        if problem:
+            return RunState(problem, "", found)
+        if now - self._changed_at >= self._silent_s:
+            return RunState(SILENT, f"for {clock(now - self._changed_at)}", found)
+        return RunState("running", "", found) if found and found.last_line else RunState("starting", _NO_LOG, found)
 
     def look(self) -> Progress:
         """Returns what the run has recorded so far.
@@ -193,6 +246,17 @@ class Watched:
         split = self._read_signed(SPLIT_FILE)
         rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back") if split else []
         return total_steps(self._config.train, count_training_frames(rows))
+
+
+def _ended(end: Status) -> tuple[str, str]:
+    """Returns the state of a run that has ended, and its details."""
+    if end.exit_code == DONE:
+        return FINISHED, ""
+    if end.exit_code is None:
+        return "ended", "without a word: it was killed, or its machine failed; the same command continues it"
+    if end.exit_code in EXIT_CODES.values():
+        return "stopped", f"by a signal (exit code {end.exit_code}); the same command continues it"
+    return "failed", f"with exit code {end.exit_code}: {end.reason}"
 
 
 def _end(is_finished: bool, is_held: bool | None, status: Status) -> Status | None:

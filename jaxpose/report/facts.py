@@ -63,15 +63,9 @@ def read_facts(run: Path) -> RunFacts:
 
 
 def _read_evaluation(run: Path) -> dict[str, Any]:
-    """Returns the content of evaluation.json, {} if it is absent: the tables have the same figures.
-
-    An earlier version of jaxpose recorded no checksum of it; then it is also {} if it is cut short.
-    """
+    """Returns the content of evaluation.json, {} if it is absent: the tables have the same figures."""
     file = run / EVALUATION_FILE
-    if file.is_file() and (evaluated := read_evaluated(run)):
-        evaluated.refuse_changed(EVALUATION_FILE)
-    try:
-        found = json.loads(read_bytes(file))
-    except (FileNotFoundError, ValueError):
+    if not file.is_file():
         return {}
-    return found if isinstance(found, dict) else {}
+    read_evaluated(run).refuse_changed(EVALUATION_FILE)
+    return json.loads(read_bytes(file))

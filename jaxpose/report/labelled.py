@@ -26,15 +26,15 @@ def read_labelled(run: Path, config: Config) -> PredictionTable | None:
     Raises:
       UserError: a table is damaged, or two of them are not of the same frames and keypoints.
     """
-    names, parts, sets, evaluated = tuple(config.data.keypoint_names), [], list[str](), read_evaluated(run)
+    names, parts, sets = tuple(config.data.keypoint_names), [], list[str]()
     for view in config.data.views or ("",):
         stem = "_".join(part for part in ("predictions", view) if part)
         files = run / f"{stem}.csv", run / f"{stem}_pixel_error.csv"
         if not all(file.is_file() for file in files):
             return None
-        if evaluated:
-            for file in files:
-                evaluated.refuse_changed(file.name)
+        evaluated = read_evaluated(run)
+        for file in files:
+            evaluated.refuse_changed(file.name)
         predicted, measured = read_predictions(files[0]), read_errors(files[1])
         poses = predicted.poses
         if (poses.keypoint_names, poses.frames) != (tuple(measured.keypoint_names), measured.index):

@@ -66,15 +66,13 @@ def write_evaluated(
     write_json(run / EVALUATED_FILE, content)
 
 
-def read_evaluated(run: Path) -> Evaluated | None:
-    """Returns what the last evaluation of a run recorded; None if an earlier version of jaxpose evaluated it.
+def read_evaluated(run: Path) -> Evaluated:
+    """Returns what the last evaluation of a run recorded.
 
     Raises:
-      DamagedFile: the file is not as jaxpose wrote it.
+      DamagedFile: the file is absent, or not as jaxpose wrote it.
     """
     file = run / EVALUATED_FILE
-    if not file.is_file():
-        return None
     try:
         return Evaluated(run, **read_json(file, _mend(run)))
     except TypeError:

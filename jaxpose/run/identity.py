@@ -7,7 +7,6 @@ from pathlib import Path
 
 from jaxpose.checksums import DamagedFile, parse_csv, parse_json, read_csv, write_json
 from jaxpose.config import Config, differing_keys, from_dict, validate_stored
-from jaxpose.config.augment import complete_stored
 from jaxpose.data.split import BOXES, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -74,8 +73,6 @@ def parse_config(data: bytes, name: str | Path) -> Config:
     try:
         if absent := {"data", "model", "train"} - set(values):
             raise UserError(f"it has no {min(absent)!r}")
-        if isinstance(augment := values.get("augment"), dict):
-            values["augment"] = complete_stored(augment)
         config = from_dict(values)
         validate_stored(config)
     except UserError as error:

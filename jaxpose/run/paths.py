@@ -7,8 +7,8 @@ LOCK_FILE = ".lock"
 RESTARTS_FILE = "restarts.json"
 EXTENSIONS_FILE = "extensions.json"
 FINISHED_FILE = "finished.json"
-# Holds a download until it is complete.
-RESTORING_FOLDER = ".restoring"
+# Hold a download until it is complete, and then until its files are moved.
+RESTORING_FOLDER, RESTORED_FOLDER = ".restoring", ".restored"
 
 # The run folders of the members of an ensemble, by their numbers.
 MEMBERS_FOLDER = "members"
@@ -76,8 +76,9 @@ WRITTEN = (
     SUBSPACES_FILE,
     ARITHMETIC_FILE,
     RESTORING_FOLDER,
+    RESTORED_FOLDER,
     SPLIT_FILE,
 )
 
 # Files that may exist in a folder without a run.
-NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}
+NO_RUN = {LOCK_FILE, RESTORING_FOLDER, RESTORED_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}

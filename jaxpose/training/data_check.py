@@ -19,7 +19,7 @@ from jaxpose.data.split import assign_sets
 from jaxpose.data.video_boxes import boxes_of_videos
 from jaxpose.extras import need
 from jaxpose.formats.project import prepare, read_project
-from jaxpose.remote.user_function import load_hook
+from jaxpose.remote.store import load_hook
 from jaxpose.run.start_run import is_run, refuse_no_weights, refuse_other_weights, refuse_trained_frames
 from jaxpose.run.tensor_file import find_weights
 from jaxpose.terminal import print_lines

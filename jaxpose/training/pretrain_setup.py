@@ -24,7 +24,7 @@ from jaxpose.formats import project as formats
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
 from jaxpose.poses import Poses
-from jaxpose.remote.user_function import load_hook
+from jaxpose.remote.store import load_hook
 from jaxpose.run.out import refuse_unusable_out
 from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts

@@ -23,7 +23,7 @@ from jaxpose.run.status import Status
 from jaxpose.run.tags import RESULTS
 from jaxpose.run.weights import checksum
 from jaxpose.steps.layout import validation_batch
-from jaxpose.tracking.tracker import Tracker
+from jaxpose.trackers.tracker import Tracker
 from jaxpose.training.closing import report_end
 from jaxpose.training.compiled_run import CompiledRun, put_on_devices
 from jaxpose.training.finish import finish

@@ -16,7 +16,7 @@ from jaxpose.extras import need
 from jaxpose.formats.project import prepare
 from jaxpose.phases import phase
 from jaxpose.prediction.evaluation import extra_projects
-from jaxpose.remote.user_function import load_hook
+from jaxpose.remote.store import load_hook
 from jaxpose.run.out import refuse_unusable_out
 from jaxpose.terminal import print_lines
 from jaxpose.training.setup import Setup

@@ -15,8 +15,8 @@ import sleap_io
 
 from jaxpose.check import thumbnails
 from jaxpose.check.__main__ import main
-from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.synthetic import make_project
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.labelling.pose_outliers import find_outliers
 from tests.formats.other_projects import CROP, deeplabcut_project
 from tests.formats.test_coco import change, coco_project

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from jaxpose.check.__main__ import main
-from jaxpose.data.animal import KEYPOINT_NAMES
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from tests.check.test_check import found_in, write_image
 from tests.data.test_orientation import label_csv
 from tests.predicted_runs import true_track

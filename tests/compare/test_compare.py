@@ -62,7 +62,15 @@ def _run(
     of_rows = [sets.get(frame, "unused") for frame in index]
     names = config.data.keypoint_names
     write_errors(folder / "predictions_pixel_error.csv", index, names, np.array(list(errors.values())), of_rows)
+    _record(folder, {frame: frame for frame in index}, labels or {})
     return folder
+
+
+def _record(run: Path, names: Mapping[str, str], labels: Mapping[str, str]) -> None:
+    """Records the table of errors as that of an evaluation: {frame: the name that it had at first}."""
+    images = [_digest(name) for name in names.values()]
+    sums = [_digest(labels.get(name, f"labels of {name}")) for name in names.values()]
+    write_evaluated(run, ["predictions_pixel_error.csv"], list(names), images, sums)
 
 
 def _split(test: int, train: int = 3) -> dict[str, str]:
@@ -189,6 +197,7 @@ def test_a_renamed_image_is_the_same_frame(tmp_path: Path) -> None:
     rows, table = pd.read_csv(second / "split.csv").drop(columns="check"), second / "predictions_pixel_error.csv"
     write_csv(second / "split.csv", rows.assign(path="renamed/" + rows["path"]).to_csv(index=False))
     table.write_text(table.read_text().replace("\nx", "\nrenamed/x").replace("\nt", "\nrenamed/t"))
+    _record(second, {f"renamed/{name}": name for name in sets}, {})
     assert compare([first, second]).frames.compared == [4, 4]
 
 
@@ -258,6 +267,11 @@ def test_a_real_run_is_read(trained_run: Path, tmp_path: Path, capsys: pytest.Ca
             "b has no predictions_pixel_error.csv: finish the training, or write it with jaxpose evaluate ",
         ),
         ("other table", "t0.png is in the set test, but "),
+        ("damaged table", "predictions_pixel_error.csv was damaged or changed by hand: its SHA-256 is not that in "),
+        (
+            "no record",
+            "b/evaluated.json cannot be read: No such file or directory; write it again with jaxpose evaluate ",
+        ),
         ("damaged split", "split.csv:2: the row was damaged"),
         ("no run", "b is not a run folder: it has no config.json; there are "),
         ("a cell", "predictions_pixel_error.csv:2: 'many' is not a number"),
@@ -282,6 +296,9 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         table.unlink()
     elif change == "other table":
         table.write_text(table.read_text().replace("train", "test", 1))
+        _record(second, {name: name for name in sets}, {})
+    elif change == "damaged table":
+        table.write_text(table.read_text().replace("train", "test", 1))
     elif change == "damaged split":
         split.write_text(split.read_text().replace("train", "test", 1))
     elif change == "no split":
@@ -292,6 +309,9 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         lines = table.read_text().splitlines()
         lines[1] = "t0.png,many,1,train"
         table.write_text("\n".join(lines))
+        _record(second, {name: name for name in sets}, {})
+    elif change == "no record":
+        (second / "evaluated.json").unlink()
     runs = [first, first] if change == "the same" else [first, second]
     assert main([str(run) for run in runs]) == 2
     shown = capsys.readouterr()

@@ -98,15 +98,6 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
     [
         (["train.lrr=1"], "there is no option train.lrr; did you mean optim.lr?"),
         (["lr=1"], "did you mean optim.lr?"),
-        (
-            ["train.accum_steps=4"],
-            "there is no option train.accum_steps; give train.microbatch_size, which is",
-        ),
-        (["losses.temporal.log_weight=5"], "give losses.temporal.weight, which is 1 / (2 exp("),
-        (["train.val_every_steps=5"], "give train.val_every_epochs, which is the steps divided by"),
-        (["optim.milestones_steps=5"], "give optim.milestones_epochs, which is the steps divided by"),
-        (["losses.anneal_start_steps=5"], "give losses.anneal_start_epochs, which is the steps"),
-        (["losses.anneal_increase_per_step=1"], "give losses.anneal_increase_per_epoch, which is"),
         (["trian.seed=1"], "no option trian.seed; did you mean train.seed?"),
         (["data.sede=1"], "did you mean data.seed?"),
         (["batch_sise=1"], "did you mean train.batch_size or eval.batch_size?"),

@@ -74,7 +74,6 @@ def test_a_name_that_no_option_has_is_refused_when_set_and_when_read() -> None:
     for owner, name, expected in (
         (config.train, "batchsize", "there is no option train.batchsize; did you mean train.batch_size?"),
         (config, "lr", "there is no option lr; did you mean optim.lr?"),
-        (config.train, "accum_steps", "there is no option train.accum_steps; give train.microbatch_size, which is"),
         # Two sections are of this kind.
         (config.losses.temporal_heatmap_kl, "wieght", "there is no option TemporalHeatmapConfig.wieght; did you mean"),
     ):
@@ -117,7 +116,6 @@ def test_options_that_an_older_file_lacks_have_their_defaults() -> None:
         ("[1]", "config must be a table of options, not list"),
         ('{"train": 3}', "config.train must be a table of options, not int"),
         ('{"trian": {}}', "config has no option 'trian'; written by another version of jaxpose?"),
-        ('{"train": {"accum_steps": 1}}', "config.train has no option 'accum_steps'; give microbatch_size, which is"),
         ('{"train": {"lrr": 1}}', "config.train has no option 'lrr'; written by another version of jaxpose?"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose.data import animal, synthetic
+from jaxpose.data import synthetic, synthetic_animal
 from jaxpose.data.baselines import blob_errors_px, mean_position_errors_px
 from jaxpose.data.synthetic import make_project
 
@@ -86,8 +86,8 @@ def test_the_same_seed_gives_the_same_bytes(project: Path, tmp_path: Path):
 def test_labels_are_where_the_pixels_are():
     rng = np.random.default_rng(0)
     side_px = 128
-    look = animal.draw_look(rng, side_px)
-    joints_px = animal.walk(rng, 200, side_px, look.size)
+    look = synthetic_animal.draw_look(rng, side_px)
+    joints_px = synthetic_animal.walk(rng, 200, side_px, look.size)
     black = np.zeros(3)
     dark = dataclasses.replace(
         look,
@@ -100,7 +100,7 @@ def test_labels_are_where_the_pixels_are():
     )
     for i in range(200):
         joints_now_px = {name: points_px[i] for name, points_px in joints_px.items()}
-        frame = animal.draw_frame(np.zeros((side_px, side_px, 3)), joints_now_px, dark, rng)
+        frame = synthetic_animal.draw_frame(np.zeros((side_px, side_px, 3)), joints_now_px, dark, rng)
         weights = frame[..., 0].astype(float)
         y, x = np.mgrid[:side_px, :side_px]
         centroid_px = np.array([(x * weights).sum(), (y * weights).sum()]) / weights.sum()
@@ -110,8 +110,8 @@ def test_labels_are_where_the_pixels_are():
 def test_the_animal_turns_round_and_crosses_the_frame():
     poses_px = []
     for seed in range(10):
-        joints_px = animal.walk(np.random.default_rng(seed), 256, 128, 1.0)
-        poses_px.append(np.stack([joints_px[name] for name in animal.KEYPOINT_NAMES], axis=1))
+        joints_px = synthetic_animal.walk(np.random.default_rng(seed), 256, 128, 1.0)
+        poses_px.append(np.stack([joints_px[name] for name in synthetic_animal.KEYPOINT_NAMES], axis=1))
     keypoints_px = np.concatenate(poses_px)
     assert keypoints_px.min() > 0 and keypoints_px.max() < 127
     forward = keypoints_px[:, 1] - keypoints_px[:, 2]
@@ -121,7 +121,7 @@ def test_the_animal_turns_round_and_crosses_the_frame():
     assert errors_px.mean() > 0.33 * 128
     # The y axis points down: a left paw is on the side of (y, -x) of the direction (x, y) of the body.
     left = np.stack([forward[:, 1], -forward[:, 0]], axis=-1)
-    for row, name in enumerate(animal.KEYPOINT_NAMES[3:], start=3):
+    for row, name in enumerate(synthetic_animal.KEYPOINT_NAMES[3:], start=3):
         side = np.sum((keypoints_px[:, row] - keypoints_px[:, 1:3].mean(axis=1)) * left, axis=-1)
         assert np.mean((side > 0) == name.startswith("left")) > 0.97
 

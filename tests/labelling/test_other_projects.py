@@ -15,8 +15,8 @@ from jaxpose import config as c
 from jaxpose import labels, suggest
 from jaxpose.conversion.label_files import convert_labels
 from jaxpose.conversion.target import Target
-from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.project import Project
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.formats.project import read_project
 from tests.check.test_check import found_in
 from tests.formats.other_projects import CROP, FRAMES, KEYPOINTS, LABELLED, deeplabcut_project

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpose import predict
 from jaxpose.config import PredictConfig
-from jaxpose.data.animal import KEYPOINT_NAMES
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions
 from jaxpose.prediction.ensemble import write_ensembles

@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,16 +17,13 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jaxpose import config as c
+from jaxpose.checksums import signed_json
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy
-from jaxpose.remote.copy import RemoteCopy
-from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, sync_actions
-from jaxpose.remote.store import RemoteFolder
-from jaxpose.remote.user_function import load_hook
+from jaxpose.remote.copy import RemoteCopy, files_of
+from jaxpose.remote.store import RemoteFolder, load_hook
 from jaxpose.run.log import RunLog
 from jaxpose.run.manifest import find_damage
 from tests.log_files import lines_of, scalars_of
@@ -33,49 +32,6 @@ from tests.remote_stores import EveryThird, Hanging, Store, Switched
 from tests.small_run import environment, files_in
 
 pytestmark = pytest.mark.usefixtures("stores")
-
-
-# The actions.
-
-names = st.integers(0, 9).map(str)
-manifests = st.dictionaries(names, st.sampled_from([b"one", b"other"]))
-
-
-@settings(max_examples=60, deadline=None)
-@given(manifests, st.dictionaries(names, st.sampled_from([b"", b"one", b"other"])))
-def test_plan_ends_there_and_a_run_can_go_on_from_every_state_between(here: dict[str, bytes], there: dict[str, bytes]):
-    state = dict(there)
-    for what, name in sync_actions(Contents({}, here), Contents({}, there)):
-        if what == PUT_CHECKPOINT:
-            state[name] = here[name]
-            continue
-        assert what == REMOVE_CHECKPOINT and name not in here
-        if state.pop(name):
-            # Its place is taken by a newer one, with which all that were saved before that have arrived.
-            newer = min(int(other) for other in here if int(other) > int(name))
-            assert all(state.get(other) == text for other, text in here.items() if int(other) <= newer)
-    assert here.items() <= state.items()
-    assert all(int(name) > max(map(int, here), default=-1) and state[name] for name in state.keys() - here.keys())
-
-
-def test_plan_orders_what_others_rely_on():
-    stamp = (1, 1)
-    files = ["finished.json", "metrics.jsonl", "best.safetensors", "split.csv", "tensorboard/x", "config.json"]
-    actions = sync_actions(
-        Contents(dict.fromkeys(files, stamp), {"20": b"a", "100": b"b", "20-2": b"c"}), Contents({}, {})
-    )
-    assert actions == [
-        *[(PUT, name) for name in ("config.json", "split.csv", "best.safetensors", "metrics.jsonl", "tensorboard/x")],
-        *[(PUT_CHECKPOINT, name) for name in ("20", "20-2", "100")],
-        (PUT, "finished.json"),
-    ]
-    there = Contents({"config.json": stamp, "split.csv": (2, 1)}, {"10": b"a", "20": b"", "300": b"z"})
-    assert sync_actions(Contents({"config.json": stamp, "split.csv": stamp}, {"200": b"b"}), there) == [
-        (PUT, "split.csv"),
-        (REMOVE_CHECKPOINT, "20"),
-        (PUT_CHECKPOINT, "200"),
-        (REMOVE_CHECKPOINT, "10"),
-    ]
 
 
 # One remote folder.
@@ -95,7 +51,14 @@ def test_files_of_a_remote_folder(url: str):
     remote.remove("d")
     remote.remove("d")
     remote.remove_folder("a")
+    remote.remove_folder("a")
     assert remote.names() == [] and files_at(url) == {}
+
+
+def test_large_weights_are_read_from_a_mounted_folder(tmp_path: Path):
+    (tmp_path / "best.safetensors").touch()
+    os.truncate(tmp_path / "best.safetensors", 2**28 + 1)
+    assert len(RemoteFolder(str(tmp_path)).read("best.safetensors")) == 2**28 + 1
 
 
 @pytest.mark.parametrize("url", ["memory://copies", "folder"], indirect=True)
@@ -241,27 +204,80 @@ def test_run_started_anew_leaves_nothing_of_the_one_before(tmp_path: Path):
     assert set(files_at(url)) == {"config.json", "split.csv", "status.json", "copied.json"}
 
 
-@pytest.mark.parametrize("reason", ["is not as it was written", "is missing"])
-def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: pytest.LogCaptureFixture, reason: str):
+def test_checkpoint_that_lacks_a_file_replaces_none(tmp_path: Path):
     run, url = tmp_path / "run", "memory://copies"
     with opened(config_of(run, url)) as folder:
         save(run, 10)
         mirror = synced(folder, url)
         shutil.rmtree(run / "checkpoints" / "10")
         save(run, 20)
-        file = max((run / "checkpoints" / "20").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
-        if reason == "is missing":
-            file.unlink()
-        else:
-            file.write_bytes(file.read_bytes()[:-1] + b"?")
-        mirror.sync()
+        max((run / "checkpoints" / "20").rglob("*"), key=lambda file: file.stat().st_size * file.is_file()).unlink()
         mirror.sync()
         assert mirror.missing() == []
         shutil.rmtree(run / "checkpoints")
-    assert caplog.text.count(f"checkpoints/20 is damaged ({file}" if "missing" in reason else file.name) == 1
-    assert caplog.text.count(f"{reason}) and is not copied") == 1
     with opened(config_of(tmp_path / "elsewhere" / "run", url)):
         assert restored_step(tmp_path / "elsewhere" / "run") == 10
+
+
+class Recording(Store):
+    """Keeps the calls that change it, and the newest checkpoint that a run could continue from after each of them."""
+
+    protocol = "recording"
+    store: dict[str, Any] = {}
+    put: list[str] = []
+    newest: list[int] = []
+
+    @classmethod
+    def fails(cls) -> bool:
+        return False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("recording://"))
+
+    @classmethod
+    def look(cls) -> None:
+        files = {path.removeprefix("/copies/run/"): file.getvalue() for path, file in cls.store.items()}
+        whole = [0]
+        for name in {path.split("/")[1] for path in files if path.endswith("/manifest.json")}:
+            below = f"checkpoints/{name}/"
+            listed = json.loads(files[below + "manifest.json"])["files"]
+            if all(files.get(below + path, b"").__len__() == listed[path][0] for path in listed if path[-1] != "/"):
+                whole.append(int(name))
+        cls.newest.append(max(whole))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **named: Any) -> None:
+        super().pipe_file(path, value, mode, **named)
+        self.put.append(path.removeprefix("/copies/run/"))
+        self.look()
+
+    def rm_file(self, path: str) -> None:
+        super().rm_file(path)
+        self.look()
+
+
+def test_uploads_are_ordered_so_that_a_run_can_continue_from_the_copy_at_every_moment(tmp_path: Path):
+    fsspec.register_implementation("recording", Recording, clobber=True)
+    run, url = tmp_path / "run", "recording://copies"
+    with opened(config_of(run, url)) as folder:
+        mirror = synced(folder, url)
+        for step in (10, 20, 30, 40, 50):
+            for path in ("metrics.jsonl", "best.safetensors", "extensions.json"):
+                (run / path).write_text(f"{step}\n")
+            save(run, step)
+            if step == 50:
+                (run / "finished.json").write_text("{}")
+            if step != 30:
+                del Recording.put[:]
+                mirror.sync()
+    assert Recording.newest == sorted(Recording.newest) and Recording.newest[-1] == 50
+    order = [path for path in Recording.put if not path.startswith("checkpoints/")]
+    assert order == [
+        *["copied.json", "extensions.json", "best.safetensors", "metrics.jsonl", "finished.json", "copied.json"]
+    ]
+    saved = [path for path in Recording.put if path.startswith("checkpoints/")]
+    assert saved[-1] == "checkpoints/50/manifest.json"
+    assert Recording.put.index("metrics.jsonl") < Recording.put.index(saved[0])
 
 
 def test_leftovers_of_a_killed_process_go(tmp_path: Path):
@@ -274,6 +290,9 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path):
         (half / "10" / "manifest.json").unlink()
         (half / "20" / "manifest.json").unlink()
         (half / "20" / "extra").write_text("of another save")
+        half.with_name("copied.json").write_text(
+            signed_json({"files": {f"checkpoints/{step}/extra": None for step in (10, 20)}})
+        )
         (tmp_path / "mounted" / "run" / ".uploading-0123").write_text("half")
         synced(folder, url)
         assert_whole(url, run)
@@ -502,6 +521,7 @@ def test_warning_of_a_hook_at_the_end_is_in_the_copy_of_the_log(
 ENDING = """
 import sys, time, types
 from pathlib import Path
+from jaxpose.checksums import signed_json
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy as copying
 from tests.remote_copies import config_of, opened
@@ -564,8 +584,7 @@ def test_contents_leave_out_what_is_not_finished(tmp_path: Path):
         ):
             (folder.path / path).parent.mkdir(parents=True, exist_ok=True)
             (folder.path / path).write_text("x")
-        found = contents_of(folder.path)
-        assert set(found.files) - {"status.json"} == {
+        assert set(files_of(folder.path)) - {"status.json"} == {
             "config.json",
             "split.csv",
             "video_preds/a.csv",
@@ -577,7 +596,7 @@ def test_links_in_a_run_folder_are_not_copied(tmp_path: Path, caplog: pytest.Log
     (tmp_path / "private").write_text("secret")
     (tmp_path / "run").mkdir()
     (tmp_path / "run/predictions.csv").symlink_to(tmp_path / "private")
-    assert not contents_of(tmp_path / "run").files and not contents_of(tmp_path / "run").files
+    assert not files_of(tmp_path / "run") and not files_of(tmp_path / "run")
     assert caplog.text.count(f"{tmp_path}/run/predictions.csv is a link, which jaxpose did not make") == 1
 
 

@@ -14,14 +14,12 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
-from jaxpose.checksums import write_json
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
 from jaxpose.data.project import read_project
 from jaxpose.data.split import split_text
 from jaxpose.evaluate import evaluate
 from jaxpose.run.folder import open_run
-from jaxpose.run.identity import read_config
 from jaxpose.run.out import default_path
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training.setup import make_setup
@@ -39,19 +37,6 @@ def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = make_config(project, folder / "run", log__remote_url=str(folder / "copies"), **given(folder))
     assert train(config)["exit_code"] == 0
     return folder / "run"
-
-
-def test_what_a_run_of_an_earlier_version_did_not_do_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its augmentation is whole in its config.json; an option that is not there did not exist."""
-    config = c.resolve(c.Config(data=c.DataConfig(project="somewhere")))
-    monkeypatch.setitem(c.PRESETS["dlc"], "move_p", 0.5)
-    values = dataclasses.asdict(config)
-    for name in ("move_p", "move_parts", "move_side_min", "move_side_max"):
-        del values["augment"][name]
-    write_json(tmp_path / "config.json", values)
-    read = read_config(tmp_path / "config.json")
-    assert read.augment == config.augment and read.augment.move_p == 0.0
-    assert c.differing_keys(read, config) == {} and c.config_hash(read) == c.config_hash(config)
 
 
 def given(folder: Path) -> dict:

@@ -15,10 +15,10 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from jaxpose.checksums import read_json
 from jaxpose.config import Config
-from jaxpose.tracking import tracker as module
-from jaxpose.tracking.tracker import Tracker
+from jaxpose.trackers import tracker as module
+from jaxpose.trackers.tracker import Tracker
 from tests.small_run import assert_same_run, copy_of, log_of, make_config, metrics_of, train
-from tests.tracking.wandb_files import wandb_records
+from tests.trackers.wandb_files import wandb_records
 
 
 @pytest.fixture(autouse=True)

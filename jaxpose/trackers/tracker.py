@@ -179,7 +179,7 @@ class Tracker:
 
 def _start(log: Path) -> subprocess.Popen[bytes]:
     """Starts the process in a session of its own: Ctrl-C is the training's. It dies with this one."""
-    command = [sys.executable, "-m", "jaxpose.tracking.worker"]
+    command = [sys.executable, "-m", "jaxpose.trackers.worker"]
     # Of the libraries' makers, nobody is told about the run.
     silent = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
     # MLflow waits 2, 4, 8, 16 s for a server: its reason comes before the end of the run stops to wait.
