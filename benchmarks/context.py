@@ -27,19 +27,18 @@ import numpy as np
 from gpu_parts.figures import host, versions
 
 from jaxpose import config as c
-from jaxpose.cluster.devices import compile_options, start_backend
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.devices import compile_options, keep_memory, start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
 from jaxpose.poses import Poses
 from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
 from jaxpose.steps.predict_step import build_predict, forward_options
 from jaxpose.steps.state import initial_state
+from jaxpose.steps.terms import DataFacts
 from jaxpose.steps.train_step import build_train_step
-from jaxpose.training.clip_batch import empty_clips
+from jaxpose.training.batches import empty_clips
 
 BACKBONE, SIDE_PX, KEYPOINTS, CLIP, PREDICTED = "resnet18", 128, 17, 16, 32
 SINGLE, CONTEXT = "heatmap", "heatmap_context"

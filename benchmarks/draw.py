@@ -29,7 +29,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.drawing.labelled_video import draw_video
-from jaxpose.drawing.style import Style
+from jaxpose.drawing.pose_painter import Style
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
 from jaxpose.video.encoding import Format, open_h264

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 import jaxpose
-from jaxpose.pose.calibration import spread_px
+from jaxpose.pose.metrics import spread_px
 
 # Frames of all videos together, and the share of each keypoint's points that count: those with the least spread over
 # the members.

@@ -23,10 +23,8 @@ import numpy as np
 
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
-from jaxpose.export.check import random_frames
-from jaxpose.export.frame_fit import make_fit
-from jaxpose.export.program import frame_shape, make_program
-from jaxpose.export.stablehlo import load_stablehlo, to_stablehlo
+from jaxpose.export.command import random_frames
+from jaxpose.export.program import frame_shape, load_stablehlo, make_fit, make_program, to_stablehlo
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor

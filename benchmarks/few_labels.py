@@ -41,13 +41,12 @@ import numpy as np
 from few_labels_sets import SETS, LabelledSet
 
 from jaxpose import config as c
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.devices import keep_memory
 from jaxpose.data.labels import read_labels
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.pose.calibration import spread_px
-from jaxpose.pose.metrics import pixel_errors
-from jaxpose.prediction.ensemble_spread import ranking_areas
+from jaxpose.pose.metrics import pixel_errors, spread_px
+from jaxpose.prediction.ensemble import ranking_areas
 from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 

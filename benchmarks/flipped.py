@@ -21,13 +21,11 @@ from jaxpose.checksums import read_json
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import to_json
-from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import DONE, PredictionIndex, row_of
+from jaxpose.prediction.index import DONE, Claims, PredictionIndex, row_of, suffixes_beside
 from jaxpose.prediction.job import Job
-from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.remote.watched import Watched
-from jaxpose.run.requeue import refuse_stuck_requeue
+from jaxpose.run.status import refuse_stuck_requeue
 from jaxpose.train import train
 from jaxpose.video.video import scan
 

@@ -12,16 +12,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
-from jaxpose.config.mesh import AXIS
+from jaxpose.config.train import AXIS
 from jaxpose.data.loader import Samples, training_batches
 from jaxpose.model.pose_net import make_network
 from jaxpose.poses import Poses
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
 from jaxpose.steps.objective import SEED, Objective, weights_of
-from jaxpose.steps.shard_sum import ShardSum
-from jaxpose.steps.sharded_step import ShardFunctions
+from jaxpose.steps.sharded_step import ShardFunctions, ShardSum
 from jaxpose.steps.state import initial_state
+from jaxpose.steps.terms import DataFacts
 from jaxpose.steps.train_step import build_train_step
 
 SIDE_PX, BATCH, TINY = 32, 64, "resnet10"

@@ -30,9 +30,9 @@ import numpy as np
 from killed import make_config
 
 from jaxpose import config as c
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.agreement import StragglerMonitor
+from jaxpose.cluster.devices import keep_memory
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.cluster.stragglers import StragglerMonitor
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.log import RunLog

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpose import config as c
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.devices import keep_memory
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions

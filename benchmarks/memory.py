@@ -24,7 +24,7 @@ import jax
 from killed import last_step, make_config
 
 from jaxpose import train
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.devices import keep_memory
 
 _SETTLED_STEP = 1000
 

@@ -31,12 +31,11 @@ import numpy as np
 
 from jaxpose import predict
 from jaxpose.config import DataConfig
-from jaxpose.conversion.label_files import convert_labels
+from jaxpose.conversion.label_files import Target, convert_labels
 from jaxpose.conversion.prediction_tables import convert_predictions, read_table
-from jaxpose.conversion.target import Target
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_project
-from jaxpose.prediction.index_row import DONE, parse_rows
+from jaxpose.prediction.index import DONE, parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.video.index import read_index
 

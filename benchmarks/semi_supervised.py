@@ -31,7 +31,7 @@ from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.metrics import pixel_errors, step_lengths_px
 from jaxpose.pose.pca import errors_px
-from jaxpose.prediction.load import load
+from jaxpose.prediction.predictor import load
 from jaxpose.run.pca import Subspaces
 from jaxpose.train import train
 

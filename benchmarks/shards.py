@@ -70,15 +70,14 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     """Returns a function that takes one step of a config with so many shards, 0 for one program."""
     import jax
 
-    from jaxpose.cluster.devices import compile_options, start_backend
-    from jaxpose.cluster.kept_memory import keep_memory
+    from jaxpose.cluster.devices import compile_options, keep_memory, start_backend
     from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
     from jaxpose.data.loader import Samples
     from jaxpose.model.pose_net import make_network
     from jaxpose.poses import Poses
-    from jaxpose.steps.data_facts import DataFacts
     from jaxpose.steps.sharded_step import ShardedStep
     from jaxpose.steps.state import initial_state
+    from jaxpose.steps.terms import DataFacts
     from jaxpose.steps.train_step import build_train_step
     from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
 

@@ -41,10 +41,10 @@ from jaxpose.data import dataset
 from jaxpose.training.batches import host_batches
 from jaxpose.training.compiled_run import compile_step, put_on_devices
 from jaxpose.training.setup import make_setup
+from jaxpose.video.decoding import RangeReader
 from jaxpose.video.file import scan, to_rgb
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
-from jaxpose.video.range import RangeReader
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
 SIZE_PX, INPUT_PX = (640, 480), (256, 256)

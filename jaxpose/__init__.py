@@ -17,7 +17,7 @@ __all__ = ["Config", "load", "train"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from jaxpose.config import Config
-    from jaxpose.prediction.load import load
+    from jaxpose.prediction.predictor import load
     from jaxpose.train import train
 
 
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
     # This is the module, which can be called: importing it sets the attribute `train` of this package to it.
     if name == "train":
         return importlib.import_module("jaxpose.train")
-    homes = {"Config": "jaxpose.config", "load": "jaxpose.prediction.load"}
+    homes = {"Config": "jaxpose.config", "load": "jaxpose.prediction.predictor"}
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(homes[name]), name)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
-from jaxpose.phases import phase
-from jaxpose.run.run_argument import run_folder
+from jaxpose.progress import phase
+from jaxpose.run.paths import run_folder
 from jaxpose.terminal import print_lines
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def lightning_pose(argv: list[str]) -> int:
 
 def _lightning_pose(given: argparse.Namespace) -> int:
     with phase("loading the packages"):
-        from jaxpose.console import console
         from jaxpose.conversion.lightning_pose import convert_checkpoint
+        from jaxpose.terminal import console
     with console(_VERB):
         convert_checkpoint(
             Path(given.checkpoint),
@@ -95,8 +95,7 @@ def labels(argv: list[str]) -> int:
 def _labels(given: argparse.Namespace) -> int:
     start = _session_start(given)
     with phase("loading the packages"):
-        from jaxpose.conversion.label_files import convert_labels
-        from jaxpose.conversion.target import Target
+        from jaxpose.conversion.label_files import Target, convert_labels
     target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
     print_lines("\n".join(convert_labels(_data(given), target)))
     return DONE
@@ -110,7 +109,7 @@ def _data(given: argparse.Namespace) -> "DataConfig":
     """
     from jaxpose.config import Config, DataConfig, validate
     from jaxpose.config.command_line import make_config
-    from jaxpose.config.shipped import shipped_folder
+    from jaxpose.config.paths import shipped_folder
 
     for name in given.options:
         if name not in _READING:
@@ -151,8 +150,8 @@ def _predictions(given: argparse.Namespace) -> int:
     if given.scorer and given.to != "deeplabcut":
         raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut has a use for it")
     with phase("loading the packages"):
+        from jaxpose.conversion.label_files import Target
         from jaxpose.conversion.prediction_tables import convert_predictions
-        from jaxpose.conversion.target import Target
     video = Path(given.video).expanduser() if given.video else None
     target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
     print_lines("\n".join(convert_predictions(Path(run_folder(given.source)).expanduser(), target, video)))

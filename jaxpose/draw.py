@@ -8,7 +8,7 @@ import argparse
 
 from jaxpose.config.arguments import Arguments
 from jaxpose.early_signals import exit_with
-from jaxpose.run.run_argument import run_folder
+from jaxpose.run.paths import run_folder
 
 
 def main(argv: list[str] | None = None) -> int:

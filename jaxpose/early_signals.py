@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-from jaxpose import phases, terminal
-from jaxpose.unfinished import remove_unfinished
+from jaxpose import progress, terminal
+from jaxpose.files import remove_unfinished
 
 # 85 asks for a requeue (launch/slurm.sbatch). Shells report Ctrl-C as 130.
 EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
@@ -171,7 +171,7 @@ def _leave(number: int) -> None:
     if not _leaving.acquire(blocking=False):
         return
     code, name = EXIT_CODES[signal.Signals(number)], signal.Signals(number).name
-    doing = f" while {phases.current()}" if phases.current() else ""
+    doing = f" while {progress.current()}" if progress.current() else ""
     # os.write instead of print: the main thread may be printing.
     os.write(2, terminal.above_bars(f"{_verb}: stopped by {name}{doing}; nothing is lost, the same command continues"))
     try:

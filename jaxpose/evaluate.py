@@ -13,9 +13,9 @@ if __name__ == "__main__":
 import argparse
 
 from jaxpose.config.arguments import DONE
-from jaxpose.console import console
-from jaxpose.flags import evaluate_arguments
+from jaxpose.entry import evaluate_arguments
 from jaxpose.prediction.evaluation import evaluate
+from jaxpose.terminal import console
 
 __all__ = ["evaluate", "main"]
 

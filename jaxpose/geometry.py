@@ -8,8 +8,10 @@ No function uses matrix products: by default a GPU or TPU rounds their factors t
 at 1000 px by half a pixel or more.
 """
 
+import math
 from typing import Any
 
+import cv2
 import numpy as np
 
 # numpy and jax arrays share the operators used here, so this file need not import jax.
@@ -84,3 +86,112 @@ def cells_from_input(points_px: Array, stride: int) -> Array:
 def input_from_cells(points: Array, stride: int) -> Array:
     """Maps heatmap cells to input pixels; the inverse of `cells_from_input`."""
     return (points + 0.5) * stride - 0.5
+
+
+# Fits frames into the network's input by an affine, without aliasing.
+
+# Part of the key of cached frames: increase it when the pixels change.
+FIT_VERSION = 3
+
+
+def fit_image(
+    image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Returns an image (height, width, 3) uint8, warped by an affine without aliasing.
+
+    Args:
+      image: (frame height, frame width, 3) uint8.
+      affine: (2, 3) input_from_frame, a scale and a shift along each axis.
+      size_px: (width, height) of the result. Pixels outside of the crop are black.
+      crop_px: (x, y, width, height) in frame pixels, inside of the frame, or () for the whole frame.
+    """
+    if crop_px:
+        x, y, width, height = crop_px
+        return fit_part(image[y : y + height, x : x + width], affine, size_px, crop_px)
+    height, width = image.shape[:2]
+    scale = np.array([affine[0, 0], affine[1, 1]])
+    # Averaging blocks shrinks the image by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
+    block_x, block_y = (max(1, math.floor(1 / factor + 1e-9)) for factor in scale.tolist())
+    bottom, right = -height % block_y, -width % block_x
+    reduced = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE) if bottom or right else image
+    if (block_x, block_y) != (1, 1):
+        small = ((width + right) // block_x, (height + bottom) // block_y)
+        reduced = cv2.resize(reduced, small, interpolation=cv2.INTER_AREA)
+    # The remaining factor is below 2: blur to the resolution of the coarser grid, then sample bilinearly.
+    blocks = np.array([block_x, block_y])
+    shrink = np.maximum(1 / (scale * blocks), 1)
+    sigma_x, sigma_y = (0.5 * np.sqrt(shrink**2 - 1)).tolist()
+    kernel_size = (2 * round(3 * sigma_x) + 1, 2 * round(3 * sigma_y) + 1)
+    if kernel_size != (1, 1):
+        reduced = cv2.GaussianBlur(reduced, kernel_size, sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE)
+    # The frame covers [-0.5, width - 0.5]; pixels beyond stay black.
+    edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
+    first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
+    end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
+    # A narrow frame may cover less than a pixel, but gets at least one.
+    end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
+    covered_px = (end_x - first_x, end_y - first_y)
+    if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
+        # The frame covers whole pixels: cv2.resize samples in the same way, and is faster.
+        covered = cv2.resize(reduced, covered_px, interpolation=cv2.INTER_LINEAR)
+    else:
+        offset = affine[:, 2] + scale * (blocks - 1) / 2 - [first_x, first_y]
+        affine_reduced = np.column_stack([np.diag(scale * blocks), offset])
+        covered = cv2.warpAffine(
+            reduced, affine_reduced, covered_px, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+        )
+    result = np.zeros((size_px[1], size_px[0], 3), np.uint8)
+    result[first_y:end_y, first_x:end_x] = covered
+    return result
+
+
+def fit_numbered(
+    image: np.ndarray, number: int, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] | np.ndarray
+) -> np.ndarray:
+    """Returns a frame of a video as `fit_image` does; black, if it has no box.
+
+    Args:
+      image: (frame height, frame width, 3) uint8.
+      number: of the frame.
+      affine: (2, 3) input_from_frame of all frames, or (n, 2, 3) of each.
+      size_px: (width, height) of the result.
+      crop_px: as in `fit_image`; or the box of each frame, (n, 4) whole numbers, width 0 without one.
+    """
+    if isinstance(crop_px, tuple):
+        return fit_image(image, affine, size_px, crop_px)
+    box_px = tuple(crop_px[number].tolist())
+    if not box_px[2]:
+        return np.zeros((size_px[1], size_px[0], 3), np.uint8)
+    return fit_image(image, affine[number], size_px, box_px)
+
+
+def fit_still(
+    image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], resize: str, crop_px: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Returns an image, or a frame that is given as one, as `fit_image` does, except with resize "lightning_pose".
+
+    Then it is sampled by cubic interpolation without smoothing, and so aliased: networks of Lightning Pose were trained
+    on such images. That tool smooths the frames of videos, so these go through `fit_image`.
+
+    Args:
+      image: (frame height, frame width, 3) uint8.
+      affine: (2, 3) input_from_frame of this `resize`.
+      size_px: (width, height) of the result.
+      resize: as `data.resize`.
+      crop_px: as in `fit_image`.
+    """
+    if resize != "lightning_pose":
+        return fit_image(image, affine, size_px, crop_px)
+    x, y, width, height = crop_px or (0, 0, image.shape[1], image.shape[0])
+    return cv2.resize(image[y : y + height, x : x + width], size_px, interpolation=cv2.INTER_CUBIC)
+
+
+def fit_part(part: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> np.ndarray:
+    """Returns what `fit_image` makes of a whole image, from the part of it that the crop shows.
+
+    Args:
+      part: (height of the crop, width of the crop, 3) uint8.
+      affine, size_px, crop_px: as in `fit_image`.
+    """
+    corner_px = apply(affine, np.array([crop_px[:2]], np.float64))
+    return fit_image(part, np.column_stack([affine[:, :2], corner_px[0]]), size_px)

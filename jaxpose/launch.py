@@ -14,13 +14,13 @@ import sys
 import time
 from pathlib import Path
 
-from jaxpose.cluster.device_shares import device_shares, usable_gpus
+from jaxpose.cluster.gpus import device_shares, usable_gpus
 from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variables
 from jaxpose.config.arguments import DONE, USERS_MISTAKE, Arguments, make_folder, program
-from jaxpose.config.shipped import TEMPLATES, read_template
+from jaxpose.config.paths import TEMPLATES, read_template
 from jaxpose.errors import UserError
+from jaxpose.run.folder import RUN_FILE_VARIABLE, read_pointer
 from jaxpose.run.paths import CHECKPOINT_MANIFESTS
-from jaxpose.run.pointer import RUN_FILE_VARIABLE, read_pointer
 
 _VERB = "jaxpose.launch"
 _RUN_FILE = "run_folder.txt"

@@ -21,30 +21,31 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import SOME_FAILED, make_folder
-from jaxpose.console import RESULT, console
 from jaxpose.data.inputs import find_inputs
-from jaxpose.drawing.run_videos import draw_tables, refuse_own_videos
+from jaxpose.drawing.draw_command import draw_tables, refuse_own_videos
+from jaxpose.entry import predict_arguments
 from jaxpose.errors import UserError
-from jaxpose.flags import predict_arguments
-from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.ensemble import smoother_command, write_ensembles
-from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
-from jaxpose.prediction.frame_boxes import FrameBoxes
-from jaxpose.prediction.index import PredictionIndex
-from jaxpose.prediction.index_row import DONE, Row
+from jaxpose.prediction.ensemble import smooth_ensembles, smoother_command, write_ensembles
+from jaxpose.prediction.index import DONE, Claims, PredictionIndex, Row, suffixes_beside
 from jaxpose.prediction.job import remove_leftovers
-from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, output_files
-from jaxpose.prediction.load import load
-from jaxpose.prediction.moment_errors import write_moment_errors
-from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.listing import (
+    Listing,
+    OutputFiles,
+    announce,
+    list_jobs,
+    output_files,
+    report_end,
+    report_existing,
+    report_stop,
+)
+from jaxpose.prediction.predictor import FrameBoxes, Predictor, load
+from jaxpose.prediction.project_videos import write_moment_errors
 from jaxpose.prediction.smoothing import smooth_tables
-from jaxpose.prediction.table_files import suffixes_beside
-from jaxpose.prediction.work_report import announce, report_end, report_existing, report_stop
 from jaxpose.prediction.worker import Worker
-from jaxpose.quantities import count
-from jaxpose.run.ensemble import refuse_other_keypoints, with_members
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
+from jaxpose.run.start_run import refuse_other_keypoints, with_members
+from jaxpose.terminal import RESULT, console, count
 
 __all__ = ["Predictor", "load", "main"]
 

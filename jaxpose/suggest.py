@@ -8,7 +8,7 @@ import argparse
 
 from jaxpose.config.arguments import Arguments
 from jaxpose.early_signals import exit_with
-from jaxpose.flags import split_runs
+from jaxpose.entry import split_runs
 
 
 def main(argv: list[str] | None = None) -> int:

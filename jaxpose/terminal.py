@@ -1,21 +1,84 @@
-"""What a terminal gets and a pipe does not: bars, colours and lines that are wrapped at words.
-
-Everything else (a pipe, a file, TERM=dumb) gets each line as it is, without escape codes. rich is imported only once a
-bar or a colour is drawn, so that a verb's first line does not wait for it.
-"""
+"""What a terminal gets and a pipe does not: colours, wrapped lines, tables of text, and the records of the logger."""
 
 import contextlib
 import importlib.util
+import logging
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
-
-from jaxpose.text_table import block_lines, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# Tables of text: whole lines for a pipe, wrapped for a terminal.
+
+# Of a line with a command, which stays whole so that it can be copied.
+_COMMAND = re.compile(r"\b(?:jaxpose [a-z]+ (?:.*--\w|\S*/)|python -m \S+ |eks [a-z]+ --|pip install )")
+# The first column of a line, behind which its next lines are indented, has at most this width.
+_WIDEST_FIRST = 30
+
+
+def block_lines(title: str, rows: Mapping[str, str]) -> list[str]:
+    """Returns a title, and below it aligned rows of name and value."""
+    width = max(map(len, rows), default=0)
+    return [title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]
+
+
+def wrapped(text: str, width: int) -> str:
+    """Returns a text whose lines have at most `width` characters, wrapped at spaces.
+
+    Longer words, such as paths, and lines with a command stay whole: a terminal breaks them without a new line. The
+    next lines of a line are indented as far as its second column, if two spaces end its first one.
+    """
+    fits = (len(line) <= width or _COMMAND.search(line) is not None for line in text.split("\n"))
+    return "\n".join(line if fit else _wrap(line, width) for line, fit in zip(text.split("\n"), fits, strict=True))
+
+
+def table_lines(rows: Sequence[Sequence[str]], width: int = 0, keys: int = 1) -> list[str]:
+    """Returns rows of cells as aligned lines. If they are wider than `width`, the columns that do not fit follow below
+    as further tables.
+
+    Args:
+      rows: cells of the same number of columns; the first row is the head.
+      width: characters of a line; 0 = any number.
+      keys: number of first columns, which each of the tables has.
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    tables: list[list[int]] = [[]]
+    for column in range(keys, len(widths)):
+        taken = sum(widths[one] + 2 for one in [*range(keys), *tables[-1]])
+        if width and tables[-1] and taken + widths[column] > width:
+            tables.append([])
+        tables[-1].append(column)
+    lines: list[str] = []
+    for columns in tables:
+        shown = [*range(keys), *columns]
+        lines += [""] * bool(lines)
+        lines += ["  ".join(row[one].ljust(widths[one]) for one in shown).rstrip() for row in rows]
+    return lines
+
+
+def _wrap(line: str, width: int) -> str:
+    first = re.match(r" *(?:\S+ )*?\S+ {2,}(?=\S)", line)
+    indent = len(line) - len(line.lstrip())
+    hang = first.end() if first and first.end() <= min(_WIDEST_FIRST, width // 2) else indent + 2
+    head, rest = (line[:hang], line[hang:]) if first and hang == first.end() else (line[:indent], line[indent:])
+    lines = textwrap.wrap(
+        rest, width, initial_indent=head, subsequent_indent=" " * hang, break_long_words=False,
+        break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False, expand_tabs=False,
+    )  # fmt: skip
+    return "\n".join(lines)
+
+
+# What a terminal gets and a pipe does not: bars, colours and lines that are wrapped at words.
+#
+# Everything else (a pipe, a file, TERM=dumb) gets each line as it is, without escape codes. rich is imported only once
+# a bar or a colour is drawn, so that a verb's first line does not wait for it.
 
 # Values of TERM for which the cursor cannot move; those for which rich draws no bars.
 _DUMB = ("dumb", "unknown")
@@ -155,3 +218,153 @@ def above_bars(message: str) -> bytes:
 def _print_rich(text: Any, stream: TextIO) -> None:
     # While bars are drawn, their console knows how to print above them; both streams are terminals then.
     (_bars_console or console_of(stream)).print(text, soft_wrap=True)
+
+
+# Formats numbers with units for people: 1 video, 2 videos; 40 s, 3.5 hours; 3 kB, 2.9 GB.
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number with its noun, such as "1 video" or "1,200 videos"; `plural` is the noun + s by default."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Returns the first names, such as "a, b and 3 more"; `most` is how many are named."""
+    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
+
+
+def tally(numbers: Mapping[str, int]) -> list[str]:
+    """Returns the numbers above 0 with their nouns, in which a star stands for the s of the plural: {"cup* of tea": 2}
+    gives ["2 cups of tea"]."""
+    return [f"{number:,} {noun.replace('*', 's' * (number != 1))}" for noun, number in numbers.items() if number]
+
+
+def duration(seconds: float | int) -> str:
+    """Returns a time in a suitable unit, such as "40 s", "12 minutes" or "3.5 hours"; 1 s at least."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:,.1f} hours"
+
+
+def clock(seconds: float) -> str:
+    """Returns a time as a clock shows it, such as "02:05" or "1:00:00"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def three_digits(number: float) -> str:
+    """Returns a number with three digits, or all digits before the point, such as "0.805", "64.9" or "1,040"."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:,.0f}"
+
+
+def size(number_of_bytes: float | int) -> str:
+    """Returns a number of bytes in a suitable unit, 1 kB = 1000 bytes, such as "3 kB" or "2.9 GB"."""
+    value, units = float(number_of_bytes), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    place = 0
+    while value >= 999.5 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
+    if place == 0:
+        return count(round(value), "byte")
+    return f"{three_digits(value)} {units[place]}"
+
+
+# Shows the records of the logger "jaxpose" on the console, above the progress bars.
+#
+# Every room logs with `logging.getLogger(__name__)`: `info` for progress, `log(RESULT, ...)` for what --quiet shows
+# too, such as the line that names the written files, and `warning` for problems. A verb opens `console`; a run opens
+# its `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither gets only the warnings, as
+# usual in Python.
+
+# The level of a result, between information and warnings.
+RESULT = 25
+logging.addLevelName(RESULT, "RESULT")
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints information on stdout, and warnings and errors on stderr.
+
+    Args:
+      prefix: of each line on stderr, such as "jaxpose.predict: ".
+      level: the lowest level that it prints.
+    """
+
+    def __init__(self, prefix: str, level: int = logging.INFO):
+        super().__init__(level)
+        self._prefix = prefix
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints a record.
+
+        Raises:
+          OSError: the reader of the stream is gone.
+        """
+        message = record.getMessage()
+        if record.levelno < logging.WARNING:
+            print_lines(message)
+        else:
+            style = WARNING if record.levelno < logging.ERROR else ERROR
+            lines = "\n".join(self._prefix + line for line in message.splitlines())
+            print_lines(lines, sys.stderr, style)
+
+
+class HeldWarnings(logging.Handler):
+    """A context in which warnings are kept until the log of a run is open; at its end, those still kept are logged."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self._records: list[logging.LogRecord] = []
+        self._handling = contextlib.ExitStack()
+
+    def __enter__(self) -> "HeldWarnings":
+        self._handling.enter_context(only_handler(self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        log_again(self.take())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps a record."""
+        self._records.append(record)
+
+    def take(self) -> list[logging.LogRecord]:
+        """Ends the context and returns what it kept."""
+        self._handling.close()
+        records, self._records = self._records, []
+        return records
+
+
+def log_again(records: Iterable[logging.LogRecord]) -> None:
+    """Logs records that were kept."""
+    for record in records:
+        logging.getLogger(record.name).handle(record)
+
+
+@contextlib.contextmanager
+def console(verb: str, level: int = logging.INFO) -> Iterator[None]:
+    """A context in which the console shows what jaxpose logs.
+
+    Args:
+      verb: prefix of each line on stderr, such as "jaxpose.predict".
+      level: the lowest level that is shown; with --quiet, at least RESULT.
+    """
+    with only_handler(ConsoleHandler(f"{verb}: ", max(level, RESULT) if is_quiet() else level)):
+        yield
+
+
+@contextlib.contextmanager
+def only_handler(handler: logging.Handler) -> Iterator[None]:
+    """A context in which all records of the logger "jaxpose" go only to this handler; `info` is on."""
+    logger = logging.getLogger("jaxpose")
+    handlers, propagate, level = logger.handlers, logger.propagate, logger.level
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        logger.propagate = propagate
+        logger.setLevel(level)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from jaxpose.phases import phase
+from jaxpose.progress import phase
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -20,38 +20,33 @@ from typing import Any, Literal
 
 import jax
 
-from jaxpose.cluster.agreement import broadcast_from_0, on_all_processes
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.agreement import StragglerMonitor, broadcast_from_0, on_all_processes
+from jaxpose.cluster.devices import keep_memory
 from jaxpose.cluster.processes import run_distributed
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.cluster.stragglers import StragglerMonitor
-from jaxpose.compare.parent import compare_with_parent, find_parent, parent_lines
+from jaxpose.compare.listing import compare_with_parent, find_parent, parent_lines
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
-from jaxpose.console import HeldWarnings, console
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
-from jaxpose.phases import phase
+from jaxpose.progress import phase
 from jaxpose.remote.restore import restore
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
-from jaxpose.run.requeue import refuse_stuck_requeue
-from jaxpose.training.clip_setup import close_clips, require_usable_clips
+from jaxpose.run.status import refuse_stuck_requeue
+from jaxpose.terminal import HeldWarnings, console
 from jaxpose.training.compiled_run import compile_step, resume
 from jaxpose.training.data_check import show_data
-from jaxpose.training.diverged import Diverged
 from jaxpose.training.dry_run import show_dry_run
-from jaxpose.training.ensemble import train_ensemble
-from jaxpose.training.finish import leave_finished
+from jaxpose.training.ensemble import newest_steps, train_ensemble
 from jaxpose.training.loop import Loop
-from jaxpose.training.members import newest_steps
-from jaxpose.training.network_training import end_reason
+from jaxpose.training.network_training import Diverged, end_reason
 from jaxpose.training.pretrain_setup import make_pretrain_setup, read_videos
-from jaxpose.training.session import make_runner, open_session, put_checked_on_devices
-from jaxpose.training.setup import Setup, make_setup
+from jaxpose.training.session import leave_finished, make_runner, open_session, put_checked_on_devices
+from jaxpose.training.setup import Setup, close_clips, make_setup, require_usable_clips
 from jaxpose.training.start import list_files, read_data, start_devices
 from jaxpose.video.clips import UnusableClips
 

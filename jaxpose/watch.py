@@ -15,12 +15,11 @@ import sys
 import time
 
 from jaxpose.config.arguments import DONE, FAILED
+from jaxpose.entry import watch_arguments
 from jaxpose.errors import UserError
-from jaxpose.flags import watch_arguments
 from jaxpose.remote.watched import FINISHED, SILENT, RunState, Watched, number
-from jaxpose.run.error_text import not_visible_text
-from jaxpose.terminal import columns, is_terminal
-from jaxpose.text_table import block_lines, wrapped
+from jaxpose.run.status import not_visible_text
+from jaxpose.terminal import block_lines, columns, is_terminal, wrapped
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """A row of the index of predictions."""
 
-from jaxpose.prediction.index_row import DONE, Row
+from jaxpose.prediction.index import DONE, Row
 
 
 def row(**changes: object) -> Row:

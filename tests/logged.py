@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from jaxpose.console import only_handler
+from jaxpose.terminal import only_handler
 
 
 class Logged(logging.Handler):

@@ -17,15 +17,14 @@ from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS
 from jaxpose.data.loader import Samples, rows_of_draws
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import DTYPES, make_network
-from jaxpose.pose.pca import Pca
-from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
+from jaxpose.pose.pca import Pca, fit_multiview, fit_singleview
 from jaxpose.poses import Poses
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards, microbatch_size, part_count, slots
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
+from jaxpose.steps.terms import DataFacts
 from jaxpose.steps.train_step import build_train_step
-from jaxpose.training.clip_batch import empty_clips
+from jaxpose.training.batches import empty_clips
 from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
 from tests.lively import lively
 

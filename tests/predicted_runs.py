@@ -11,7 +11,7 @@ from jaxpose.checksums import write_csv
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, draw_look, walk
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.prediction.index_row import COLUMNS
+from jaxpose.prediction.index import COLUMNS
 from jaxpose.run.identity import write_config
 from tests import painted_videos
 from tests.index_row import row

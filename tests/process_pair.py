@@ -30,7 +30,7 @@ from jaxpose import train
 from jaxpose.cluster import agreement
 from jaxpose.config import command_line
 from jaxpose.training import session
-from jaxpose.training.step_log import StepLog
+from jaxpose.training.network_training import StepLog
 
 event = sys.argv.pop(1)
 write, put = StepLog.write, session.put_on_devices

@@ -7,7 +7,7 @@ from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config.losses import PcaSingleviewConfig
 from jaxpose.model.pose_net import make_network
-from jaxpose.pose.pca_fit import fit_singleview
+from jaxpose.pose.pca import fit_singleview
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
 from tests.lively import lively

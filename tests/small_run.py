@@ -28,9 +28,9 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import load_parameters
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
+from jaxpose.steps.terms import DataFacts
 from jaxpose.threads import allowed_cores, arithmetic_threads
 
 # Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),

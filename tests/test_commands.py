@@ -18,11 +18,11 @@ import pytest
 from jaxpose.__main__ import VERBS
 from jaxpose.config import command_line
 from jaxpose.config.arguments import Arguments
-from jaxpose.config.check import validate
 from jaxpose.config.option import flat_options
 from jaxpose.config.root import Config
+from jaxpose.config.rules import validate
+from jaxpose.entry import evaluate_arguments, predict_arguments, watch_arguments
 from jaxpose.errors import UserError
-from jaxpose.flags import evaluate_arguments, predict_arguments, watch_arguments
 from jaxpose.pretrain import as_pretraining
 from tests.test_docs import PAGES, ROOT
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jaxpose.console import HeldWarnings, console
+from jaxpose.terminal import HeldWarnings, console
 
 logger = logging.getLogger("jaxpose.prediction.worker")
 

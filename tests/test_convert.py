@@ -23,11 +23,11 @@ from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.model.pose_net import apply_network, make_network
 from jaxpose.pose.heatmap_lightning_pose import decode
-from jaxpose.prediction.load import load
+from jaxpose.prediction.predictor import load
 from jaxpose.run.identity import read_config as read_run_config
 from jaxpose.run.load import load_network
-from jaxpose.run.summary import read_summary
-from jaxpose.training.transfer import transfer
+from jaxpose.run.status import read_summary
+from jaxpose.training.initial_weights import transfer
 
 # ImageNet's, by which the tool scales its input.
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])

@@ -16,12 +16,12 @@ from scipy import signal
 
 from jaxpose import convert
 from jaxpose.conversion.prediction_tables import read_table
-from jaxpose.formats.deeplabcut.prediction_file import write_predictions as write_deeplabcut
+from jaxpose.formats.deeplabcut.tables import write_predictions as write_deeplabcut
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
-from jaxpose.formats.sleap_predictions import write_analysis
+from jaxpose.formats.sleap_files import write_analysis
 from jaxpose.poses import Poses
-from jaxpose.prediction.index_row import COLUMNS
+from jaxpose.prediction.index import COLUMNS
 from tests.painted_videos import SIZE_PX, write
 
 FRAMES, NAMES = 12, ("nose", "left ear", "Schwanz_ä")

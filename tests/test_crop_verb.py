@@ -9,9 +9,7 @@ import pytest
 
 from jaxpose import crop, predict
 from jaxpose.data import dataset
-from jaxpose.data.boxes import read_boxes
-from jaxpose.data.pose_boxes import boxes_around, centres_of_poses, over_time, side_of_poses
-from jaxpose.data.video_boxes import read_video_boxes
+from jaxpose.data.boxes import boxes_around, centres_of_poses, over_time, read_boxes, read_video_boxes, side_of_poses
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.run.identity import read_config
 from jaxpose.video.video import scan

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxpose import unfinished
+from jaxpose import files
 from jaxpose.data.synthetic import make_project
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.files import sha256_of
@@ -108,7 +108,7 @@ def test_after_a_kill_the_same_command_makes_all_files(
     good = call(name, run, tmp_path / "out")
     whole, out = files_of(tmp_path / "out"), tmp_path / "out"
     assert whole and good in (0, 1)
-    replace, remove = os.replace, unfinished._remove_locked  # pyright: ignore[reportPrivateUsage]
+    replace, remove = os.replace, files._remove_locked  # pyright: ignore[reportPrivateUsage]
 
     class Killed(BaseException):
         pass
@@ -136,7 +136,7 @@ def test_after_a_kill_the_same_command_makes_all_files(
         shutil.rmtree(out)
         with monkeypatch.context() as patched:
             patched.setattr(os, "replace", replace_or_die)
-            patched.setattr(unfinished, "_remove_locked", remove_or_die)
+            patched.setattr(files, "_remove_locked", remove_or_die)
             try:
                 assert call(name, run, out) == good
                 break

@@ -19,10 +19,10 @@ import pytest
 
 from jaxpose.__main__ import VERBS
 from jaxpose.config import Config, command_line, resolve
+from jaxpose.config.model import PUBLISHED
 from jaxpose.config.option import common_names, flat_options, limits_of
-from jaxpose.config.weights import PUBLISHED
 from jaxpose.data import dataset, synthetic
-from jaxpose.run.out import default_path
+from jaxpose.run.paths import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.doctor import disk, machine, others
-from jaxpose.doctor.__main__ import main
+from jaxpose import doctor
+from jaxpose.doctor import main
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -56,7 +56,7 @@ def test_a_host_with_problems(tmp_path: Path, capsys: Capture, monkeypatch: Patc
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "64")
     monkeypatch.setenv("https_proxy", "http://proxy:1")
     join(monkeypatch, "no-such-host.invalid:5", 1)
-    monkeypatch.setattr("jaxpose.doctor.disk.read_mounts", lambda: "/dev/sda / ext4 rw 0 0\n")
+    monkeypatch.setattr("jaxpose.doctor.read_mounts", lambda: "/dev/sda / ext4 rw 0 0\n")
     assert main(["--out", str(tmp_path)]) == 1
     lines = lines_of(capsys)
     assert list(lines) == NAMES
@@ -80,7 +80,7 @@ def test_a_mistake_in_the_arguments(capsys: Capture) -> None:
 
 
 def test_devices_that_do_not_answer_are_not_waited_for() -> None:
-    verdict, text = machine.devices(limit_s=0.05)
+    verdict, text = doctor.devices(limit_s=0.05)
     assert verdict == "problem" and "JAX did not answer within 0.05 s" in text
 
 
@@ -103,33 +103,33 @@ def test_versions_that_do_not_fit(changed: dict[str, str | None], expected: tupl
         return real(package)
 
     monkeypatch.setattr(metadata, "version", version)
-    verdict, text = machine.versions()
+    verdict, text = doctor.versions()
     assert verdict == expected[0] and expected[1] in text
 
 
 def test_variables_that_make_no_sense_are_a_problem(monkeypatch: Patch) -> None:
     monkeypatch.setenv("JAXPOSE_COORDINATOR", "a:5")
-    verdict, text = others.processes()
+    verdict, text = doctor.processes()
     assert verdict == "problem" and "JAXPOSE_COORDINATOR=a:5; JAXPOSE_COORDINATOR is set, but " in text
-    assert others.count_processes() == 1 and others.coordinator()[0] == "ok"
+    assert doctor.count_processes() == 1 and doctor.coordinator()[0] == "ok"
 
 
 def test_the_port_of_the_coordinator(monkeypatch: Patch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         join(monkeypatch, f"127.0.0.1:{port}", 0)
-        verdict, text = others.coordinator()
+        verdict, text = doctor.coordinator()
         assert verdict == "problem" and f"port {port} cannot be used here (Address already in use" in text
         join(monkeypatch, f"127.0.0.1:{port}", 1)
-        assert others.coordinator() == ("ok", f"127.0.0.1 is 127.0.0.1; something listens at port {port}")
-    assert others.coordinator()[1] == f"127.0.0.1 is 127.0.0.1; it answers, and nothing listens at port {port} yet"
+        assert doctor.coordinator() == ("ok", f"127.0.0.1 is 127.0.0.1; something listens at port {port}")
+    assert doctor.coordinator()[1] == f"127.0.0.1 is 127.0.0.1; it answers, and nothing listens at port {port} yet"
     join(monkeypatch, f"127.0.0.1:{port}", 0)
-    assert others.coordinator() == ("ok", f"127.0.0.1 is 127.0.0.1; port {port} is free here")
+    assert doctor.coordinator() == ("ok", f"127.0.0.1 is 127.0.0.1; port {port} is free here")
     # As Debian's /etc/hosts has it for a machine's own name.
     real = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **named: real("127.0.0.1", *rest, **named))
     join(monkeypatch, f"node1:{port}", 0)
-    verdict, text = others.coordinator()
+    verdict, text = doctor.coordinator()
     assert verdict == "warning" and "node1 is 127.0.0.1" in text and "other hosts must know it by another" in text
 
 
@@ -148,7 +148,7 @@ def test_proxies(variables: dict[str, str], count: int, verdict: str, monkeypatc
     join(monkeypatch, "node1:5", 0, count)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert others.proxies()[0] == verdict
+    assert doctor.proxies()[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_cores(affinity: int, per_task: str | None, verdict: str, text: str, mon
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     if per_task:
         monkeypatch.setenv("SLURM_CPUS_PER_TASK", per_task)
-    found, said = machine.cores()
+    found, said = doctor.cores()
     assert found == verdict and text in said
 
 
@@ -190,26 +190,26 @@ def test_the_file_system_is_the_innermost_that_is_mounted(
     for name in ("with blank", "twice"):
         (shared / name).mkdir(parents=True)
     mounts = MOUNTS.format(shared)
-    assert disk.file_system(shared / folder, mounts) == kind
-    assert disk.file_system(shared / folder, "") == "a file system of unknown type"
-    monkeypatch.setattr("jaxpose.doctor.disk.read_mounts", lambda: mounts)
-    assert disk.run_folder(shared / folder, 1)[0] == "ok"
-    assert disk.run_folder(shared / folder, 2)[0] == ("ok" if is_shared else "warning")
+    assert doctor.file_system(shared / folder, mounts) == kind
+    assert doctor.file_system(shared / folder, "") == "a file system of unknown type"
+    monkeypatch.setattr("jaxpose.doctor.read_mounts", lambda: mounts)
+    assert doctor.run_folder(shared / folder, 1)[0] == "ok"
+    assert doctor.run_folder(shared / folder, 2)[0] == ("ok" if is_shared else "warning")
 
 
 def test_a_folder_that_cannot_be_written_in(tmp_path: Path) -> None:
     # /proc refuses root too.
-    verdict, text = disk.run_folder(Path("/proc/runs"), 1)
+    verdict, text = doctor.run_folder(Path("/proc/runs"), 1)
     assert verdict == "problem" and "/proc cannot be written to" in text and "choose another --out" in text
-    verdict, text = disk.clock(Path("/proc/runs"))
+    verdict, text = doctor.clock(Path("/proc/runs"))
     assert verdict == "ok" and "not compared" in text
-    assert disk.clock(tmp_path)[0] == "ok"
+    assert doctor.clock(tmp_path)[0] == "ok"
 
 
 def test_a_clock_that_is_not_that_of_the_file_system(tmp_path: Path, monkeypatch: Patch) -> None:
     real = os.utime
     monkeypatch.setattr(os, "utime", lambda path: real(path, (1e9, 1e9)))
-    verdict, text = disk.clock(tmp_path)
+    verdict, text = doctor.clock(tmp_path)
     assert verdict == "warning" and text.endswith("synchronise them (chrony, NTP)")
 
 
@@ -219,17 +219,17 @@ def test_a_clock_that_is_not_that_of_the_file_system(tmp_path: Path, monkeypatch
 def test_space(tmp_path: Path, free_gib: float, of_runs: str, of_memory: str, monkeypatch: Patch) -> None:
     usage = namedtuple("usage", "free")(free_gib * 2**30)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    assert disk.space(tmp_path / "runs")[0] == of_runs
-    assert disk.shared_memory(tmp_path)[0] == of_memory
-    verdict, text = disk.shared_memory(tmp_path / "absent")
+    assert doctor.space(tmp_path / "runs")[0] == of_runs
+    assert doctor.shared_memory(tmp_path)[0] == of_memory
+    verdict, text = doctor.shared_memory(tmp_path / "absent")
     assert verdict == "warning" and f"there is no {tmp_path / 'absent'}" in text
 
 
 def test_the_cache_is_measured_and_can_be_cleared(cache_folder: Path) -> None:
-    assert disk.cache() == (
+    assert doctor.cache() == (
         "ok", f"0.00 GiB in {cache_folder}; to clear it: rm -r {cache_folder}; JAXPOSE_CACHE chooses another folder"
     )  # fmt: skip
     (cache_folder / "frames").mkdir()
     with open(cache_folder / "frames" / "a.npy", "wb") as file:
         file.truncate(3 * 2**29)
-    assert disk.cache()[1].startswith("1.50 GiB in ")
+    assert doctor.cache()[1].startswith("1.50 GiB in ")

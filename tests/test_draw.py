@@ -8,15 +8,15 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import convert, predict
-from jaxpose.console import console
 from jaxpose.draw import main
-from jaxpose.drawing import run_videos
+from jaxpose.drawing import draw_command
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.project import prepare
-from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
 from jaxpose.run.identity import read_config
+from jaxpose.terminal import console
 from jaxpose.video.index import read_index
 from tests.formats.other_projects import KEYPOINTS, deeplabcut_project
 from tests.painted_videos import plain, write
@@ -221,21 +221,21 @@ def test_labelled_videos_of_a_run_are_drawn_once_and_again_after_a_change(
     data = read_config(folder / "config.json").data
     sources = {folder / "video_preds" / f"{video.stem}.csv": video for video in videos}
     drawings: list[str] = []
-    original = run_videos.draw_video
-    monkeypatch.setattr(run_videos, "draw_video", lambda *given: drawings.append(given[2].name) or original(*given))
+    original = draw_command.draw_video
+    monkeypatch.setattr(draw_command, "draw_video", lambda *given: drawings.append(given[2].name) or original(*given))
     with Claims(folder, 5) as claims:
-        assert run_videos.draw_tables(data, sources, folder, claims) == 0
+        assert draw_command.draw_tables(data, sources, folder, claims) == 0
         files = [folder / "labeled_videos" / f"{video.stem}_labeled.mp4" for video in videos]
         assert [read_index(file).frame_count for file in files] == [8, 8] and len(drawings) == 2
-        assert run_videos.draw_tables(data, sources, folder, claims) == 0 and len(drawings) == 2
+        assert draw_command.draw_tables(data, sources, folder, claims) == 0 and len(drawings) == 2
         os.utime(next(iter(sources)))
-        assert run_videos.draw_tables(data, sources, folder, claims) == 0
+        assert draw_command.draw_tables(data, sources, folder, claims) == 0
         assert drawings[2:] == ["session00_labeled.mp4"]
         # A stop, and a video that is gone.
         files[0].unlink()
-        assert run_videos.draw_tables(data, sources, folder, claims, lambda: True) == 0 and not files[0].exists()
+        assert draw_command.draw_tables(data, sources, folder, claims, lambda: True) == 0 and not files[0].exists()
         videos[0].unlink()
-        assert run_videos.draw_tables(data, sources, folder, claims) == 1
+        assert draw_command.draw_tables(data, sources, folder, claims) == 1
     assert not list(folder.rglob(".partial*"))
 
 
@@ -244,13 +244,13 @@ def test_the_claim_of_a_killed_process_is_waited_for_and_taken_over(tmp_path: Pa
     (video,) = (project / "videos").iterdir()
     folder = predicted_run(tmp_path / "run", project, {video: (true_track(video, 8), np.ones((8, 7)))})
     data, table = read_config(folder / "config.json").data, folder / "video_preds" / f"{video.stem}.csv"
-    file = run_videos.labelled_file(table, folder)
+    file = draw_command.labelled_file(table, folder)
     with Claims(folder, 0.5) as claims, console("test"):
         # As a process that was killed leaves it: nobody touches it.
         dead = claims.take(f"labeled-{key_of(file.relative_to(folder).as_posix())}")
         assert dead is not None
         claims.drop(dead)
-        assert run_videos.draw_tables(data, {table: video}, folder, claims) == 0
+        assert draw_command.draw_tables(data, {table: video}, folder, claims) == 0
     assert f"{file}: another process draws it; waiting for it\n" in capsys.readouterr().out
     assert read_index(file).frame_count == 8 and not (folder / ".claims").exists()
 

@@ -232,7 +232,7 @@ from jaxpose import early_signals
 early_signals.install("verb")
 print("ready", flush=True)
 import ctypes
-with __import__("jaxpose.phases").phases.phase("compiling"):
+with __import__("jaxpose.progress").phases.phase("compiling"):
     ctypes.CDLL(None).sleep(60)
 """
 
@@ -313,14 +313,14 @@ def test_no_verb_that_is_entered_dies_of_a_signal_after_its_end(verb: str) -> No
 # Phases on a terminal and elsewhere, with short times.
 PHASES = """
 import sys, time
-from jaxpose import phases
-phases.FIRST_S, phases.AGAIN_S, phases.SHOWN_ON_TERMINAL_S, phases.TICK_S = 0.2, 0.4, 0.2, 0.05
-phases.speak("begins", is_first=sys.argv[1] == "0")
-with phases.phase("soon over"):
+from jaxpose import progress
+progress.FIRST_S, progress.AGAIN_S, progress.SHOWN_ON_TERMINAL_S, progress.TICK_S = 0.2, 0.4, 0.2, 0.05
+progress.speak("begins", is_first=sys.argv[1] == "0")
+with progress.phase("soon over"):
     pass
-with phases.phase("compiling"):
+with progress.phase("compiling"):
     time.sleep(0.9)
-with phases.phase("reading images", total=8) as reading:
+with progress.phase("reading images", total=8) as reading:
     for _ in range(8):
         time.sleep(0.1)
         reading.update()

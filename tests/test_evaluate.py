@@ -19,8 +19,8 @@ from jaxpose.compare.listing import format_comparison
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.report.__main__ import main as report_main
 from jaxpose.report.writing import write_report
-from jaxpose.run.error_text import error_text
 from jaxpose.run.identity import read_config, write_config
+from jaxpose.run.status import error_text
 from tests.disks import full_disk
 
 

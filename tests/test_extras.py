@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.errors import UserError
-from jaxpose.extras import EXTRAS, need
+from jaxpose.errors import EXTRAS, UserError, need
 
 PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 

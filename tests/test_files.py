@@ -19,15 +19,13 @@ from jaxpose import config as c
 from jaxpose.checksums import DamagedFile, parse_csv, read_csv, read_json, signed_csv, write_csv, write_json
 from jaxpose.data.split import read_split
 from jaxpose.files import NotRegularFile
-from jaxpose.pose.pca import to_json
-from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
-from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import PredictionIndex
+from jaxpose.pose.pca import fit_multiview, fit_singleview, to_json
+from jaxpose.prediction.index import Claims, PredictionIndex
 from jaxpose.remote.watched import Watched
 from jaxpose.run.folder import open_run
 from jaxpose.run.identity import differences, read_config, write_config
 from jaxpose.run.pca import load_subspaces, save_subspaces
-from jaxpose.run.summary import read_summary
+from jaxpose.run.status import read_summary
 from tests.index_row import row
 
 NAMES = ("nose", "neck", "tail")
@@ -227,7 +225,7 @@ NONSENSE = [
 READ_ALL = """
 import sys
 from pathlib import Path
-from jaxpose.run.identity import (read_config)
+from jaxpose.run.identity import read_config
 for file in sys.argv[1:]:
     try:
         print(read_config(Path(file)))

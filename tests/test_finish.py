@@ -15,7 +15,7 @@ from jaxpose import predict
 from jaxpose.checksums import read_json
 from jaxpose.data.synthetic import make_project
 from jaxpose.prediction import project_videos
-from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
 from jaxpose.training.network_training import end_reason
 from tests.small_run import checkpoint_of, make_config, train, train_and_stop, train_and_stop_when

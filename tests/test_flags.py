@@ -11,12 +11,12 @@ from jaxpose import convert, labels, load, suggest, watch
 from jaxpose.check import __main__ as check
 from jaxpose.compare import __main__ as compare
 from jaxpose.config.arguments import Arguments
+from jaxpose.entry import evaluate_arguments, split_runs
 from jaxpose.errors import UserError
-from jaxpose.flags import evaluate_arguments, split_runs
 from jaxpose.init import __main__ as init
 from jaxpose.report import __main__ as report
 from jaxpose.run.identity import refuse_no_run
-from jaxpose.run.run_argument import run_folder
+from jaxpose.run.paths import run_folder
 from tests.test_entry import verb_without
 
 Capture = pytest.CaptureFixture[str]

@@ -15,12 +15,9 @@ from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
 from jaxpose.init import facts as facts_module
-from jaxpose.init.choice import Choice
-from jaxpose.init.choices import apply, make_choices
-from jaxpose.init.facts import Facts
-from jaxpose.init.memory import largest_microbatch
-from jaxpose.init.names import left_right_pairs, mirrored_views
-from jaxpose.init.page import page
+from jaxpose.init.__main__ import page
+from jaxpose.init.choices import Choice, apply, largest_microbatch, make_choices
+from jaxpose.init.facts import Facts, left_right_pairs, mirrored_views
 from tests.test_entry import verb_without
 
 MOUSE = tuple(f"{part}_{view}" for view in ("top", "bot") for part in ("paw1LH", "paw2LF", "tailBase", "nose"))

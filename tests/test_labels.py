@@ -11,7 +11,7 @@ import pytest
 from jaxpose import labels, suggest
 from jaxpose.check.__main__ import main as check
 from jaxpose.data.labels import read_labels
-from jaxpose.labelling import label_h5
+from jaxpose.labelling import project_labels
 from tests import painted_videos
 from tests.predicted_runs import predicted_run
 
@@ -145,7 +145,7 @@ def test_a_deeplabcut_project_has_a_file_in_each_folder(
     assert "a/CollectedData_me.h5: written anew from the CSV" in capsys.readouterr().out
     # A single file: its images lie beside its folder of images. Without PyTables, DeepLabCut makes the HDF5 file.
     shutil.rmtree(project / "labeled-data" / "b")
-    monkeypatch.setattr(label_h5, "MODULES", ("pandas", "absent_module"))
+    monkeypatch.setattr(project_labels, "MODULES", ("pandas", "absent_module"))
     assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 0
     assert second.is_file() and (project / "labeled-data/b/img003.png").is_file()
     shown = capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import launch
-from jaxpose.config.shipped import TEMPLATES
+from jaxpose.config.paths import TEMPLATES
 from jaxpose.launch import newest_step
 from tests.small_run import command, environment, make_config, metrics_of, small_project, wait_for_step
 

@@ -113,7 +113,7 @@ main()
             130,
             "jaxpose.train: stopped by SIGINT; nothing is lost, the same command continues",
         ),
-        ("predict", "jaxpose.flags", 130, "jaxpose.predict: stopped by SIGINT; nothing is lost"),
+        ("predict", "jaxpose.entry", 130, "jaxpose.predict: stopped by SIGINT; nothing is lost"),
         # A package that a verb imports before it reads its arguments, and one that it imports later.
         *((verb, "argparse", 130, "jaxpose") for verb in command.VERBS if verb not in ("train", "predict")),
         *((verb, "jaxpose.run.identity", 130, "jaxpose") for verb in ("report", "crop", "suggest")),

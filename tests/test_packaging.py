@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import jaxpose
-from jaxpose.extras import EXTRAS
+from jaxpose.errors import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALL = (ROOT / "docs" / "install.md").read_text()

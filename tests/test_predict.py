@@ -17,14 +17,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose import phases, predict
+from jaxpose import predict, progress
 from jaxpose.checksums import read_json, write_csv
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.prediction_table import PredictionTable
-from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
+from jaxpose.terminal import count
 
 Capture = pytest.CaptureFixture[str]
 
@@ -478,10 +478,10 @@ def test_without_pandas_the_extra_is_named(predictor: predict.Predictor, monkeyp
 def test_a_video_shows_its_progress(trained_run: Path, predictor: predict.Predictor, monkeypatch: pytest.MonkeyPatch):
     shown = []
 
-    class Recorded(phases.Phase):
+    class Recorded(progress.Phase):
         def close(self) -> None:
             shown.append((self.title, self.done, self.total))
 
-    monkeypatch.setattr(phases, "Phase", Recorded)
+    monkeypatch.setattr(progress, "Phase", Recorded)
     predictor.predict_video(_session(trained_run))
     assert shown == [("predicting session00.mp4", 33, 33)]

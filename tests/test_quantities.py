@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpose.quantities import count, duration, listed, size, tally, three_digits
+from jaxpose.terminal import count, duration, listed, size, tally, three_digits
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from jaxpose import predict, terminal
 from jaxpose.draw import main as draw_main
 from jaxpose.evaluate import main as evaluate_main
 from jaxpose.report.__main__ import main as report_main
-from jaxpose.text_table import table_lines, wrapped
+from jaxpose.terminal import table_lines, wrapped
 from tests.small_run import command, environment, make_config
 from tests.terminal import Shown, show
 
@@ -29,12 +29,12 @@ import sys
 import time
 from pathlib import Path
 from jaxpose.config import LogConfig
-from jaxpose import phases
-from jaxpose.phases import phase
+from jaxpose import progress
+from jaxpose.progress import phase
 from jaxpose.run.log import RunLog
 from jaxpose.terminal import quiet
 
-phases.SHOWN_ON_TERMINAL_S = phases.TICK_S = 0.1
+progress.SHOWN_ON_TERMINAL_S = progress.TICK_S = 0.1
 folder = Path(sys.argv[1])
 with quiet("--quiet" in sys.argv), RunLog(folder, LogConfig(tensorboard=False), 20, 0) as log:
     log.block("jaxpose", {"run folder": str(folder), "keypoints": "[bold]paw[/bold], :mouse:, [/]" + ", tail" * 30})
@@ -125,7 +125,7 @@ def test_quiet_leaves_warnings_and_the_result(tmp_path: Path) -> None:
 STOPPED = """
 import sys
 import time
-from jaxpose.bars import Bar
+from jaxpose.progress import Bar
 from jaxpose import early_signals
 early_signals.install("verb")
 from jaxpose.cluster.signals import Interrupt

@@ -20,10 +20,10 @@ import pytest
 
 from jaxpose.config import from_json
 from jaxpose.config.train import METRICS
-from jaxpose.phases import phase
-from jaxpose.prediction.load import load
+from jaxpose.prediction.predictor import load
+from jaxpose.progress import phase
 from jaxpose.run.load import read_run_config
-from jaxpose.run.tags import tag_of
+from jaxpose.run.log import tag_of
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights
 from tests.cut_images import cut

@@ -12,7 +12,7 @@ import pytest
 
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.weights import load_parameters
-from jaxpose.video import range as video_range
+from jaxpose.video import decoding as video_range
 from tests.small_run import (
     assert_same,
     call,

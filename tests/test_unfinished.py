@@ -16,10 +16,18 @@ from typing import Any
 
 import pytest
 
-from jaxpose.files import GrowingFile, open_atomic, open_new, open_shared, replace_whole, write_atomic, write_folder
-from jaxpose.formats.lightning_pose.table_rows import write_rows
-from jaxpose.run.lock import lock_folder
-from jaxpose.unfinished import remove_unfinished
+from jaxpose.files import (
+    GrowingFile,
+    open_atomic,
+    open_new,
+    open_shared,
+    remove_unfinished,
+    replace_whole,
+    write_atomic,
+    write_folder,
+)
+from jaxpose.formats.lightning_pose.tables import write_rows
+from jaxpose.run.folder import lock_folder
 from tests.disks import full_disk
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
@@ -36,13 +44,13 @@ LIBRARIES = {"h5py.File", "av.open", "connection"}
 # What moves a finished file or folder, and what has no name that somebody could know before.
 ALLOWED = {
     ("cluster/agreement.py", "touch"), ("cluster/program_cache.py", "os.open"), ("config/arguments.py", "os.open"),
-    ("data/label_changes.py", "os.replace"), ("data/label_lock.py", "os.open"),
-    ("doctor/disk.py", "tempfile.NamedTemporaryFile"), ("formats/deeplabcut/label_file.py", "to_csv"),
+    ("data/label_changes.py", "os.replace"), ("data/label_changes.py", "os.open"),
+    ("doctor.py", "tempfile.NamedTemporaryFile"), ("formats/deeplabcut/tables.py", "to_csv"),
     ("formats/hdf5_writer.py", "HDFStore"), ("formats/hdf5_writer.py", "h5py.File"), ("formats/nwb.py", "connection"),
-    ("formats/lightning_pose/table_rows.py", "os.replace"), ("prediction/claims.py", "os.open"),
-    ("prediction/index.py", "os.replace"), ("prediction/joining.py", "os.replace"),
+    ("formats/lightning_pose/tables.py", "os.replace"), ("prediction/index.py", "os.open"),
+    ("prediction/index.py", "os.replace"), ("prediction/worker.py", "os.replace"),
     ("outputs.py", "os.replace"), ("data/label_changes.py", "os.replace"),
-    ("prediction/segment_folder.py", "os.rename"), ("remote/restore.py", "os.replace"), ("run/status.py", "os.open"),
+    ("prediction/job.py", "os.rename"), ("remote/restore.py", "os.replace"), ("run/status.py", "os.open"),
 }  # fmt: skip
 
 
@@ -285,7 +293,7 @@ STOPPED = """
     from jaxpose import early_signals
     from jaxpose.config.arguments import exit_code_of
     from jaxpose.files import open_atomic, replace_whole, write_folder
-    from jaxpose.outputs import output_folder
+    from jaxpose.files import output_folder
     folder = Path(sys.argv[1])
     if sys.argv[2] == "saves":
         early_signals.install("jaxpose.verb")

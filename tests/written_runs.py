@@ -11,9 +11,9 @@ import numpy as np
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
 from jaxpose.formats.lightning_pose.tables import write_errors, write_predictions
-from jaxpose.prediction.index_row import COLUMNS, DONE, Row
-from jaxpose.run.evaluated import write_evaluated
+from jaxpose.prediction.index import COLUMNS, DONE, Row
 from jaxpose.run.identity import write_config
+from jaxpose.run.status import write_evaluated
 
 
 def write_run(

@@ -14,15 +14,14 @@ from gpu_parts.figures import BLOCKS, MIB, figures, forward_flops, speeds_of, sp
 from jax.sharding import Mesh
 
 from jaxpose import config as c
-from jaxpose.cluster.devices import compile_options, start_backend
-from jaxpose.cluster.kept_memory import keep_memory
+from jaxpose.cluster.devices import compile_options, keep_memory, start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
 from jaxpose.poses import Poses
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.predict_step import build_predict, forward_options
 from jaxpose.steps.state import State, initial_state
+from jaxpose.steps.terms import DataFacts
 from jaxpose.steps.train_step import build_train_step
 
 

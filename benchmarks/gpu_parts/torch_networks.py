@@ -9,8 +9,8 @@ from gpu_parts.figures import BLOCKS, PATCH_PX, VITS
 from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
-from jaxpose.model.positions import bicubic_matrix
 from jaxpose.model.vit import FORMS, VitForm
+from jaxpose.model.vit_weights import bicubic_matrix
 
 
 def make_torch_network(given: argparse.Namespace) -> nn.Module:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose import __version__
-from jaxpose.check.findings import list_file, refuse_other_list
+from jaxpose.check.frames import list_file, refuse_other_list
 from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, program, refuse_other_file
 from jaxpose.early_signals import exit_with
-from jaxpose.phases import phase, speak
-from jaxpose.quantities import count, size
-from jaxpose.terminal import print_lines, say
+from jaxpose.progress import phase, speak
+from jaxpose.terminal import count, print_lines, say, size
 
 if TYPE_CHECKING:
     from jaxpose.config import Config
@@ -62,9 +61,9 @@ def _run(given: argparse.Namespace) -> int:
     with phase("loading the packages"):
         import jax
 
-        from jaxpose.check.writing import write_check
-        from jaxpose.console import console
+        from jaxpose.check.page import write_check
         from jaxpose.formats.project import refuse_absent
+        from jaxpose.terminal import console
 
     # The little that is computed needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")

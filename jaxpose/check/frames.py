@@ -1,19 +1,249 @@
 """The labelled frames of a project as a check shows them: refused ones first, then outliers, then all others."""
 
+import csv
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import functools
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
-from jaxpose.check.findings import OUTLIER, OUTSIDE, ROW, SWAP, Finding
-from jaxpose.check.refused_rows import outside_of, reason_of
-from jaxpose.codes import NOT_USED
+from jaxpose.config import DataConfig, project_folder
+from jaxpose.data.cells import parse_number, path_cell
+from jaxpose.data.checked_table import OUTSIDE_OF_IT, name_place
+from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.label_table import LabelTable
+from jaxpose.data.labels import read_table
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
+from jaxpose.formats.project import read_label_table, without_config_file
 from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
-from jaxpose.poses import Poses
+from jaxpose.labelling.project_labels import frame_keypoints_px, read_cells, read_project_labels
+from jaxpose.poses import NOT_USED, Poses, join_poses
+from jaxpose.terminal import count
+
+# What a check finds, as a list: everything that the page marks, for a terminal and as CSV.
+
+ROW, OUTSIDE, SWAP, OUTLIER = "row", "outside", "swap", "outlier"
+_HEADER = "kind,place,image,keypoints,text\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something to look at.
+
+    Attributes:
+      kind: row (it cannot be used), outside (likewise: a point is outside of its image), swap or outlier.
+      place: FILE:LINE, or FILE: and the entry of the file.
+      image: its name, "" if it is unknown.
+      keypoints: names of those that look wrong.
+      text: what is wrong, for the user.
+    """
+
+    kind: str
+    place: str
+    image: str
+    keypoints: tuple[str, ...]
+    text: str
+
+    def line(self) -> str:
+        """Returns the finding for a terminal."""
+        named = f"{self.image}: " if self.image and self.image not in self.text else ""
+        return f"{self.place}: {named}{self.text}"
+
+
+def headline(usable: int, findings: Sequence[Finding], is_compared: bool) -> str:
+    """Returns the result of a check in one line.
+
+    Args:
+      usable: frames.
+      findings: all.
+      is_compared: whether the poses of all views were compared.
+    """
+    found = Counter(finding.kind for finding in findings)
+    refused, poses = found[ROW] + found[OUTSIDE], found[SWAP] + found[OUTLIER]
+    outside = f" ({found[OUTSIDE]} with points outside of the image)" if found[OUTSIDE] else ""
+    parts = [
+        f"{count(usable, 'usable frame')}; {count(refused, 'row')} {'is' if refused == 1 else 'are'} refused{outside}"
+    ]
+    if poses or is_compared:
+        swapped = f" ({found[SWAP]} with left and right exchanged)" if found[SWAP] else ""
+        parts.append(f"{count(poses, 'pose')} look{'s' * (poses == 1)} unlike the others{swapped}")
+    else:
+        parts.append("poses are not compared")
+    return "; ".join(parts)
+
+
+def as_csv(findings: Sequence[Finding]) -> bytes:
+    """Returns the findings as a table: kind, place, image, keypoints (joined by spaces) and text."""
+    text = io.StringIO()
+    text.write(_HEADER)
+    writer = csv.writer(text, lineterminator="\n")
+    for finding in findings:
+        cells = finding.place, finding.image, " ".join(finding.keypoints), finding.text
+        writer.writerow([finding.kind, *map(path_cell, cells)])
+    return text.getvalue().encode()
+
+
+def list_file(page: Path) -> Path:
+    """Returns the list that belongs to a page."""
+    return page.with_suffix(".csv")
+
+
+def refuse_other_list(page: Path, overwrite: bool) -> None:
+    """Checks that the list next to a page is absent, or was written by a check.
+
+    Args:
+      page: what --out names.
+      overwrite: the list may be another file.
+
+    Raises:
+      UserError: it is a folder or another file.
+    """
+    file = list_file(page)
+    if file.is_dir():
+        raise UserError(f"--out is {page}, but {file} is a folder; the list is written there: choose another name")
+    if not file.exists() or overwrite:
+        return
+    with file.open("rb") as stream:
+        head = stream.read(len(_HEADER))
+    if head != _HEADER.encode():
+        raise UserError(
+            f"--out is {page}, and its list would be {file}, which jaxpose check did not write: --overwrite replaces "
+            "it; or choose another name"
+        )
+
+
+# Poses of another project, to which the labels of a project are compared.
+
+
+def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mapping[str, np.ndarray]:
+    """Returns {view: poses (n, k, 2) in frame pixels} of all label files of a project.
+
+    Args:
+      data: the options, as the user gave them, with which it is read.
+      like: the project.
+      names: k keypoints; NaN where the project lacks one.
+
+    Raises:
+      UserError: it does not exist, is the checked project, has none of the keypoints, or cannot be read.
+    """
+    refuse_absent_project(like, "--like")
+    wanted = dataclasses.replace(data, project=like)
+    if _place(wanted) == _place(data):
+        raise UserError(f"--like is {like!r}, the project that is checked; its own poses are compared without --like")
+    project = read_project_labels(wanted)
+    of_views = {
+        view: np.concatenate([frame_keypoints_px(project, table, names) for table in tables])
+        for view, tables in project.tables.items()
+    }
+    if not any(np.isfinite(poses_px).any() for poses_px in of_views.values()):
+        raise UserError(f"--like is {like!r}, which has no label of {', '.join(names)}")
+    return of_views
+
+
+def _place(data: DataConfig) -> Path:
+    """Returns the folder or the file of a project, also of its config file."""
+    return Path(without_config_file(data).project).expanduser().resolve()
+
+
+# Rows of labels that a training refuses, with the image and the points that can still be read from them.
+
+
+def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
+    """Returns the tables of all views, whose images are not opened.
+
+    Args:
+      data: the project.
+      labels: a label file to read in place of the project's own, as in `jaxpose.formats.project.read_project`.
+
+    Raises:
+      UserError: as `jaxpose.formats.project.read_label_table`.
+    """
+    if not labels and not data.views:
+        return [read_label_table(data)]
+    folder = find_folder(str(project_folder(data.project)))
+    return [read_table(folder, find_labels(folder, labels or data.labels, view), data) for view in data.views or ("",)]
+
+
+def refused_rows(project: Project, tables: Sequence[LabelTable], names: tuple[str, ...]) -> LabelTable:
+    """Returns a row for each problem of a project, in their order, with that problem.
+
+    Points are those that have both coordinates. Where the image is unknown, its name is "". Visibility is not read.
+
+    Args:
+      project: with its problems.
+      tables: the tables that it was made of.
+      names: k keypoints of the result; those that only the tables have follow.
+    """
+    places = {source: (table, row) for table in tables for row, source in enumerate(table.sources)}
+    names = tuple(dict.fromkeys([*names, *(name for table in tables for name in table.poses.keypoint_names)]))
+    parts, paths, sources = [_poses("", (), np.empty((0, 2)), names).at([])], list[Path](), list[str]()
+    rows_of = functools.cache(read_cells)
+    for problem in project.problems:
+        # A name of a file may contain what separates the place from the reason.
+        ends = [match.start() for match in re.finditer(": ", problem)]
+        known = next((end for end in ends if problem[:end] in places), None)
+        if known is not None:
+            table, row = places[problem[:known]]
+            of_table, points = table.poses, table.poses.points_px[row, 0]
+            place, path = problem[:known], table.paths[row]
+            poses = _poses(of_table.frames[row], of_table.keypoint_names, points, names)
+        else:
+            place, path, poses = _from_csv(problem, project.folder, names, rows_of)
+        parts.append(poses)
+        paths.append(path)
+        sources.append(place)
+    return LabelTable(
+        project.label_file, join_poses(parts), tuple(paths), sources=tuple(sources), problems=project.problems
+    )
+
+
+def outside_of(refused: LabelTable, row: int) -> tuple[str, ...]:
+    """Returns the keypoints outside of the image of a refused row, if that is the reason."""
+    outside, poses = refused.problems[row].partition(OUTSIDE_OF_IT)[2], refused.poses
+    named = zip(poses.keypoint_names, poses.points_px[row, 0], strict=True)
+    return tuple(name for name, point in named if name_place(name, point) in outside)
+
+
+def reason_of(refused: LabelTable, row: int) -> str:
+    """Returns the problem of a refused row, without its place."""
+    return refused.problems[row].removeprefix(f"{refused.sources[row]}: ")
+
+
+def _poses(image: str, given: Sequence[str], points: np.ndarray, names: Sequence[str]) -> Poses:
+    """Returns the pose of an image from the points (k, 2) of the given keypoints."""
+    return Poses.of_one_animal(given, (image,), points[None], pixels="image").with_keypoints(names)
+
+
+def _from_csv(
+    problem: str, folder: Path, names: tuple[str, ...], rows_of: Callable[[Path], dict[str, Any]]
+) -> tuple[str, Path, Poses]:
+    """Returns the place, image and pose of a problem, "FILE.csv:LINE: reason", as far as they can be read."""
+    match = re.match(r"(.+?\.csv):(\d{1,9}): ", problem, re.DOTALL)
+    if not match or not Path(match[1]).is_file():
+        return problem.partition(": ")[0], Path(), _poses("", (), np.empty((0, 2)), names)
+    file, place = Path(match[1]), f"{match[1]}:{int(match[2])}"
+    index, cells = rows_of(file).get(place, ([], {}))
+    image = PurePosixPath("/".join(index).replace("\\", "/")).as_posix() if any(index) else ""
+    given = list(dict.fromkeys(name for name, _ in cells))
+    points = np.array([[_number(cells.get((name, coord), "")) for coord in "xy"] for name in given]).reshape(-1, 2)
+    points = np.where(np.isfinite(points).all(axis=1, keepdims=True), points, np.nan)
+    # DeepLabCut finds an image by its name next to the label file.
+    near, inside = file.parent / PurePosixPath(image).name, folder / image
+    path = inside if inside.is_file() or not near.is_file() else near
+    return place, path if image else Path(), _poses(image, given, points, names)
+
+
+def _number(cell: str) -> float:
+    try:
+        return parse_number(cell)
+    except (ValueError, UserError):
+        return np.nan
 
 
 @dataclasses.dataclass(frozen=True)

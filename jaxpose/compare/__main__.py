@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments
 from jaxpose.early_signals import exit_with
-from jaxpose.run.run_argument import RUN_HELP
+from jaxpose.run.paths import RUN_HELP
 from jaxpose.terminal import columns
 
 

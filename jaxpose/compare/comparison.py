@@ -1,21 +1,272 @@
 """Compares runs on the labelled frames that none of them trained on."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px, mean_by_frame
-from jaxpose.compare.frames import Frames, choose_frames
-from jaxpose.compare.labels_today import LabelsToday, compare_with_today
-from jaxpose.compare.not_visible import NotVisible, measure_not_visible
 from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_errors
-from jaxpose.config import Config, differing_keys, harmless_keys
+from jaxpose.config import Config, DataConfig, differing_keys, harmless_keys
 from jaxpose.config.option import flat_options
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.labels import labels_checksum
 from jaxpose.errors import UserError
-from jaxpose.run.run_argument import run_folder
+from jaxpose.formats.project import read_label_tables
+from jaxpose.run.paths import run_folder
+from jaxpose.terminal import count
+
+# Which frames are compared: those that none of the runs trained on, measured from the same labels.
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """How many frames were compared, and how many were not.
+
+    Attributes:
+      is_paired: whether all runs are measured on the same frames.
+      compared: frames of each run.
+      validated: those of `compared` that validated one of the runs, and so may have chosen its checkpoint.
+      trained: frames left out because they trained one of the runs.
+      not_shared: frames left out because a run lacks them.
+      other_labels: images that all runs have, but measured from different labels; left out if the runs share others.
+      unknown: frames left out because they were labelled after a run was trained.
+    """
+
+    is_paired: bool
+    compared: list[int]
+    validated: int
+    trained: int
+    not_shared: int
+    other_labels: int
+    unknown: int
+
+
+def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Frame]], Frames]:
+    """Returns the frames on which each run is measured, and how many these are.
+
+    Args:
+      read: the runs.
+      test_only: leave out frames that validated one of them.
+
+    Raises:
+      UserError: no frame is left.
+    """
+    trained = frozenset[str]().union(*(run.trained for run in read))
+    validated = frozenset[str]().union(*(run.validated for run in read))
+    every = list(dict.fromkeys(frame for run in read for frame in run.frames))
+    held = {frame.image_sha256 for frame in every}
+    usable = [frame for frame in every if frame.image_sha256 not in (trained | validated if test_only else trained)]
+    shared = [frame for frame in usable if all(frame in run.frames for run in read)]
+    is_paired = bool(shared) or any(all(frame in run.frames for run in read) for frame in every)
+    chosen = [shared if is_paired else [frame for frame in usable if frame in run.frames] for run in read]
+    kept = set(shared)
+    missing = {frame.image_sha256 for frame in usable if is_paired and frame not in kept}
+    images = [{frame.image_sha256 for frame in run.frames} for run in read]
+    not_same = {frame.image_sha256 for frame in usable if frame not in kept}
+    other_labels = sum(all(image in of_run for of_run in images) for image in not_same)
+    if not all(chosen):
+        empty = next(run.run for run, frames in zip(read, chosen, strict=True) if not frames)
+        what = "test frame" if test_only else "validation or test frame"
+        fix = "Train with data.split=RUN, so that the runs have the same split"
+        if other_labels:
+            fix = (
+                f"{count(other_labels, 'other image')} would count, but the runs measured them from different labels: "
+                "jaxpose evaluate --run RUN takes the labels of today"
+            )
+        raise UserError(
+            f"{'the runs share' if is_paired else f'{empty} has'} no {what}: "
+            f"{len(trained & held)} of {len(held)} frames trained one of the runs. {fix}"
+        )
+    frames = Frames(
+        is_paired=is_paired,
+        compared=[len(of_run) for of_run in chosen],
+        validated=len({frame for of_run in chosen for frame in of_run if frame.image_sha256 in validated}),
+        trained=len(trained & held),
+        not_shared=len(missing),
+        other_labels=other_labels,
+        unknown=sum(run.unknown for run in read),
+    )
+    return chosen, frames
+
+
+# The labels of a run's project as they are today, to tell which errors were measured from others; opens no image.
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelsToday:
+    """What the labels of today are to the compared frames of a run.
+
+    Attributes:
+      changed: frames that have other labels today, or none.
+      unread: why that is not known, "" if it is.
+    """
+
+    changed: int
+    unread: str
+
+
+def compare_with_today(read: Sequence[RunErrors], chosen: Sequence[Iterable[Frame]]) -> list[LabelsToday]:
+    """Returns for each run how many of its compared frames have other labels today than its errors were measured from.
+
+    Args:
+      read: the runs.
+      chosen: the compared frames of each.
+    """
+    tables: dict[str, list[LabelTable] | str] = {}
+    found = []
+    for run, frames in zip(read, chosen, strict=True):
+        data = run.config.data
+        if (key := repr(data)) not in tables:
+            tables[key] = _read(data)
+        found.append(_compare(run, frames, tables[key]))
+    return found
+
+
+def _read(data: DataConfig) -> list[LabelTable] | str:
+    """Returns the labels of a project, a table for each view, or why they cannot be read."""
+    if not data.project:
+        return "the run names no project"
+    if not Path(data.project).exists():
+        return f"the project {data.project} does not exist"
+    try:
+        return read_label_tables(data)
+    except (UserError, OSError) as error:
+        return f"the project {data.project} cannot be read ({str(error).splitlines()[0]})"
+
+
+def _compare(run: RunErrors, frames: Iterable[Frame], tables: list[LabelTable] | str) -> LabelsToday:
+    if isinstance(tables, str):
+        return LabelsToday(0, tables)
+    today = {image: sums for table in tables for image, sums in _checksums(table, run.keypoint_names).items()}
+    measured = {run.images[run.frames[frame]]: frame.labels_sha256 for frame in frames}
+    if not any(image in today for image in measured):
+        return LabelsToday(0, f"the project {run.config.data.project} has none of these frames")
+    return LabelsToday(sum(sha256 not in today.get(image, ()) for image, sha256 in measured.items()), "")
+
+
+def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str]]:
+    """Returns {image: SHA-256 of its labels} for the keypoints of a run.
+
+    An image may show a crop of its frame or all of it, which only its size would tell: then there are two.
+    """
+    points_px, visibility = table.poses.with_keypoints(names).labels()
+    found = {}
+    for row, image in enumerate(table.poses.frames):
+        crop_px = table.crops_px.get(table.videos[row], ())
+        offsets_px = [(0, 0), *([crop_px[:2]] if crop_px else [])]
+        found[image] = [labels_checksum(names, points_px[row] + offset, visibility[row]) for offset in offsets_px]
+    return found
+
+
+# What points that are marked as not visible would change in the errors of compared runs.
+
+
+@dataclasses.dataclass(frozen=True)
+class NotVisible:
+    """The points of a run that are marked as not visible, on the compared frames and keypoints.
+
+    Attributes:
+      points: their number.
+      counted: whether the errors of the comparison have counted them.
+      mean_px: the mean error over all keypoints if they were treated the other way, NaN without a number.
+    """
+
+    points: int
+    counted: bool
+    mean_px: float
+
+
+def measure_not_visible(errors_px: list[np.ndarray], otherwise_px: list[np.ndarray]) -> list[NotVisible]:
+    """Returns the figures of each run, [] if no run has such points.
+
+    Args:
+      errors_px: (n, k) of each run.
+      otherwise_px: (n, k) of each run, as `RunErrors.otherwise_px`.
+    """
+    found = []
+    for errors, otherwise in zip(errors_px, otherwise_px, strict=True):
+        left_out = np.isnan(errors) & np.isfinite(otherwise)
+        counted = np.isfinite(errors) & np.isnan(otherwise)
+        known = otherwise[np.isfinite(otherwise)]
+        mean_px = float(known.mean()) if known.size else float("nan")
+        found.append(NotVisible(int((left_out | counted).sum()), bool(counted.any()), mean_px))
+    return found if any(one.points for one in found) else []
+
+
+# Means of errors with bootstrap intervals: frames are drawn again with replacement, a frame with all its keypoints.
+
+RESAMPLES = 10_000
+PERCENT = 95
+# Frames without which a mean has no interval: draws of fewer frames hardly differ, whatever other frames would show.
+LEAST_FRAMES = 5
+# Bounds the memory of the draws.
+_AT_ONCE = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Means:
+    """Means of errors by column: each keypoint, then all keypoints together.
+
+    Attributes:
+      means_px: (k + 1,) NaN in a column without a number.
+      frames: (k + 1,) frames that have a number in each column; in the last one, frames with any.
+      resampled_px: (resamples, k + 1) the means of drawn frames; NaN where no drawn frame has a number.
+    """
+
+    means_px: np.ndarray
+    frames: np.ndarray
+    resampled_px: np.ndarray
+
+
+def bootstrap_means(errors_px: np.ndarray, seed: int, resamples: int = RESAMPLES) -> Means:
+    """Returns the mean of each keypoint over frames and of all numbers, with the means of resampled frames.
+
+    Args:
+      errors_px: (n, k), NaN where there is no number.
+      seed: decides which frames are drawn. With one seed, arrays of the same n are resampled by the same frames, so
+        differences of their resampled means are paired.
+      resamples: number of draws of n frames.
+    """
+    count = len(errors_px)
+    present = np.isfinite(errors_px)
+    columns = np.where(present, errors_px, 0), present.astype(np.float64)
+    sums, numbers = (np.concatenate([part, part.sum(axis=1, keepdims=True)], axis=1) for part in columns)
+    rng = np.random.default_rng(seed)
+    parts = []
+    for first in range(0, resamples, _AT_ONCE):
+        times = np.zeros((min(_AT_ONCE, resamples - first), count))
+        if count:
+            drawn = rng.integers(count, size=times.shape)
+            np.add.at(times, (np.arange(len(times))[:, None], drawn), 1)
+        parts.append(_ratio(times @ sums, times @ numbers))
+    return Means(_ratio(sums.sum(axis=0), numbers.sum(axis=0)), (numbers > 0).sum(axis=0), np.concatenate(parts))
+
+
+def interval_px(resampled_px: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """Returns the percentile intervals (2, m) of resampled means; NaN below LEAST_FRAMES frames.
+
+    Args:
+      resampled_px: (resamples, m).
+      frames: (m,) frames behind each mean.
+    """
+    edges = np.full((2, resampled_px.shape[1]), np.nan)
+    tail = (100 - PERCENT) / 2
+    for column in np.flatnonzero(frames >= LEAST_FRAMES).tolist():
+        edges[:, column] = np.nanpercentile(resampled_px[:, column], [tail, 100 - tail])
+    return edges
+
+
+def mean_by_frame(errors_px: np.ndarray) -> np.ndarray:
+    """Returns the mean error (n,) of each frame of (n, k), NaN where it has no number."""
+    present = np.isfinite(errors_px)
+    return _ratio(np.where(present, errors_px, 0).sum(axis=1), present.sum(axis=1))
+
+
+def _ratio(sums: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    return np.divide(sums, numbers, out=np.full(sums.shape, np.nan), where=numbers > 0)
+
 
 _SEED = 0
 _SEED_KEY = "train.seed"

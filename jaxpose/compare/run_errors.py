@@ -5,17 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import SETS, VALIDATION
 from jaxpose.config import Config
-from jaxpose.config.weights import NO_WEIGHTS
-from jaxpose.data.known_split import KnownSplit
-from jaxpose.data.split import WEIGHTS, read_split
+from jaxpose.config.model import NO_WEIGHTS
+from jaxpose.data.split import WEIGHTS, KnownSplit, read_split
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.error_table import ErrorTable, read_errors
-from jaxpose.run.evaluated import NOT_VISIBLE_ERROR, Evaluated, read_evaluated
+from jaxpose.formats.lightning_pose.tables import ErrorTable, read_errors
+from jaxpose.poses import SETS, VALIDATION
 from jaxpose.run.identity import read_config, read_split_rows, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE
-from jaxpose.run.summary import CONVERTED, read_summary
+from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, Evaluated, read_evaluated, read_summary
 
 
 @dataclasses.dataclass(frozen=True)

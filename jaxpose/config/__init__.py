@@ -4,11 +4,7 @@ Input: a `Config` made by `configs/*.py` and changed by flags. Output: a checked
 which later commands read as data.
 """
 
-from jaxpose.config.augment import PRESETS, AugmentConfig
-from jaxpose.config.check import resolve, validate, validate_stored
-from jaxpose.config.data import DataConfig, crop_of_video, video_crop
-from jaxpose.config.evaluate import EvalConfig
-from jaxpose.config.log import LogConfig
+from jaxpose.config.data import PRESETS, AugmentConfig, DataConfig, VideoConfig, crop_of_video, video_crop
 from jaxpose.config.losses import (
     ConsistencyConfig,
     LossesConfig,
@@ -18,12 +14,9 @@ from jaxpose.config.losses import (
     TemporalHeatmapConfig,
     UnimodalConfig,
 )
-from jaxpose.config.mesh import MeshConfig
-from jaxpose.config.model import BACKBONES, ModelConfig
-from jaxpose.config.optim import OptimConfig
+from jaxpose.config.model import BACKBONES, ModelConfig, PretrainConfig
+from jaxpose.config.output import EvalConfig, LogConfig, PredictConfig
 from jaxpose.config.paths import SPLIT_KINDS, SYNTHETIC, find_path, project_folder
-from jaxpose.config.predict import PredictConfig
-from jaxpose.config.pretrain import PretrainConfig
 from jaxpose.config.root import (
     Config,
     config_hash,
@@ -34,8 +27,8 @@ from jaxpose.config.root import (
     portable_options,
     to_json,
 )
-from jaxpose.config.train import TrainConfig
-from jaxpose.config.video import VideoConfig
+from jaxpose.config.rules import resolve, validate, validate_stored
+from jaxpose.config.train import MeshConfig, OptimConfig, TrainConfig
 
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "ConsistencyConfig", "DataConfig", "EvalConfig", "LogConfig",

@@ -50,7 +50,7 @@ class Arguments(argparse.ArgumentParser):
         return action
 
     def add_overwrite(self, what: str = "files that exist already") -> None:
-        """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.outputs`."""
+        """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.files`."""
         self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
 
     def add_quiet(self) -> None:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean
-from jaxpose.config.check import validate
 from jaxpose.config.option import OptionError, common_names, flat_options, limits_of
-from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
+from jaxpose.config.paths import find_config, is_lightning_pose_config, is_project_config, shipped_folder, shipped_names
 from jaxpose.config.root import Config
-from jaxpose.config.shipped import find_config, shipped_folder, shipped_names
+from jaxpose.config.rules import validate
 from jaxpose.errors import UserError
 
 # Values of --help_options; no section has these names.

@@ -6,8 +6,17 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
+
+# A value as a message shows it.
+
+_LONGEST = 300
+
+
+def excerpt(value: Any, quoted: bool = True, longest: int = _LONGEST) -> str:
+    """Returns a value as Python writes it, cut after `longest` characters; without `quoted`, a text has no quotes."""
+    text = value if isinstance(value, str) and not quoted else repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 class OptionError(AttributeError, UserError):

@@ -4,8 +4,10 @@ import dataclasses
 import os
 from pathlib import Path, PurePath
 
+from jaxpose.config.model import NO_WEIGHTS, PUBLISHED
 from jaxpose.config.root import Config
-from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
+from jaxpose.errors import UserError
+from jaxpose.text_file import read_yaml
 
 SYNTHETIC = "synthetic"
 SPLIT_KINDS = ("frame", "video", "moment")
@@ -71,3 +73,73 @@ def _relative(path: str, *folders: str) -> str:
     # The last part is not followed: videos/ may be a link to another disk.
     pure = PurePath(os.path.realpath(pure.parent), pure.name)
     return next((pure.relative_to(folder).as_posix() for folder in folders if pure.is_relative_to(folder)), str(pure))
+
+
+# The files that come with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
+
+_FOLDER = Path("configs")
+# Files of launch/ by the names that users give.
+TEMPLATES = {
+    "slurm": "slurm.sbatch",
+    "slurm-predict": "predict.sbatch",
+    "hosts": "hosts.sh",
+    "kubernetes": "k8s/jobset.yaml",
+}
+
+
+def shipped_folder() -> Path:
+    """Returns the folder of the config files that come with jaxpose."""
+    return _shipped(_FOLDER, _FOLDER)
+
+
+def read_template(name: str) -> str:
+    """Returns the text of a template for starting jaxpose on several machines; the name is one of `TEMPLATES`."""
+    return (_shipped(Path("templates"), Path("launch")) / TEMPLATES[name]).read_text()
+
+
+def shipped_names() -> list[str]:
+    """Returns the names by which `find_config` knows these files: configs/pose.py, ..."""
+    return sorted(str(_FOLDER / file.name) for file in shipped_folder().glob("*.py"))
+
+
+def find_config(name: str) -> Path:
+    """Returns the path of a config file; configs/NAME.py is the one that comes with jaxpose if there is no such file.
+
+    The path may not exist.
+    """
+    path = Path(name)
+    return shipped_folder() / path.name if str(path) in shipped_names() and not path.is_file() else path
+
+
+def _shipped(installed: Path, in_checkout: Path) -> Path:
+    package = Path(__file__).resolve().parents[1]
+    return package / installed if (package / installed).is_dir() else package.parent / in_checkout
+
+
+# Whose config a YAML file is that is given in place of a project.
+
+# Sections of Lightning Pose, of which a config may lack some, and an option of every DeepLabCut project.
+PROJECT_SECTIONS, _DEEPLABCUT = ("data", "training", "model"), "bodyparts"
+
+
+def is_project_config(project: str) -> bool:
+    """Returns whether a project is given by a YAML file."""
+    return project.lower().endswith((".yaml", ".yml")) and Path(project).expanduser().is_file()
+
+
+def is_lightning_pose_config(file: Path) -> bool:
+    """Returns whether a YAML file is the config of a Lightning Pose project; the other known one is DeepLabCut's.
+
+    Raises:
+      UserError: it is not YAML, or the config of neither.
+    """
+    tree, _ = read_yaml(file)
+    sections = tree if isinstance(tree, dict) else {}
+    if any(isinstance(sections.get(name), dict) for name in PROJECT_SECTIONS):
+        return True
+    if _DEEPLABCUT not in sections:
+        raise UserError(
+            f"{file} is neither the config of a Lightning Pose project (sections {', '.join(PROJECT_SECTIONS)}) "
+            f"nor that of a DeepLabCut project ({_DEEPLABCUT}); give the folder of the project"
+        )
+    return False

@@ -8,19 +8,12 @@ import typing
 from pathlib import PurePath
 from typing import Any
 
-from jaxpose.config.augment import AugmentConfig
-from jaxpose.config.data import DataConfig
-from jaxpose.config.evaluate import EvalConfig
-from jaxpose.config.log import LogConfig
+from jaxpose.config.data import AugmentConfig, DataConfig, VideoConfig
 from jaxpose.config.losses import LossesConfig
-from jaxpose.config.mesh import MeshConfig
-from jaxpose.config.model import ModelConfig
-from jaxpose.config.optim import OptimConfig
+from jaxpose.config.model import ModelConfig, PretrainConfig
 from jaxpose.config.option import Section, flat_options, option
-from jaxpose.config.predict import PredictConfig
-from jaxpose.config.pretrain import PretrainConfig
-from jaxpose.config.train import TrainConfig
-from jaxpose.config.video import VideoConfig
+from jaxpose.config.output import EvalConfig, LogConfig, PredictConfig
+from jaxpose.config.train import MeshConfig, OptimConfig, TrainConfig
 from jaxpose.errors import UserError
 
 

@@ -1,24 +1,172 @@
-"""Rules about several options, one function for each section: each yields a line for every broken rule.
+"""Checks a config before anything is read or compiled: each option by its own rule, then the options together."""
 
-The rule of a single option (its type, choices and limits) is defined with the option.
-"""
-
+import dataclasses
+import difflib
 import math
 import re
+import sys
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import fsspec
 from fsspec.utils import get_protocol
 
-from jaxpose.config.data import given_shares
-from jaxpose.config.loss_rules import LOSS_RULES
-from jaxpose.config.model import BACKBONES, ModelConfig, norm_of
-from jaxpose.config.pretrain_rules import pretrain_rules
+from jaxpose.config import losses
+from jaxpose.config.data import given_shares, resolve_preset
+from jaxpose.config.model import (
+    BACKBONES,
+    NO_WEIGHTS,
+    PUBLISHED,
+    PUBLISHED_WIDTH,
+    TEACHERS,
+    ModelConfig,
+    PretrainConfig,
+    norm_of,
+)
+from jaxpose.config.option import excerpt, flat_options
+from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config
 from jaxpose.config.terms import terms
 from jaxpose.config.train import NO_METRIC, TrainConfig
-from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
+from jaxpose.errors import UserError
+
+# Rules about a pretraining: each function yields a line for every broken rule.
+
+_OF_MASKED, _OF_DISTILL = {"square_px", "hidden_share"}, {"teacher", "teacher_backbone"}
+# Options that a method does not use.
+_UNUSED = {
+    "none": {*_OF_MASKED, *_OF_DISTILL, "rotate_deg", "scale_min", "scale_max"},
+    "masked": _OF_DISTILL,
+    "distill": _OF_MASKED,
+}
+
+
+def pretrain_rules(config: Config) -> Iterator[str]:
+    """Yields a line for each option that does not suit a pretraining, or needs one."""
+    pretrain, default = config.pretrain, PretrainConfig()
+    if pretrain.scale_min > pretrain.scale_max:
+        yield f"pretrain.scale_min is {pretrain.scale_min:g}, above pretrain.scale_max = {pretrain.scale_max:g}"
+    for name in sorted(_UNUSED[pretrain.method]):
+        if (value := getattr(pretrain, name)) != getattr(default, name):
+            fits = ", ".join(method for method in ("masked", "distill") if name not in _UNUSED[method])
+            yield f"pretrain.{name} is {value}, and pretrain.method is {pretrain.method}; only {fits} uses it"
+    if pretrain.method == "none":
+        return
+    method = f"pretrain.method is {pretrain.method}"
+    if pretrain.method == "distill":
+        if not pretrain.teacher:
+            yield f"{method}, and pretrain.teacher is empty; give a name in docs/weights.md, a file or a folder"
+        published = PUBLISHED.get(pretrain.teacher)
+        if published and published.backbone not in TEACHERS:
+            yield f"pretrain.teacher is {pretrain.teacher}, a {published.backbone}; give a vision transformer"
+        elif published and published.backbone != pretrain.teacher_backbone:
+            given = f"pretrain.teacher_backbone is {pretrain.teacher_backbone}"
+            yield f"pretrain.teacher is {pretrain.teacher}, and {given}; give {published.backbone}"
+    if pretrain.square_px not in (8, 16, 32):
+        yield f"pretrain.square_px is {pretrain.square_px}; it must be 8, 16 or 32"
+    elif any(side % pretrain.square_px for side in (config.data.input_width_px, config.data.input_height_px)):
+        sides = f"{config.data.input_width_px} x {config.data.input_height_px} px"
+        yield f"pretrain.square_px is {pretrain.square_px}; it must divide the sides of the input, {sides}"
+    if config.model.kind != "heatmap":
+        yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
+    if config.train.shards < 0:
+        yield f"{method}, and train.shards is {config.train.shards}; a pretraining needs shards: leave it out"
+    if norm_of(config.model) == "sync":
+        yield f"{method}, and model.norm is sync; a pretraining needs the norm of a shard or a frame: leave it out"
+    if config.train.members > 1:
+        yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"
+    if config.data.keypoint_names:
+        yield f"{method}, and data.keypoint_names is given; a pretraining has no keypoints"
+    for name in losses.on_video(config.losses):
+        yield f"{method}, and losses.{name} is on; it needs labels: set its weight to 0"
+
+
+# Rules about the losses on unlabelled video: each function yields a line for every broken rule.
+
+
+def _factors(config: Config) -> Iterator[str]:
+    """Rules about the weights of the losses: a step multiplies them in float32."""
+    end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
+    on_clips = losses.weights(config.losses)
+    for name, weight in losses.on_video(config.losses).items():
+        if 0 < weight < least:
+            why = "float32 may round a smaller one to 0"
+            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: {why}"
+        if name in on_clips and weight * end > losses.LARGEST_FACTOR:
+            most = f"at most {losses.LARGEST_FACTOR:g}"
+            yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be {most}"
+
+
+def _clips(config: Config) -> Iterator[str]:
+    """Rules about the network and the clips that a loss on clips needs."""
+    kind, video, on = config.model.kind, config.video, losses.weights(config.losses)
+    for name in on:
+        loss = getattr(config.losses, name)
+        if kind == "regression" and loss.on_maps:
+            yield f"losses.{name} compares heatmaps, and model.kind=regression has none: use losses.temporal"
+        if kind == "heatmap_context" and video.context_sequence_length == 5 and loss.on_pairs:
+            few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
+            yield f"losses.{name} compares neighbours, and {few}"
+    if video.scale_min > video.scale_max:
+        yield f"video.scale_min is {video.scale_min:g}, above video.scale_max = {video.scale_max:g}"
+
+
+def _teacher(config: Config) -> Iterator[str]:
+    options = config.losses.consistency
+    if options.scale_min > options.scale_max:
+        low, high = f"{options.scale_min:g}", f"{options.scale_max:g}"
+        yield f"losses.consistency.scale_min is {low}, above losses.consistency.scale_max = {high}"
+    if not options.weight:
+        return
+    if config.model.kind == "regression":
+        yield "losses.consistency compares heatmaps, and model.kind=regression has none: use losses.temporal"
+    if config.optim.ema_decay == 0:
+        yield "losses.consistency is on, and optim.ema_decay is 0; leave it out: the moving average is the teacher"
+
+
+def _pca(config: Config) -> Iterator[str]:
+    cameras, views, on = config.data.views, config.losses.pca_multiview.views, losses.weights(config.losses)
+    if "pca_singleview" in on and cameras:
+        yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
+    for entry in views:
+        if not all(name.strip() for name in entry.split(",")):
+            yield f"losses.pca_multiview.views has an empty name in {entry!r}"
+    if cameras and views:
+        why = "data.views names several cameras, whose keypoints are all compared: give only one of the two"
+        yield f"losses.pca_multiview.views is {views!r}, but {why}"
+    if "pca_multiview" in on and not cameras and len(views) < 2:
+        fix = "name the matching keypoints of each in losses.pca_multiview.views"
+        yield f"losses.pca_multiview is on, but there is one view: {fix}"
+    if config.model.views_agree:
+        if config.model.kind == "regression":
+            yield "model.views_agree compares heatmaps, and model.kind=regression has none: leave it out"
+        if config.model.decoding != "fit":
+            yield f"model.views_agree needs model.decoding=fit, and it is {config.model.decoding}"
+        if cameras:
+            yield "model.views_agree compares views in one frame, and data.views names several cameras: leave it out"
+        elif config.data.boxes:
+            why = "data.boxes cuts another part out of each: leave one of them out"
+            yield f"model.views_agree compares places of whole frames, and {why}"
+        elif len(views) < 2:
+            fix = "name the matching keypoints of each in losses.pca_multiview.views"
+            yield f"model.views_agree is on, but there is one view: {fix}"
+        elif (kept := config.losses.pca_multiview.components) != 3:
+            yield f"model.views_agree is on, and losses.pca_multiview.components is {kept}; views of a point need 3"
+    for name in ("pca_singleview", "pca_multiview"):
+        epsilon_px = getattr(config.losses, name).epsilon_px
+        if epsilon_px is not None and epsilon_px < 0:
+            yield f"losses.{name}.epsilon_px is {epsilon_px:g}; it must be at least 0, or none"
+
+
+# In the order in which their lines are shown.
+LOSS_RULES: tuple[Callable[[Config], Iterable[str]], ...] = (_factors, _clips, _teacher, _pca)
+
+
+# Rules about several options, one function for each section: each yields a line for every broken rule.
+#
+# The rule of a single option (its type, choices and limits) is defined with the option.
 
 # A draw (the position of a sample in the stream) is an int32.
 _MOST_SAMPLES = 2**31 - 1
@@ -222,3 +370,152 @@ RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
 
 def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+# Checks a config before anything is read or compiled: each option by its own rule, then the options together.
+
+# Threads of a run whose bits may not depend on the number of cores.
+_EXACT_THREADS = 8
+_TEACHER_DECAY = 0.99
+# With fewer frames, batch statistics of a shard are noisy; with more, fewer devices have work.
+FRAMES_PER_SHARD = 8
+
+
+def resolve(config: Config) -> Config:
+    """Returns a checked copy with the preset's numbers, the shards and the threads filled in.
+
+    Paths are resolved (see `resolve_paths`). A whole number becomes a float if its option is one: 5 and 5.0 give the
+    same run folder.
+
+    Raises:
+      UserError: an option breaks a rule.
+    """
+    validate(config)
+    train, mesh = config.train, config.mesh
+    if not train.shards:
+        train = dataclasses.replace(train, shards=_shards(config))
+    if train.shards > 0 and not mesh.cpu_threads:
+        mesh = dataclasses.replace(mesh, cpu_threads=_EXACT_THREADS)
+    optim = config.optim
+    if optim.ema_decay is None:
+        is_taught = any(term.follows_average for term in terms(config))
+        optim = dataclasses.replace(optim, ema_decay=_TEACHER_DECAY if is_taught else 0.0)
+    augment = resolve_preset(config.augment)
+    filled = dataclasses.replace(config, augment=augment, train=train, mesh=mesh, optim=optim)
+    resolved = resolve_paths(filled)
+    validate(resolved)
+    return _with_floats(resolved, Config)
+
+
+def _shards(config: Config) -> int:
+    """Returns the number of shards that suits the config, whatever devices it will have."""
+    if norm_of(config.model) == "sync":
+        return 0
+    return max(1, (config.train.microbatch_size or config.train.batch_size) // FRAMES_PER_SHARD)
+
+
+def validate(config: Config) -> None:
+    """Checks every option against its own rule and the options against each other.
+
+    Raises:
+      UserError: one line for each broken rule: the option, its value, the rule.
+    """
+    _refuse(_own_problems(config) or [*_problems_together(config), *remote_problems(config)])
+
+
+def validate_alone(config: Config) -> None:
+    """Checks every option against its own rule, in a config whose options do not fit each other yet.
+
+    Raises:
+      UserError: one line for each broken rule: the option, its value, the rule.
+    """
+    _refuse(_own_problems(config))
+
+
+def validate_stored(config: Config) -> None:
+    """Checks the config of a run that is only read: as `validate`, but `log.remote_url` need not work on this machine.
+
+    Raises:
+      UserError: one line for each broken rule: the option, its value, the rule.
+    """
+    _refuse(_own_problems(config) or _problems_together(config))
+
+
+def _with_floats(value: Any, annotation: Any) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        kinds = {field.name: field.type for field in dataclasses.fields(annotation)}
+        changes = {name: _with_floats(getattr(value, name), kind) for name, kind in kinds.items()}
+        return dataclasses.replace(value, **changes)
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return tuple(_with_floats(entry, arguments[0]) for entry in value)
+    return float(value) if type(value) is int and float in (annotation, *arguments) else value
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+def _own_problems(config: Config) -> list[str]:
+    options = flat_options(config).items()
+    return [problem for name, (field, value) in options for problem in _problems_of(name, field, value)]
+
+
+def _problems_together(config: Config) -> list[str]:
+    return [problem for rule in RULES for problem in rule(config)]
+
+
+def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[str]:
+    if not _has_type(value, field.type):
+        yield f"{name} is {excerpt(value)}; it must be {_type_name(field.type)}"
+        return
+    choices, minimum, maximum = (field.metadata[key] for key in ("choices", "minimum", "maximum"))
+    if choices and value not in choices:
+        near = difflib.get_close_matches(str(value), choices, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        yield f"{name} is {excerpt(value)}; it must be one of {', '.join(choices)}{hint}"
+    numbers = value if isinstance(value, tuple) else (value,)
+    is_real = float in (field.type, *typing.get_args(field.type))
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        # Python compares a whole number of any length; as a float it must be finite.
+        if (is_real or isinstance(number, float)) and not abs(number) <= sys.float_info.max:
+            yield f"{name} is {excerpt(value)}; it must be finite"
+        elif minimum is not None and number < minimum:
+            yield f"{name} is {excerpt(value)}; it must be at least {minimum:g}"
+        elif maximum is not None and number > maximum:
+            yield f"{name} is {excerpt(value)}; it must be at most {maximum:g}"
+
+
+def _has_type(value: Any, annotation: Any) -> bool:
+    if annotation is object:
+        return True
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return isinstance(value, tuple) and all(_has_type(entry, arguments[0]) for entry in value)
+    if arguments:
+        return any(_has_type(value, option) for option in arguments)
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+def _type_name(annotation: Any) -> str:
+    """Returns what a value of this annotation is called in a message: "a whole number"."""
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        type(None): "none",
+    }
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return f"a list of entries, each {_type_name(arguments[0])}"
+    if arguments:
+        return " or ".join(_type_name(option) for option in arguments)
+    return names.get(annotation, str(annotation))

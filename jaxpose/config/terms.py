@@ -2,11 +2,11 @@
 
 import dataclasses
 
+from jaxpose.config.data import frames_per_clip
 from jaxpose.config.losses import weights
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.root import Config
-from jaxpose.config.video import frames_per_clip
-from jaxpose.quantities import count
+from jaxpose.terminal import count
 
 # Single frames come from so many places of the videos at a time, as neighbours are nearly the same.
 _MIXED_BLOCKS = 4

@@ -1,34 +1,74 @@
 """Converts the labels of a project into the label files of other tools, with their images."""
 
 import dataclasses
+import datetime
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
 
-from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.config import DataConfig
-from jaxpose.conversion.places import refuse_out
-from jaxpose.conversion.target import Target
+from jaxpose.config import DataConfig, project_folder
 from jaxpose.data.checked_table import CheckedTable, check_table
-from jaxpose.data.image_file import PixelRule, decode_image
+from jaxpose.data.image_file import PixelRule, choose_white, decode_image, describe_white
 from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.label_table import LabelTable, hidden_px, is_hidden
 from jaxpose.data.project import refusal
-from jaxpose.data.white import choose_white, describe_white
-from jaxpose.errors import UserError
-from jaxpose.extras import need
-from jaxpose.files import read_bytes, write_atomic
-from jaxpose.formats import coco_writer, sleap_labels
-from jaxpose.formats.deeplabcut import label_file as deeplabcut
-from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
-from jaxpose.formats.lightning_pose import label_file as lightning_pose
+from jaxpose.errors import UserError, need
+from jaxpose.files import already_exist, output_folder, read_bytes, write_atomic
+from jaxpose.formats import coco, sleap_files
+from jaxpose.formats.deeplabcut import tables as deeplabcut
+from jaxpose.formats.deeplabcut.project import is_project
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
+from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
-from jaxpose.outputs import already_exist, output_folder
-from jaxpose.quantities import count, tally
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.terminal import count, tally
+
+# Where converted labels come from and may be written.
+
+
+def refuse_out(project: str, out: Path) -> None:
+    """Checks that new label files change no project.
+
+    Raises:
+      UserError: `out` lies in the folder of the project, or a DeepLabCut project would get a label file that is read in
+        place of its own labels.
+    """
+    path, folder = Path(project).expanduser(), project_folder(project).resolve()
+    is_folder = path.is_dir() or path.suffix.lower() in (".yaml", ".yml")
+    if is_folder and out.resolve().is_relative_to(folder):
+        raise UserError(f"--out is {out}, in the project {folder} itself; choose a place outside of it")
+    if out.name == DataConfig().labels and is_project(out.parent):
+        raise UserError(
+            f"--out is {out}, but {out.parent} is a DeepLabCut project, whose own labels would not be read any more; "
+            "choose another place"
+        )
+
+
+# What a conversion of labels or predictions writes.
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is written.
+
+    Attributes:
+      form: the format, one of those of `label_files` or `prediction_tables`.
+      out: a file with the suffix of the form; for tables, or labels of DeepLabCut, a folder.
+      scorer: who labelled, or the name of the network in a table of DeepLabCut; "" keeps that of the source.
+      session_start: for NWB, the time of the first frame, with its time zone.
+      overwrite: replace files with other content.
+    """
+
+    form: str
+    out: Path
+    scorer: str = ""
+    session_start: datetime.datetime | None = None
+    overwrite: bool = False
+
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
 SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
@@ -82,7 +122,7 @@ def convert_labels(data: DataConfig, target: Target) -> list[str]:
     table = table.at(rows)
     rule = PixelRule(checked.orientation, data.white or choose_white(checked.ranges()))
     folder = out if form == DEEPLABCUT else out.parent
-    holds_images = out.name.endswith(sleap_labels.PACKAGE)
+    holds_images = out.name.endswith(sleap_files.PACKAGE)
     sizes_px = [image.size_px for _, image in checked.images.values()]
     labels = _written(table, sizes_px, form, target.scorer)
     copies = [] if holds_images else [folder / image for image in labels.poses.frames]
@@ -112,11 +152,11 @@ def _write_files(folder: Path, labels: LabelTable, target: Target) -> None:
     if target.form == DEEPLABCUT:
         deeplabcut.write_labels(folder, labels)
     elif target.form == COCO:
-        coco_writer.write_labels(file, labels)
+        coco.write_labels(file, labels)
     elif target.form == SLP:
-        sleap_labels.write_slp(file, labels)
+        sleap_files.write_labels_slp(file, labels)
     elif target.session_start:
-        sleap_labels.write_nwb(file, labels, target.session_start)
+        sleap_files.write_nwb(file, labels, target.session_start)
     else:
         lightning_pose.write_labels(file, labels)
 

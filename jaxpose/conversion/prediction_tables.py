@@ -5,15 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.config.arguments import did_you_mean
-from jaxpose.conversion.target import Target
-from jaxpose.errors import UserError
-from jaxpose.extras import need
-from jaxpose.formats import nwb, parquet, sleap_predictions
-from jaxpose.formats.deeplabcut import prediction_file as deeplabcut
+from jaxpose.conversion.label_files import Target
+from jaxpose.errors import UserError, need
+from jaxpose.files import output_folder
+from jaxpose.formats import nwb, prediction_table, sleap_files
+from jaxpose.formats.deeplabcut import tables as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
-from jaxpose.outputs import output_folder
-from jaxpose.prediction.finished_tables import find_table, finished_tables
+from jaxpose.prediction.video_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 
 CSV, DEEPLABCUT, SLP, SLEAP_ANALYSIS, PARQUET, NWB = "csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb"
@@ -67,10 +66,10 @@ def read_table(file: Path) -> PredictionTable:
     """
     readers: dict[str, Callable[[Path], PredictionTable]] = {
         CSV: _read_csv,
-        SLEAP_ANALYSIS: sleap_predictions.read_analysis,
-        SLP: sleap_predictions.read_slp,
+        SLEAP_ANALYSIS: sleap_files.read_analysis,
+        SLP: sleap_files.read_slp,
         DEEPLABCUT: deeplabcut.read_predictions,
-        PARQUET: parquet.read_predictions,
+        PARQUET: prediction_table.read_predictions,
     }
     if not file.is_file():
         beside = [name.name for name in file.parent.glob("*")]
@@ -95,7 +94,7 @@ def _form_of(file: Path) -> str:
 def _form_in(file: Path) -> str:
     """Returns the form of a table that exists; SLEAP writes its analysis under any name that ends in .h5."""
     form = _form_of(file)
-    return SLEAP_ANALYSIS if form == DEEPLABCUT and sleap_predictions.is_analysis(file) else form
+    return SLEAP_ANALYSIS if form == DEEPLABCUT and sleap_files.is_analysis(file) else form
 
 
 def _convert(table: Path, video: Path | None, place: Path, target: Target) -> list[str]:
@@ -144,11 +143,11 @@ def _write(file: Path, predictions: PredictionTable, footage: Footage | None, ta
     if target.form == DEEPLABCUT:
         return deeplabcut.write_predictions(file, predictions, target.scorer, footage)
     if target.form == SLEAP_ANALYSIS:
-        sleap_predictions.write_analysis(file, predictions, footage)
+        sleap_files.write_analysis(file, predictions, footage)
     elif target.form == PARQUET:
-        parquet.write_predictions(file, predictions)
+        prediction_table.write_predictions(file, predictions)
     elif target.form == SLP and footage:
-        sleap_predictions.write_slp(file, predictions, footage)
+        sleap_files.write_predictions_slp(file, predictions, footage)
     elif footage and target.session_start:
         nwb.write_predictions(file, predictions, footage, target.session_start)
     else:

@@ -16,11 +16,14 @@ import numpy as np
 
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
+from jaxpose.data.label_files import ENDINGS, label_file_of_view
 from jaxpose.data.labels import EMPTY
-from jaxpose.data.views import ENDINGS, label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.text_file import read_unicode
+from jaxpose.video.file import scan
+from jaxpose.video.index import VideoIndex, as_labelled, labelled_sizes_px, read_index
+from jaxpose.video.video import Video
 
 # In the order in which they are written; h comes before w.
 _COLUMNS = ("x", "y", "h", "w")
@@ -193,3 +196,160 @@ def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: 
     if min(box[2:]) < 1 or max(map(abs, box)) > 2**31:
         raise UserError(f"{file}:{line}: w and h are {cells[2]} and {cells[3]}; both must be at least 1 pixel")
     return box
+
+
+# Makes boxes around poses: of one size, so that the network sees the animal at one scale.
+
+
+def side_of_poses(poses_px: np.ndarray, ratio: float) -> int:
+    """Returns the side of a square box in px, even: `ratio` times the longest side of a pose, 0 without a pose.
+
+    Args:
+      poses_px: (n, k, 2) labels, NaN where there is none.
+      ratio: 1 for a box that just holds the largest pose.
+    """
+    known = poses_px[np.isfinite(poses_px).all(axis=-1).any(axis=-1)]
+    if not len(known):
+        return 0
+    largest = float((np.nanmax(known, axis=1) - np.nanmin(known, axis=1)).max())
+    # Video codecs have even sides.
+    return 2 * math.ceil(max(ratio * (largest + 1), 2) / 2)
+
+
+def centres_of_poses(poses_px: np.ndarray, confidence: np.ndarray, least: float) -> np.ndarray:
+    """Returns the middle (n, 2) between the outermost keypoints of each pose, NaN where none counts.
+
+    Args:
+      poses_px: (n, k, 2).
+      confidence: (n, k).
+      least: keypoints with a lower confidence do not count.
+    """
+    counts = (np.isfinite(poses_px).all(axis=-1) & (confidence >= least))[..., None]
+    low = np.where(counts, poses_px, np.inf).min(axis=1)
+    high = np.where(counts, poses_px, -np.inf).max(axis=1)
+    is_known = counts.any(axis=1)
+    return np.where(is_known, (np.where(is_known, low, 0) + np.where(is_known, high, 0)) / 2, np.nan)
+
+
+def over_time(centres_px: np.ndarray, frames: int) -> np.ndarray:
+    """Returns the centres (n, 2) of consecutive frames with gaps filled, then smoothed by a running median.
+
+    A gap is a straight line between its neighbours; before the first known centre and after the last one, it is that
+    centre. The median is of `frames` frames around each one, of fewer at the ends of the video.
+
+    Args:
+      centres_px: (n, 2), NaN where unknown; one at least is known.
+      frames: an odd number, 1 does not smooth.
+    """
+    known = np.flatnonzero(np.isfinite(centres_px).all(axis=1))
+    filled = np.stack(
+        [np.interp(np.arange(len(centres_px)), known, centres_px[known, axis]) for axis in (0, 1)], axis=1
+    )
+    margin = ((frames // 2, frames // 2), (0, 0))
+    padded = np.pad(filled, margin, constant_values=np.nan)
+    return np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, frames, axis=0), axis=-1)
+
+
+def boxes_around(centres_px: np.ndarray, side_px: int, frame_sizes_px: np.ndarray) -> np.ndarray:
+    """Returns square boxes (n, 4), x, y, width and height: moved into the frame, and cut only if it is smaller.
+
+    Args:
+      centres_px: (n, 2), finite.
+      side_px: of the boxes.
+      frame_sizes_px: (n, 2) or (2,) width and height of the frames.
+    """
+    sides = np.minimum(side_px, np.broadcast_to(frame_sizes_px, centres_px.shape))
+    corners = np.floor(centres_px - (sides - 1) / 2 + 0.5).astype(np.int64)
+    return np.concatenate([np.clip(corners, 0, frame_sizes_px - sides), sides], axis=1)
+
+
+# The boxes of the frames of videos, <video>_bbox.csv: a row for each frame.
+
+
+def video_boxes_folder(data: DataConfig) -> Path | None:
+    """Returns the folder with the boxes of the videos of a run, None without boxes."""
+    if not data.boxes:
+        return None
+    return project_folder(data.project) / (data.video_boxes or PurePosixPath(data.boxes).parent)
+
+
+def box_file_name(video: Path) -> str:
+    """Returns the name of the file with the boxes of a video's frames."""
+    return f"{video.stem}_bbox.csv"
+
+
+def video_box_file(folder: Path, video: Path) -> Path:
+    """Returns the file with the boxes of a video's frames.
+
+    Raises:
+      UserError: it does not exist.
+    """
+    file = folder / box_file_name(video)
+    if not file.is_file():
+        raise UserError(f"{video} needs boxes, but there is no file {file}; jaxpose crop makes it")
+    return file
+
+
+def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
+    """Returns the boxes (n, 4) of the frames of a video, inside of its frames, width 0 without one.
+
+    Args:
+      file: as `video_box_file` returned it.
+      video: with the size of its frames as they are read.
+
+    Raises:
+      UserError: the file is not such a CSV or has other frames than the video, no frame has a box, or a box lies
+        outside of its frame.
+    """
+    table, size_px = read_boxes(file), (video.width_px, video.height_px)
+    for number, (name, line) in enumerate(zip(table.names, table.lines, strict=True)):
+        if name != str(number):
+            raise UserError(f"{file}:{line}: the first cell is {name!r}; it must be {number}, the number of the frame")
+    rows, frames = len(table.names), video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
+    if rows != frames:
+        # Without reading all of it, a video may announce more frames than it has.
+        frames = read_index(video.path).frame_count
+    if rows != frames:
+        raise UserError(f"{file} has {rows} rows, but {video.path} has {frames} frames; each frame needs a row")
+    is_box = table.boxes_px[:, 2] > 0
+    if not is_box.any():
+        raise UserError(f"{file} has no box at all; without one, the network sees nothing of {video.path}")
+    clamped = clamp_boxes(table.boxes_px, size_px)
+    outside = np.flatnonzero(is_box & (clamped[:, 2:].min(axis=1) < LEAST_PX)).tolist()
+    if outside:
+        more = f"; so do {len(outside) - 1} more" if len(outside) > 1 else ""
+        place = f"{file}:{table.lines[outside[0]]}"
+        raise UserError(f"{place}: {describe_outside(table.boxes_px[outside[0]], size_px)}{more}")
+    return np.where(is_box[:, None], clamped, 0)
+
+
+def describe_boxes(data: DataConfig, files: Sequence[Path]) -> list[str]:
+    """Returns sentences about the boxes of a run, and each reason why a video cannot be predicted in its boxes.
+
+    Args:
+      data: of the run.
+      files: the videos of the project.
+    """
+    folder, labelled_px = video_boxes_folder(data), labelled_sizes_px(data)
+    if not folder:
+        return []
+    notes = [f"{data.boxes}: the network sees the part of each image that lies in its box"]
+    for file in files:
+        try:
+            read_video_boxes(video_box_file(folder, file), as_labelled(scan(file), labelled_px))
+        except UserError as error:
+            notes.append(f"{file.name} will not be predicted: {error}")
+    return notes
+
+
+def boxes_of_videos(data: DataConfig, files: Sequence[Path]) -> dict[Path, np.ndarray]:
+    """Returns {video: boxes (n, 4)} of the videos of clips, as `read_video_boxes` does; {} without boxes.
+
+    Raises:
+      UserError: as `read_video_boxes`, or a video has no file of boxes.
+    """
+    folder, labelled_px = video_boxes_folder(data), labelled_sizes_px(data)
+    if not folder:
+        return {}
+    indexes = [as_labelled(read_index(file), labelled_px) for file in files]
+    return {index.path: read_video_boxes(video_box_file(folder, index.path), index) for index in indexes}

@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpose.config.excerpt import excerpt
+from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 
 # A spreadsheet reads a cell that begins with one of these as a formula; the last four are full-width forms.

@@ -2,6 +2,9 @@
 
 import dataclasses
 import hashlib
+import mmap
+import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import av
@@ -9,10 +12,266 @@ import cv2
 import numpy as np
 from av.error import FFmpegError, PatchWelcomeError
 
-from jaxpose.data import tiff_tags
-from jaxpose.data.orientation import NORMAL, describe, read_orientation, turn_back, turn_upright, upright_size_px
-from jaxpose.data.white import WHOLE_RANGE, ValueRange, range_of, to_8_bits
 from jaxpose.errors import UserError
+from jaxpose.terminal import count
+
+# Numbers in the first directory of a TIFF file. EXIF data have the same form.
+
+BITS, PHOTOMETRIC, ORIENTATION, CHANNELS, PLANES, TILE_WIDTH, SAMPLE_FORMAT = 258, 262, 274, 277, 284, 322, 339
+# Values of PHOTOMETRIC, PLANES and SAMPLE_FORMAT.
+WHITE_IS_ZERO, SEPARATE, WHOLE_NUMBERS, SIGNED, FLOATS = 0, 2, 1, 2, 3
+# Letter for `struct` of the types short and long.
+_LETTERS = {3: "H", 4: "I"}
+_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
+# A directory has a few dozen entries; a damaged file may announce any number.
+_MOST_ENTRIES = 4096
+
+
+def read_tags(content: bytes | mmap.mmap) -> dict[int, int]:
+    """Returns {tag: its first number} of a TIFF or BigTIFF file; {} for other content."""
+    tags: dict[int, int] = {}
+    order = _BYTE_ORDERS.get(content[:2])
+    try:
+        kind = struct.unpack_from(f"{order}H", content, 2)[0] if order else 0
+        if kind == 42:
+            _read_directory(content, f"{order}I", 4, f"{order}H", f"{order}HHI", tags)
+        elif kind == 43:
+            _read_directory(content, f"{order}Q", 8, f"{order}Q", f"{order}HHQ", tags)
+    except struct.error:
+        pass  # the file ends early
+    return tags
+
+
+def _read_directory(
+    content: bytes | mmap.mmap, offset: str, at: int, counter: str, entry: str, tags: dict[int, int]
+) -> None:
+    """Adds the tags of a directory.
+
+    Args:
+      content: the file.
+      offset: form of an offset for `struct`; a value that fits into its bytes stands in its place.
+      at: where the offset of the directory stands.
+      counter, entry: forms of the number of entries, and of an entry without its value: tag, type, count.
+      tags: {tag: first number} so far.
+    """
+    (place,) = struct.unpack_from(offset, content, at)
+    (entries,) = struct.unpack_from(counter, content, place)
+    head, inline = struct.calcsize(entry), struct.calcsize(offset)
+    for number in range(min(entries, _MOST_ENTRIES)):
+        start = place + struct.calcsize(counter) + number * (head + inline)
+        tag, kind, count = struct.unpack_from(entry, content, start)
+        if letter := _LETTERS.get(kind):
+            value = entry[0] + letter
+            is_inline = count * struct.calcsize(value) <= inline
+            where = start + head if is_inline else struct.unpack_from(offset, content, start + head)[0]
+            tags[tag] = struct.unpack_from(value, content, where)[0]
+
+
+# The orientation that an image file states: how its stored pixels must be turned to be seen upright.
+#
+# JPEG, PNG and WebP files have it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many programs
+# that read pixels do not.
+
+NORMAL = 1
+_EXIF = b"Exif\0\0"
+_JPEG_START, _PNG_START = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
+_TURNS = {
+    2: "mirrored left to right",
+    3: "turned by 180 degrees",
+    4: "mirrored top to bottom",
+    5: "mirrored, and turned by 90 degrees counterclockwise",
+    6: "turned by 90 degrees clockwise",
+    7: "mirrored, and turned by 90 degrees clockwise",
+    8: "turned by 90 degrees counterclockwise",
+}
+
+
+def read_orientation(content: bytes) -> int:
+    """Returns the orientation that an image file states, 2 to 8; NORMAL (1) if it states none or nothing known."""
+    try:
+        exif = _exif_of(content)
+    except (struct.error, IndexError):
+        return NORMAL  # the file ends early
+    found = read_tags(exif).get(ORIENTATION, NORMAL)
+    return found if found in _TURNS else NORMAL
+
+
+def describe(orientation: int) -> str:
+    """Returns an orientation in words: "EXIF orientation 6 (shown turned by 90 degrees clockwise)"."""
+    return f"EXIF orientation {orientation} (shown {_TURNS[orientation]})"
+
+
+def upright_size_px(size_px: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Returns (width, height) of the upright picture whose stored pixels have the size (width, height)."""
+    return (size_px[1], size_px[0]) if orientation > 4 else size_px
+
+
+def turn_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Returns the upright picture (h', w', c) of stored pixels (h, w, c)."""
+    rows_reversed, columns_reversed = orientation in (3, 4, 6, 7), orientation in (2, 3, 7, 8)
+    pixels = pixels[:: -1 if rows_reversed else 1, :: -1 if columns_reversed else 1]
+    return np.ascontiguousarray(pixels.swapaxes(0, 1) if orientation > 4 else pixels)
+
+
+def turn_back(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Returns the stored pixels (h, w, c) of an upright picture (h', w', c)."""
+    return turn_upright(pixels, {6: 8, 8: 6}.get(orientation, orientation))
+
+
+def _exif_of(content: bytes) -> bytes:
+    """Returns what has the form of a TIFF file in an image: the file itself, or its EXIF data; b"" without."""
+    if content.startswith(_JPEG_START):
+        at = len(_JPEG_START)
+        # Segments, each with its length, up to the first scan.
+        while content[at] == 0xFF and content[at + 1] != 0xDA:
+            kind, length = struct.unpack_from(">xBH", content, at)
+            if kind == 0xFF:  # a byte that fills
+                at += 1
+                continue
+            if kind == 0xE1 and content.startswith(_EXIF, at + 4):
+                return content[at + 4 + len(_EXIF) : at + 2 + length]
+            at += 2 + length
+        return b""
+    if content.startswith(_PNG_START):
+        at = len(_PNG_START)
+        while at < len(content):
+            length, kind = struct.unpack_from(">I4s", content, at)
+            if kind == b"eXIf":
+                return content[at + 8 : at + 8 + length]
+            at += 12 + length
+        return b""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        at = 12
+        while at < len(content):
+            kind, length = struct.unpack_from("<4sI", content, at)
+            if kind == b"EXIF":
+                return content[at + 8 : at + 8 + length].removeprefix(_EXIF)
+            at += 8 + length + length % 2
+        return b""
+    return content
+
+
+# Which value becomes white in images of more than 8 bits; black is 0.
+#
+# One value holds for all images of a run (`data.white`): if each image had its own, the same animal would be brighter
+# in one frame than in the next.
+
+# Of a 16-bit file that uses its whole range.
+WHOLE_RANGE = 65535.0
+_WHITES = (255.0, 1023.0, 4095.0, 16383.0, WHOLE_RANGE)
+_ADVICE = "save it with 8 bits, or train with the value that becomes white as data.white"
+# Below this share of white, the brightest pixel looks black.
+_DARK = 1 / 8
+
+
+class ValueRange(NamedTuple):
+    """The values of an image of more than 8 bits: the largest, and whether they are floating-point numbers."""
+
+    largest: float
+    is_float: bool
+
+    @property
+    def are_fractions(self) -> bool:
+        """Whether white can only be 1."""
+        return self.is_float and self.largest <= 1
+
+
+def range_of(pixels: np.ndarray) -> ValueRange | None:
+    """Returns the values of an image, None if it has 8 bits.
+
+    Raises:
+      UserError: some are negative or not finite.
+    """
+    if pixels.dtype == np.uint8:
+        return None
+    smallest, largest = float(pixels.min()), float(pixels.max())
+    if np.isnan(largest):
+        raise UserError("the image has pixels that are NaN; they must be finite and at least 0")
+    if not (smallest >= 0 and largest < np.inf):
+        raise UserError(f"the image has values from {smallest:g} to {largest:g}; they must be finite and at least 0")
+    return ValueRange(largest, pixels.dtype.kind == "f")
+
+
+def choose_white(ranges: Sequence[ValueRange]) -> float:
+    """Returns the white of images of more than 8 bits, 0 without any.
+
+    It is 1 for fractions, otherwise the largest value of 8, 10, 12, 14 or 16 bits that no image exceeds.
+
+    Raises:
+      UserError: there is no such value, or only some images have fractions.
+    """
+    if not ranges:
+        return 0.0
+    largest = max(values.largest for values in ranges)
+    fractions = sum(values.are_fractions and values.largest > 0 for values in ranges)
+    if fractions and largest <= 1:
+        return 1.0
+    if fractions:
+        raise UserError(
+            f"of the images of more than 8 bits, {count(fractions, 'image')} with fractions and others with values up "
+            f"to {largest:g}: no value is white in all of them; save them in one form"
+        )
+    if largest > WHOLE_RANGE:
+        raise UserError(
+            f"images hold values up to {largest:g}, more than 16 bits; give the value that becomes white as data.white"
+        )
+    return next(white for white in _WHITES if white >= largest)
+
+
+def to_8_bits(pixels: np.ndarray, white: float) -> np.ndarray:
+    """Returns pixels of any type as uint8; whole numbers keep their upper 8 bits, larger values than white become 255.
+
+    Args:
+      pixels: the values; uint8 is returned as it is.
+      white: the value that becomes white; 0 if it is unknown: the whole range of 16 bits, where the image uses it.
+
+    Raises:
+      UserError: the values are negative, not finite, or of another kind than white.
+    """
+    values = range_of(pixels)
+    if values is None:
+        return pixels
+    is_whole_range = not values.is_float and WHOLE_RANGE * _DARK <= values.largest <= WHOLE_RANGE
+    if not white and values.largest and not is_whole_range:
+        raise UserError(
+            f"the image holds {'floating-point ' * values.is_float}values up to {values.largest:g}, and the run has no "
+            f"labelled image of more than 8 bits: {_ADVICE}"
+        )
+    if white > 1 and values.are_fractions and values.largest > 0:
+        raise UserError(f"the image holds fractions up to {values.largest:g}, but data.white is {white:g}: save it in "
+                        "the form of the images that the run is trained on")  # fmt: skip
+    if 0 < white <= 1 and values.largest > 1:
+        raise UserError(f"the image holds values up to {values.largest:g}, but data.white is {white:g}: save it in the "
+                        "form of the images that the run is trained on")  # fmt: skip
+    white = white or WHOLE_RANGE
+    if values.is_float or white % 1:
+        return np.minimum(np.rint(pixels * (255 / white)), 255).astype(np.uint8)
+    return np.minimum(pixels.astype(np.uint64) * 256 // (int(white) + 1), 255).astype(np.uint8)
+
+
+def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, bool]:
+    """Returns a sentence about images of more than 8 bits, "" without any, and whether it is a warning.
+
+    Args:
+      ranges: of the images.
+      white: as in `to_8_bits`; 0 only for images that use the whole range of 16 bits.
+    """
+    if not ranges:
+        return "", False
+    white = white or WHOLE_RANGE
+    largest = max(values.largest for values in ranges)
+    above = sum(values.largest > white for values in ranges)
+    text = (
+        f"{count(len(ranges), 'image')} of more than 8 bits: {white:g} becomes white (data.white), the largest value "
+        f"is {largest:g}"
+    )
+    if above:
+        text += f"; all larger values, in {count(above, 'image')}, become white too"
+    is_dark = largest < white * _DARK
+    if is_dark:
+        text += "; all of them are nearly black"
+    return text, bool(above) or is_dark
+
 
 # Versions of the programs that decide whether an image is intact, and of how they are asked.
 DECODERS = (3, cv2.__version__, av.__version__, *sorted(av.library_versions.items()))
@@ -165,7 +424,7 @@ def decode_values(content: bytes, is_known: bool = False, is_whole_range: bool =
 
 
 def _is_tiff(content: bytes) -> bool:
-    return bool(tiff_tags.read_tags(content))
+    return bool(read_tags(content))
 
 
 def _deep_tiff(content: bytes) -> dict[int, int]:
@@ -174,12 +433,12 @@ def _deep_tiff(content: bytes) -> dict[int, int]:
     Raises:
       UserError: OpenCV would read it wrongly.
     """
-    tags = tiff_tags.read_tags(content)
+    tags = read_tags(content)
     refuse_number_kind(tags)
-    bits, channels = tags.get(tiff_tags.BITS, 1), tags.get(tiff_tags.CHANNELS, 1)
+    bits, channels = tags.get(BITS, 1), tags.get(CHANNELS, 1)
     if bits <= 8:
         return {}
-    if channels == 2 or (channels > 1 and tags.get(tiff_tags.PLANES) == tiff_tags.SEPARATE):
+    if channels == 2 or (channels > 1 and tags.get(PLANES) == SEPARATE):
         raise UserError(
             f"it is a TIFF file of {bits} bits with {channels} channels"
             f"{', each in a plane of its own' if channels > 2 else ''}; save it in grey, or in interleaved RGB"
@@ -189,27 +448,27 @@ def _deep_tiff(content: bytes) -> dict[int, int]:
 
 def refuse_number_kind(tags: dict[int, int]) -> None:
     """Raises UserError if a TIFF file with these tags holds numbers that OpenCV does not read, or reads wrongly."""
-    bits, kind = tags.get(tiff_tags.BITS, 1), tags.get(tiff_tags.SAMPLE_FORMAT, tiff_tags.WHOLE_NUMBERS)
-    if kind == tiff_tags.FLOATS and bits < 32:
+    bits, kind = tags.get(BITS, 1), tags.get(SAMPLE_FORMAT, WHOLE_NUMBERS)
+    if kind == FLOATS and bits < 32:
         raise UserError(
             f"it is a TIFF file of {bits}-bit floating-point numbers; save it with those of 32 bits, or with whole "
             "numbers of 8 or 16 bits"
         )
-    if kind == tiff_tags.SIGNED and bits == 8:
+    if kind == SIGNED and bits == 8:
         raise UserError("it is a TIFF file of signed 8-bit numbers, -128 to 127; save it with those from 0 to 255")
 
 
 def _becomes_8_bits(tags: dict[int, int]) -> bool:
     """Returns whether OpenCV rounds a TIFF file in colour to 8 bits, which differs by 1 from its upper 8 bits."""
-    is_16_bit = tags[tiff_tags.BITS] == 16 and tags.get(tiff_tags.SAMPLE_FORMAT, 1) == tiff_tags.WHOLE_NUMBERS
+    is_16_bit = tags[BITS] == 16 and tags.get(SAMPLE_FORMAT, 1) == WHOLE_NUMBERS
     # With tiles, it does so wrongly.
-    return is_16_bit and tags.get(tiff_tags.CHANNELS, 1) > 2 and tiff_tags.TILE_WIDTH not in tags
+    return is_16_bit and tags.get(CHANNELS, 1) > 2 and TILE_WIDTH not in tags
 
 
 def _is_negative(content: bytes) -> bool:
     """Returns whether 0 is white in the values that `decode_values` returns; OpenCV inverts those of 8 bits itself."""
     tags = _deep_tiff(content)
-    return bool(tags) and tags.get(tiff_tags.PHOTOMETRIC) == tiff_tags.WHITE_IS_ZERO
+    return bool(tags) and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO
 
 
 def _refuse_damaged_jpeg(content: bytes) -> None:

@@ -11,18 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import VISIBLE
 from jaxpose.config import DataConfig, video_crop
-from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
-from jaxpose.data.image_file import AUTO, PixelRule
-from jaxpose.data.label_files import find_folder, find_labels
+from jaxpose.data.checked_table import CheckedTable, LabelledImage, all_problems, check_table
+from jaxpose.data.image_file import AUTO, PixelRule, choose_white, describe_white
+from jaxpose.data.label_files import find_folder, find_labels, moment_of_image
 from jaxpose.data.label_table import LabelTable, is_hidden
-from jaxpose.data.labelled_image import LabelledImage
 from jaxpose.data.labels import labels_checksum, read_table
-from jaxpose.data.views import moment_of_image
-from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
-from jaxpose.poses import Poses, join_poses
+from jaxpose.poses import VISIBLE, Poses, join_poses
 
 LISTED_PROBLEMS = 20
 

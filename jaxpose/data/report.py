@@ -9,16 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import NOT_VISIBLE, SETS, TEST, VISIBLE
 from jaxpose.config import Config, DataConfig
+from jaxpose.data.inputs import video_files
 from jaxpose.data.label_files import extra_label_files
-from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import LISTED_PROBLEMS, Project
-from jaxpose.data.sessions import video_files
-from jaxpose.data.shares import FEWEST_TEST_FRAMES, sizes_by_frame
-from jaxpose.data.split import assign_sets, count_different
+from jaxpose.data.split import FEWEST_TEST_FRAMES, assign_sets, count_different, describe_leaks, sizes_by_frame
 from jaxpose.errors import UserError
-from jaxpose.quantities import count
+from jaxpose.poses import NOT_VISIBLE, SETS, TEST, VISIBLE
+from jaxpose.terminal import count
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import Video, scan
 

@@ -1,5 +1,6 @@
 """What label files say about the animal beside its keypoints. Training uses none of it; converted files keep it."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from jaxpose.data.cells import usable_name
@@ -49,3 +50,113 @@ def edges_given(option: str, texts: Iterable[str], keypoint_names: Sequence[str]
             )
         edges.append(found[0])
     return tuple(dict.fromkeys(edges))
+
+
+# Finds the partner of each keypoint in a horizontal flip, from given pairs or from the keypoints' names.
+
+_TOKENS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d]+")
+_OTHER_SIDE = {
+    "left": "right", "right": "left", "l": "r", "r": "l", "lh": "rh", "rh": "lh", "lf": "rf", "rf": "lf",
+}  # fmt: skip
+_HINT = (
+    "give every pair in data.flip_pairs, each 'left_name:right_name' ('name:name' for one without a partner), "
+    "or set augment.flip_p=0"
+)
+
+
+def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[str, ...]) -> tuple[int, ...]:
+    """Returns for each keypoint the index of the keypoint that it becomes in a horizontal flip.
+
+    Args:
+      keypoint_names: every keypoint of the project, in order.
+      given: pairs "left_name:right_name"; if there are any, only they count. Without them, two names are a pair if
+        they are equal, case apart, after one whole token was swapped (left/right, l/r, lh/rh, lf/rf); tokens are split
+        at `_ - .`, digits and case changes. left and right also count within a token: leftear, rightear.
+
+    Raises:
+      UserError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
+    """
+    names = list(keypoint_names)
+    partners = _partners_given(names, given) if given else _partners_by_name(names)
+    return tuple(names.index(partners.get(name, name)) for name in names)
+
+
+def refuse_unknown_names(keypoint_names: list[str] | tuple[str, ...], given: tuple[str, ...]) -> None:
+    """Checks that every pair is "left_name:right_name" with names of keypoints.
+
+    Raises:
+      UserError: a pair is not.
+    """
+    for pair in given:
+        left, colon, right = pair.partition(":")
+        if not colon or left not in keypoint_names or right not in keypoint_names:
+            raise UserError(
+                f"data.flip_pairs has {pair!r}; it must be 'left_name:right_name' with keypoints of "
+                f"{', '.join(keypoint_names)}"
+            )
+
+
+def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
+    refuse_unknown_names(names, given)
+    partners: dict[str, str] = {}
+    for pair in given:
+        left, _, right = pair.partition(":")
+        for name in {left, right} & set(partners):
+            raise UserError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
+        partners |= {left: right, right: left}
+    forgotten = [name for name in names if name not in partners and (_swapped(name) or _joined(name, names))]
+    if forgotten:
+        raise UserError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names contain a side; {_HINT}")
+    return partners
+
+
+def _partners_by_name(names: list[str]) -> dict[str, str]:
+    partners: dict[str, str] = {}
+    alone, ambiguous, hidden = [], [], []
+    for name in names:
+        swapped = _swapped(name)
+        matches = [other for other in names if other.lower() in swapped and other != name]
+        if len(matches) == 1:
+            partners[name] = matches[0]
+        elif matches:
+            ambiguous.append(f"{name} ({' or '.join(matches)})")
+        elif swapped:
+            alone.append(name)
+        elif partner := _joined(name, names):
+            partners[name] = partner
+        elif "left" in name.lower() or "right" in name.lower():
+            hidden.append(name)
+    problems = []
+    if alone:
+        problems.append(f"{', '.join(alone)} have no partner on the other side")
+    if ambiguous:
+        problems.append(f"{', '.join(ambiguous)} have several partners")
+    if hidden:
+        problems.append(f"{', '.join(hidden)} contain a side that is not a separate word")
+    if not problems and not partners:
+        problems.append(f"no name of {', '.join(names)} contains a side")
+    if problems:
+        raise UserError(f"augment.flip_p is above 0, but {'; '.join(problems)}: {_HINT}")
+    return partners
+
+
+def _swapped(name: str) -> set[str]:
+    """Returns every name, in lower case, that differs from this one in one side token."""
+    tokens = [token.lower() for token in _TOKENS.findall(name)]
+    return {
+        "".join([*tokens[:place], _OTHER_SIDE[token], *tokens[place + 1 :]])
+        for place, token in enumerate(tokens)
+        if token in _OTHER_SIDE
+    }
+
+
+def _joined(name: str, names: list[str]) -> str:
+    """Returns the one other name with left in place of right, or right in place of left, within a word; "" without one.
+
+    "bright" is no side, because no name is "bleft".
+    """
+    lower = name.lower()
+    sides = re.findall("left|right", lower)
+    wanted = lower.replace(sides[0], _OTHER_SIDE[sides[0]]) if len(sides) == 1 else ""
+    matches = [other for other in names if other.lower() == wanted]
+    return matches[0] if len(matches) == 1 else ""

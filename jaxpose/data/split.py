@@ -1,9 +1,12 @@
 """The set of each frame (training, validation, test): fixed before step 1 and kept in the run's split.csv."""
 
 import csv
+import dataclasses
 import difflib
+import functools
 import io
 import itertools
+import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -11,19 +14,220 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.checksums import is_signed_csv, parse_csv
-from jaxpose.codes import SETS, TRAIN
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
+from jaxpose.config.data import given_shares
 from jaxpose.data.cells import path_cell
-from jaxpose.data.division import divide_new, divide_videos, fill, fill_stretches, limit_training
-from jaxpose.data.known_split import KnownSplit
+from jaxpose.data.frame_names import NEAR_FRAMES, FrameNames, cut_stretches, find_likeness, find_series, same_images
 from jaxpose.data.project import Project
-from jaxpose.data.shares import sizes_by_frame
-from jaxpose.data.stretches import cut_stretches, same_images
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
-from jaxpose.quantities import count
+from jaxpose.poses import SETS, TEST, TRAIN, UNUSED, VALIDATION
+from jaxpose.terminal import count
 from jaxpose.text_file import read_unicode
 from jaxpose.video.index import ends_checksum
+
+# Computes how many frames or videos train, validate and test.
+
+# Projects with fewer labelled moments have no test set unless shares are given.
+FEWEST_FOR_TEST = 60
+FEWEST_TEST_FRAMES = 5
+# Of training, validation and test; whole numbers, so that equal shares compare as equal.
+_WEIGHTS = (8, 1, 1)
+
+Sizes = tuple[int, int, int]
+
+
+def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
+    """Returns how many moments train, validate and test.
+
+    Raises:
+      UserError: no moment would be left to train on.
+    """
+    given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
+    if given is None:
+        return _apportioned(moments)
+    # The sizes are those of Lightning Pose, data/utils.py:split_sizes_from_probabilities.
+    train, validation = (_floor(share, moments) for share in given)
+    if moments - train - validation < FEWEST_TEST_FRAMES:
+        train = moments - validation
+    if not validation:
+        train, validation = train - 1, 1
+    if moments == 1:
+        raise UserError(
+            "1 labelled frame cannot both train and validate; label another one, or name a file of sets in which it "
+            "trains (data.split=FILE.csv, with the columns path and set)"
+        )
+    if train < 1:
+        raise UserError(
+            f"{moments} labelled frames cannot be divided: data.train_share = {given[0]:g} leaves none to train on "
+            f"beside {validation} to validate"
+        )
+    return train, validation, moments - train - validation
+
+
+def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
+    """Returns how many videos train, validate and test; `moments` is the number of their moments."""
+    given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
+    if given is None:
+        train, validation, test = _apportioned(videos)
+        return (train, validation, test) if validation or videos == 1 else (train - 1, 1, test)
+    # One folder alone trains; of two or more, one validates.
+    validation = min(max(_floor(given[1], videos), 1), videos - 1)
+    train = min(max(_floor(given[0], videos), 1), videos - validation)
+    if sum(given) > 1 - 1e-9:
+        train = videos - validation
+    return train, validation, videos - train - validation
+
+
+def most_training_frames(limit: float, pool: int) -> int:
+    """Returns how many of `pool` frames may train if `data.train_frames` is `limit`: a number above 1, else a share."""
+    return int(limit) if limit > 1 else max(_floor(limit, pool), 1)
+
+
+def _apportioned(count: int) -> Sizes:
+    """Divides by Webster's method: each item goes to the set that is furthest below its share.
+
+    So no set shrinks when items are added, and a project that grew has the same sizes as one divided at once.
+    """
+    sizes = [0, 0, 0]
+    for _ in range(count):
+        quotients = [weight / (2 * size + 1) for weight, size in zip(_WEIGHTS, sizes, strict=True)]
+        sizes[quotients.index(max(quotients))] += 1
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _floor(share: float, count: int) -> int:
+    # 0.29 * 100 is 28.999999999999996.
+    return math.floor(share * count + 1e-9)
+
+
+# Dividing frames at random into training, validation and test frames; the result depends on the seed alone.
+
+# Keep these uses of data.seed apart from each other and from the loader's.
+_DIVIDE, _LIMIT = 2, 3
+
+
+def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
+    """Divides the frames that a known split lacks, by folder if the split keeps folders together."""
+    known = sets != ""
+    by_folder = set(zip(folder_of[known].tolist(), _trained(sets[known]).tolist(), strict=True))
+    keeps_folders = len(by_folder) == len({folder for folder, _ in by_folder}) and len({of for _, of in by_folder}) > 1
+    if keeps_folders:
+        divide_videos(sets, folder_of, data)
+    elif len(new):
+        fill(sets, new, sizes_by_frame(data, len(sets)), data.seed)
+
+
+def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
+    """Gives each frame without a set the set of its folder; divides folders without a set."""
+    folders, place = np.unique(folder_of, return_inverse=True)
+    folder_sets = np.full(len(folders), "", sets.dtype)
+    known = np.flatnonzero(sets != "")
+    folder_sets[place[known]] = _trained(sets[known])
+    sizes = sizes_by_video(data, len(folders), len(sets))
+    fill(folder_sets, np.flatnonzero(folder_sets == ""), sizes, data.seed)
+    empty = sets == ""
+    sets[empty] = folder_sets[place[empty]]
+
+
+def fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
+    """Gives sets to rows so that all rows together have the sizes, as far as existing sets allow."""
+    counts = [int((_trained(sets) == name).sum()) for name in (VALIDATION, TEST)]
+    validation, test = (max(wanted - count, 0) for wanted, count in zip(sizes[1:], counts, strict=True))
+    if validation + test > len(rows):
+        validation = round(len(rows) * validation / (validation + test))
+        test = len(rows) - validation
+    order = _shuffled(rows, seed, _DIVIDE)
+    train = len(rows) - validation - test
+    sets[order[:train]] = TRAIN
+    sets[order[train : train + validation]] = VALIDATION
+    sets[order[train + validation :]] = TEST
+
+
+def fill_stretches(sets: np.ndarray, stretches: list[np.ndarray], sizes: Sizes, seed: int) -> None:
+    """Gives sets to stretches, each the rows of frames that stay together, so that the sets have about the sizes.
+
+    Stretches of one frame get the sets that `fill` gives to these frames.
+    """
+    train, validation, _ = sizes
+    done = 0
+    for stretch in (stretches[at] for at in _shuffled(np.arange(len(stretches)), seed, _DIVIDE).tolist()):
+        middle = done + (len(stretch) - 1) / 2
+        sets[stretch] = TRAIN if middle < train else VALIDATION if middle < train + validation else TEST
+        done += len(stretch)
+
+
+def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
+    """Turns all but `data.train_frames` training frames into unused ones; only rows of `new` may change."""
+    limit, candidates = data.train_frames, new[sets[new] == TRAIN]
+    if limit == 1:
+        return
+    if limit > 1 and limit != int(limit):
+        raise UserError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
+    # A share counts the frames that an earlier run left unused, because they were training frames, too.
+    settled = np.setdiff1d(np.arange(len(sets)), new)
+    pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()
+    wanted = most_training_frames(limit, int(pool))
+    room = max(wanted - int((sets[settled] == TRAIN).sum()), 0)
+    sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = UNUSED
+
+
+def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
+    # numpy promises only that the raw stream of a bit generator stays the same in later versions.
+    return rows[np.argsort(np.random.Philox([seed, use]).random_raw(len(rows)), kind="stable")]
+
+
+def _trained(sets: np.ndarray) -> np.ndarray:
+    """Returns the sets with unused frames, which `data.train_frames` leaves out, as training frames."""
+    return np.where(sets == UNUSED, TRAIN, sets)
+
+
+# The sets that an earlier run, or a file of the user, gave to frames.
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownSplit:
+    """The sets that a file gives to frames.
+
+    Attributes:
+      sets: {path: set}.
+      checksums: {path: SHA-256} of the images, "" if the file lacks it.
+      labels_checksums: {path: SHA-256} of the labels, likewise.
+      trained_before: {SHA-256: path} of images that trained the weights from which a run started, but not the run.
+      is_predictions: the file is a predictions.csv.
+    """
+
+    sets: dict[str, str]
+    checksums: dict[str, str]
+    labels_checksums: dict[str, str]
+    trained_before: dict[str, str]
+    is_predictions: bool
+
+    @functools.cached_property
+    def _sets_by_checksum(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for image, name in self.sets.items():
+            checksum = self.checksums[image]
+            # Of identical images, one that trains decides.
+            if checksum and (name == TRAIN or checksum not in found):
+                found[checksum] = name
+        return found
+
+    def set_of(self, image: str, checksum: str) -> str:
+        """Returns the set of an image, matched by its path or, if renamed, by its bytes; "" for a new one."""
+        by_bytes = self._sets_by_checksum.get(checksum, TRAIN if checksum in self.trained_before else "")
+        return self.sets.get(image, by_bytes)
+
+    def set_of_same(self, image: str, checksum: str) -> str:
+        """Returns the set of an image as `set_of`, but "" if the image at its path has changed."""
+        is_same = self.checksums.get(image) == checksum
+        return self.sets[image] if is_same else self._sets_by_checksum.get(checksum, "")
+
+    def trained(self) -> dict[str, str]:
+        """Returns {SHA-256: path} of all images that trained the weights of a run, including earlier runs."""
+        own = {self.checksums[image]: image for image, name in self.sets.items() if name == TRAIN}
+        return self.trained_before | own
+
 
 _KINDS = "must be frame, video, moment, a CSV file with the columns path and set, a predictions.csv, or a run folder"
 # Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the boxes
@@ -254,3 +458,98 @@ def _find_split(folder: Path, split: str) -> tuple[Path, bool]:
     near = difflib.get_close_matches(split, SPLIT_KINDS, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UserError(f"data.split is {split!r}{hint}; it {_KINDS}, and no such file exists")
+
+
+# Frames that measure a network although frames like them trained it: identical ones, and ones of the same moment.
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaks:
+    """Frames of the validation and test sets that are like training frames.
+
+    Attributes:
+      frames: {set: number of its frames}.
+      same: {set: number of those with the pixels of a training frame, in a file of any form}.
+      near: {set: number of the others at most NEAR_FRAMES from a training frame of the same video}.
+    """
+
+    frames: Mapping[str, int]
+    same: Mapping[str, int]
+    near: Mapping[str, int]
+
+    def only(self, name: str) -> "Leaks":
+        """Returns those of one set."""
+        return Leaks({name: self.frames[name]} if name in self.frames else {}, self.same, self.near)
+
+    def sentences(self, split: str) -> list[str]:
+        """Returns sentences for the user, [] without such frames; `split` is `data.split`."""
+        lines = []
+        for name, number in self.frames.items():
+            same, near, of_set = self.same[name], self.near[name], count(number, f"{name} frame")
+            if same:
+                hint = "" if split in SPLIT_KINDS else f"; put them into one set in {split}"
+                have = "has" if same == 1 else "have"
+                lines.append(
+                    f"{same} of {of_set} {have} the same image as a training frame, under another name, so the {name} "
+                    f"error is too small{hint}"
+                )
+            if near:
+                hint = "" if split == "moment" else "; data.split=moment keeps the frames of a moment together"
+                lie = "lies" if near == 1 else "lie"
+                lines.append(
+                    f"{near} of {of_set} {lie} within {NEAR_FRAMES} frames of a training frame of the same video, so "
+                    f"the {name} error is smaller than for other moments{hint}"
+                )
+        return lines
+
+
+def find_leaks(
+    images: Sequence[str], pixel_checksums: Sequence[str], sets: np.ndarray, paths: Sequence[Path] | None = None
+) -> Leaks:
+    """Finds the frames that are like training frames.
+
+    Args:
+      images: n names with folders.
+      pixel_checksums: n texts, equal for images with the same pixels; "" if unknown.
+      sets: (n,) text.
+      paths: n files; where images with consecutive numbers differ as much as others, they are no neighbours in time.
+    """
+    files = [] if paths is None else paths
+    of_sums = np.array(pixel_checksums)
+    is_same = np.isin(of_sums, of_sums[sets == TRAIN]) & (of_sums != "")
+    is_near = np.zeros(len(images), bool)
+    for rows, numbers in find_series(images):
+        trained = numbers[sets[rows] == TRAIN]
+        if not len(trained) or len(trained) == len(rows):
+            continue
+        place = np.searchsorted(trained, numbers)
+        before = numbers - trained[np.maximum(place - 1, 0)]
+        after = trained[np.minimum(place, len(trained) - 1)] - numbers
+        near = np.minimum(np.abs(before), np.abs(after)) <= NEAR_FRAMES
+        if near.any() and not _are_refuted(images, files, rows.tolist()):
+            is_near[rows] = near
+    measures = [name for name in (VALIDATION, TEST) if (sets == name).any()]
+    return Leaks(
+        {name: int((sets == name).sum()) for name in measures},
+        {name: int((is_same & (sets == name)).sum()) for name in measures},
+        {name: int((is_near & ~is_same & (sets == name)).sum()) for name in measures},
+    )
+
+
+def _are_refuted(images: Sequence[str], paths: Sequence[Path], rows: list[int]) -> bool:
+    """Returns whether the images of one series, by their pixels, are not in the order of their numbers."""
+    files = {PurePosixPath(images[row]).name: paths[row] for row in rows if paths and paths[row].is_file()}
+    names = FrameNames(files)
+    places = names.places(next(iter(files))) if files else []
+    return bool(places) and find_likeness(files, places[0], NEAR_FRAMES).is_refuted
+
+
+def describe_leaks(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
+    """Returns sentences about validation and test frames that are like training frames.
+
+    Args:
+      project: n frames.
+      sets: (n,) text from `split.assign_sets`.
+      data: the options of `assign_sets`.
+    """
+    return find_leaks(project.poses.frames, project.pixel_checksums, sets, project.paths).sentences(data.split)

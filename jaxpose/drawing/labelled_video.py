@@ -4,27 +4,87 @@ Input: the index of a video and its predictions. Output: an H.264 file with a fr
 from 0 on, with a line of text below. A thread decodes and draws while the encoder works.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Generator
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
 
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
-from jaxpose.data.overlay import keypoint_colours
-from jaxpose.drawing.ahead import made_ahead
-from jaxpose.drawing.caption import Caption
-from jaxpose.drawing.planes import LIMITED_RANGE, copy_frame, even, is_copied, new_frame
-from jaxpose.drawing.pose_painter import PosePainter
-from jaxpose.drawing.style import Style, to_yuv
+from jaxpose.data.images import keypoint_colours
+from jaxpose.drawing.pose_painter import (
+    LIMITED_RANGE,
+    Caption,
+    PosePainter,
+    Style,
+    copy_frame,
+    even,
+    is_copied,
+    new_frame,
+    to_yuv,
+)
 from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import PredictionTable, refuse_other_length
-from jaxpose.quantities import count
+from jaxpose.terminal import count
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
 from jaxpose.video.encoding import Format, open_h264
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.packets import open_video, video_stream
+
+# Makes items on a thread while earlier ones are used.
+
+Item = TypeVar("Item")
+
+# How often a thread that waits for a slow consumer checks whether it should stop.
+_WAIT_S = 0.1
+
+
+@contextlib.contextmanager
+def made_ahead(items: Generator[Item, None, None], most: int) -> Iterator[Iterator[Item]]:
+    """A context with an iterator over the items, which a thread makes; its end stops the thread and closes `items`.
+
+    Args:
+      items: what to iterate over; its errors are raised by the iterator.
+      most: items that wait at the same time, at least 1.
+    """
+    made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(most)
+    stopped = threading.Event()
+
+    def put(entry: tuple[Item] | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                return made.put(entry, timeout=_WAIT_S)
+
+    def make() -> None:
+        try:
+            with contextlib.closing(items):
+                for item in items:
+                    put((item,))
+                    if stopped.is_set():
+                        return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    def take() -> Iterator[Item]:
+        while (entry := made.get()) is not None:
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry[0]
+
+    thread = threading.Thread(target=make, name="drawing", daemon=True)
+    thread.start()
+    try:
+        yield take()
+    finally:
+        stopped.set()
+        thread.join()
+
 
 # Drawn frames that wait for the encoder.
 _AHEAD = 4

@@ -1,11 +1,130 @@
 """Draws the poses of a video: dots that fade with the confidence, the skeleton, and trails of earlier positions."""
 
+import dataclasses
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 
-from jaxpose.drawing.planes import Planes, even
-from jaxpose.drawing.style import Style, dot_radius_px
+from jaxpose.errors import UserError
 from jaxpose.poses import Poses
+from jaxpose.video.file import TURNS
+
+# How poses are drawn: what the user chooses, and the sizes and colours that follow from the video.
+
+# FFmpeg's numbers.
+BT709, FULL_RANGE = 1, 2
+# Shares of red and blue in the brightness: of BT.709, and of BT.601, for which readers take files that do not say.
+_WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """What the user chooses.
+
+    Attributes:
+      trail: frames before the present one whose positions are drawn as a line.
+      least_confidence: keypoints below are not drawn.
+      edges: pairs of names of keypoints with a line between them.
+    """
+
+    trail: int = 0
+    least_confidence: float = 0.0
+    edges: tuple[tuple[str, str], ...] = ()
+
+    def refuse_wrong_numbers(self) -> None:
+        """Raises UserError for a number that cannot be drawn; names it as the flag of jaxpose draw."""
+        if self.trail < 0:
+            raise UserError(f"--trail is {self.trail}; it must be a number of frames, 0 for no trail")
+        if not 0 <= self.least_confidence <= 1:
+            raise UserError(f"--confidence is {self.least_confidence:g}; it must be 0 to 1")
+
+
+def dot_radius_px(size_px: tuple[int, int]) -> int:
+    """Returns the radius of a keypoint in frames of that (width, height)."""
+    return max(2, round(min(size_px) / 100))
+
+
+def to_yuv(rgb: np.ndarray, colorspace: int, color_range: int) -> np.ndarray:
+    """Returns colours (..., 3) uint8 as a video with these tags stores them: brightness, blue and red difference.
+
+    Args:
+      rgb: (..., 3) 0 to 255.
+      colorspace, color_range: FFmpeg's numbers.
+    """
+    of_red, of_blue = _WEIGHTS[colorspace == BT709]
+    colours = np.asarray(rgb, np.float64) / 255
+    luma = colours @ np.array([of_red, 1 - of_red - of_blue, of_blue])
+    blue = (colours[..., 2] - luma) / (2 - 2 * of_blue)
+    red = (colours[..., 0] - luma) / (2 - 2 * of_red)
+    scaled = np.stack([luma, blue, red], axis=-1)
+    if color_range == FULL_RANGE:
+        found = scaled * 255 + [0, 128, 128]
+    else:
+        found = scaled * [219, 224, 224] + [16, 128, 128]
+    return np.clip(np.rint(found), 0, 255).astype(np.uint8)
+
+
+# The planes of a frame in 4:2:0: poses are drawn on them as they are decoded, so no frame becomes RGB and back.
+#
+# An H.264 frame needs even sides; a frame with an odd one gets a copy of its last column or row.
+
+PIXELS = "yuv420p"
+# The second is the name of the first with the full range of values.
+_COPIED = (PIXELS, "yuvj420p")
+LIMITED_RANGE = 1
+
+# Luma (h, w), blue and red difference (h / 2, w / 2), all uint8.
+Planes = list[np.ndarray]
+
+
+def is_copied(pixel_format: str | None) -> bool:
+    """Returns whether frames of a pixel format are drawn as they are; others are converted, to the limited range."""
+    return pixel_format in _COPIED
+
+
+def even(side_px: int) -> int:
+    """Returns a side, or the next one if it is odd."""
+    return side_px + side_px % 2
+
+
+def new_frame(width_px: int, height_px: int) -> tuple[VideoFrame, Planes]:
+    """Returns a frame of any content, and its planes, which can be written to; both sides must be even."""
+    frame = VideoFrame(width_px, height_px, PIXELS)
+    return frame, _views(frame)
+
+
+def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, quarter_turns: int) -> None:
+    """Copies a decoded frame into the top left of planes. The decoder still needs the frame, so it is not drawn on.
+
+    Args:
+      source: as decoded, in any pixel format.
+      planes: of a frame that is at least as large, after the quarter turns.
+      converter: used for all frames of a video.
+      quarter_turns: clockwise, 0 to 3.
+    """
+    if not is_copied(source.format.name):
+        # The encoder needs the other cores.
+        source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, threads=1)
+    for plane, image in zip(planes, _views(source), strict=True):
+        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is a copy, too.
+        turned = cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
+        height, width = turned.shape
+        plane[:height, :width] = turned
+        # The last column and row again, for an odd side. What is drawn below the frame comes later.
+        plane[:height, width:] = turned[:, -1:]
+        plane[height : height + 1] = plane[height - 1]
+
+
+def _views(frame: VideoFrame) -> Planes:
+    views = []
+    for plane in frame.planes:
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+        views.append(rows[: plane.height, : plane.width])
+    return views
+
 
 # OpenCV takes subpixel positions in units of 1/16.
 _SHIFT = 4
@@ -112,3 +231,108 @@ class PosePainter:
 def _lay_over(plane: np.ndarray, layer: np.ndarray, opaque: np.ndarray) -> None:
     """Mixes a layer, which is multiplied by its opacity, with a plane, in place; all are (h, w)."""
     plane[:] = cv2.add(cv2.multiply(plane, cv2.bitwise_not(opaque), scale=1 / 255), layer)
+
+
+# The lines below a frame: its number, its time, and the names of the keypoints behind dots of their colours.
+#
+# They lie below the frame, not on it, so that they cover no animal.
+
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+# Of the font: a frame this wide has letters of scale 1.
+_WIDTH_OF_SCALE_1_PX = 1600
+_SMALLEST_SCALE, _LARGEST_SCALE = 0.4, 1.0
+_WHITE = (255, 255, 255)
+
+
+class Caption:
+    """Draws the lines below the frames of a video.
+
+    Args:
+      keypoint_names: k names; characters that OpenCV's font lacks are drawn as question marks.
+      colours: (k, 3) uint8 RGB.
+      width_px: of the frames, even.
+      last: number of the last frame.
+      last_s: its time in seconds.
+      tags: colorspace and color range of the video, FFmpeg's numbers.
+
+    Attributes:
+      height_px: of all lines together, even.
+    """
+
+    def __init__(
+        self,
+        keypoint_names: Sequence[str],
+        colours: np.ndarray,
+        width_px: int,
+        last: int,
+        last_s: float,
+        tags: tuple[int, int],
+    ) -> None:
+        self._scale = min(max(width_px / _WIDTH_OF_SCALE_1_PX, _SMALLEST_SCALE), _LARGEST_SCALE)
+        self._thickness = max(1, round(self._scale))
+        self._gap_px, self._line_px = self._size_px("m")[0], round(1.4 * self._size_px("Ag")[1])
+        self._letter_px = cv2.getTextSize("x", _FONT, self._scale, self._thickness)[0][1]
+        self._dot_px = max(2, self._line_px // 6)
+        names = [self._shortened(" ".join(name.split()), width_px) for name in keypoint_names]
+        widths_px = [self._size_px(text)[0] for text in (_number(last), clock(last_s))]
+        places = self._flow([*widths_px, *(self._size_px(name)[0] + 4 * self._dot_px for name in names)], width_px)
+        self._number_at, self._time_at = places[:2]
+        self.height_px = even(places[-1][1] + self._line_px // 2)
+        image = np.zeros((self.height_px, width_px, 3), np.uint8)
+        for name, colour, (x, y) in zip(names, colours.tolist(), places[2:], strict=True):
+            # White letters: some of the colours are too dark to be read on black.
+            self._write(image, name, (x + 4 * self._dot_px, y), _WHITE)
+            centre = x + self._dot_px, y - self._letter_px // 2
+            cv2.circle(image, centre, self._dot_px, colour, cv2.FILLED, cv2.LINE_AA)
+        yuv = to_yuv(image, *tags)
+        half = cv2.resize(yuv, (width_px // 2, self.height_px // 2), interpolation=cv2.INTER_AREA)
+        self._planes = [np.ascontiguousarray(yuv[..., 0]), half[..., 1], half[..., 2]]
+        self._white = int(to_yuv(np.array(_WHITE), *tags)[0])
+
+    def paint(self, planes: Planes, number: int, time_s: float) -> None:
+        """Draws the lines of a frame at the lower end of its planes."""
+        luma = self._planes[0].copy()
+        for text, place in ((_number(number), self._number_at), (clock(time_s), self._time_at)):
+            self._write(luma, text, place, [self._white])
+        for plane, lines in zip(planes, (luma, *self._planes[1:]), strict=True):
+            plane[-len(lines) :] = lines
+
+    def _write(self, image: np.ndarray, text: str, place: tuple[int, int], colour: Sequence[int]) -> None:
+        cv2.putText(image, text, place, _FONT, self._scale, colour, self._thickness, cv2.LINE_AA)
+
+    def _size_px(self, text: str) -> tuple[int, int]:
+        """Returns (width, height) of a text, with what lies below the line."""
+        (width, height), below = cv2.getTextSize(text, _FONT, self._scale, self._thickness)
+        return width, height + below
+
+    def _shortened(self, name: str, width_px: int) -> str:
+        """Returns a name that fits into a line of its own."""
+        most = width_px - 2 * self._gap_px - 4 * self._dot_px
+        if self._size_px(name)[0] <= most:
+            return name
+        while len(name) > 1 and self._size_px(f"{name}..")[0] > most:
+            name = name[:-1]
+        return f"{name}.."
+
+    def _flow(self, widths_px: Sequence[int], width_px: int) -> list[tuple[int, int]]:
+        """Returns where texts of these widths begin (x, y of the base line), from left to right and line by line."""
+        x, y, places = self._gap_px, self._line_px, []
+        for width in widths_px:
+            if x > self._gap_px and x + width > width_px - self._gap_px:
+                x, y = self._gap_px, y + self._line_px
+            places.append((x, y))
+            x += width + self._gap_px
+        return places
+
+
+def clock(time_s: float) -> str:
+    """Returns a time as minutes:seconds, with hours where it has any: 0:07.480, 1:02:00.000."""
+    milliseconds = round(1000 * time_s)
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    seconds = f"{rest // 1000:02}.{rest % 1000:03}"
+    return f"{hours}:{minutes:02}:{seconds}" if hours else f"{minutes}:{seconds}"
+
+
+def _number(frame: int) -> str:
+    return f"frame {frame}"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from jaxpose.config.arguments import DONE
 from jaxpose.early_signals import exit_with
-from jaxpose.phases import phase
-from jaxpose.run.run_argument import RunArgument
+from jaxpose.progress import phase
+from jaxpose.run.paths import RunArgument
 from jaxpose.terminal import print_lines
 
 
@@ -35,7 +35,7 @@ def _run(given: argparse.Namespace) -> int:
     # These imports take seconds, which --help does not need.
     with phase("loading the packages"):
         from jaxpose.export.command import export, read_frame_size
-        from jaxpose.export.stablehlo import SUFFIX
+        from jaxpose.export.program import SUFFIX
 
     run = Path(given.run).expanduser()
     lines = export(

@@ -7,22 +7,131 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
-from jaxpose.config.excerpt import excerpt
-from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
-from jaxpose.data.label_table import LabelTable, hidden_columns, normalised
+from jaxpose.config.option import excerpt
+from jaxpose.data.cells import refuse_odd_names, refuse_unprintable, usable_name
+from jaxpose.data.label_table import LabelTable, hidden_columns, is_hidden, normalised
 from jaxpose.data.named_files import Match, find_files, is_absolute
+from jaxpose.data.skeleton import DEFAULT_ANIMAL, animal_name, known_pairs
 from jaxpose.errors import UserError
-from jaxpose.formats import coco_extras
-from jaxpose.poses import Poses
-from jaxpose.quantities import count
+from jaxpose.files import write_atomic
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, Skeleton
+from jaxpose.terminal import count, tally
 from jaxpose.text_file import read_unicode
+
+# What a COCO file has beside its labelled keypoints: the animal, and what is not read.
+
+SUPERCATEGORY, DESCRIPTION = "animal", "keypoints written by jaxpose"
+# Boxes that differ by less come from rounding.
+_ALIKE_PX = 1e-3
+# What a file of jaxpose has, too.
+_KEPT = {
+    "": ("info", "images", "annotations", "categories"),
+    "images": ("id", "file_name", "width", "height"),
+    "annotations": (
+        "id", "image_id", "category_id", "iscrowd", "keypoints", "num_keypoints", "bbox", "area", "segmentation",
+    ),
+    "categories": ("id", "name", "supercategory", "keypoints", "skeleton"),
+    "info": ("description", "contributor"),
+}  # fmt: skip
+
+
+def read_scorer(tree: dict[str, Any]) -> str:
+    """Returns who labelled, "" if the file does not say."""
+    info = tree.get("info")
+    return usable_name(info.get("contributor")) if isinstance(info, dict) else ""
+
+
+def read_skeleton(categories: Sequence[dict[str, Any]], names: tuple[str, ...]) -> Skeleton:
+    """Returns the animal of the categories of all labelled annotations; of several, only what they agree in."""
+    animals = {animal_name(category.get("name")) for category in categories}
+    edges = {known_pairs(_edges(category, names), names) for category in categories}
+    return Skeleton(animals.pop() if len(animals) == 1 else "", edges.pop() if len(edges) == 1 else ())
+
+
+def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Returns pairs of names in place of those of numbers from 1; pairs that cannot be understood are left out."""
+    edges = category.get("skeleton")
+    pairs = [edge for edge in edges if isinstance(edge, list) and len(edge) == 2] if isinstance(edges, list) else []
+    places = range(1, len(names) + 1)
+    return [(names[a - 1], names[b - 1]) for a, b in pairs if type(a) is type(b) is int and a in places and b in places]
+
+
+def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skeleton) -> list[str]:
+    """Returns what is not read, such as "3 crowds".
+
+    Args:
+      tree: the file.
+      used: the annotations that are read.
+      skeleton: what is kept of the categories.
+    """
+    entries = [entry for entry in tree["annotations"] if isinstance(entry, dict)]
+    crowds = sum(bool(entry.get("iscrowd")) for entry in entries)
+    image_ids, category_ids = ({str(entry.get(key)) for entry in used} for key in ("image_id", "category_id"))
+    images = [entry for entry in tree["images"] if str(entry["id"]) in image_ids]
+    categories = [entry for entry in tree["categories"] if str(entry["id"]) in category_ids]
+    edges = [len(given) for entry in categories if isinstance(given := entry.get("skeleton"), list)]
+    lost = tally(
+        {
+            "image* without a label": len(tree["images"]) - len(images),
+            "crowd*": crowds,
+            "annotation* without a keypoint": len(tree["annotations"]) - crowds - len(used),
+            "annotation* with a drawn box or area": sum(map(_has_own_box, used)),
+            "annotation* with a segmentation": sum(bool(entry.get("segmentation")) for entry in used),
+            "kind* of animals without a label": len(tree["categories"]) - len(categories),
+            "edge* that not all categories have": sum(edges) - len(skeleton.edges) * len(edges),
+        }
+    )
+    if len(categories) > 1:
+        lost.append(f"which animals are {' and '.join(str(entry.get('name')) for entry in categories)}")
+    ids = {"images": images, "annotations": used, "categories": categories}
+    if any([entry.get("id") for entry in kind] != list(range(1, len(kind) + 1)) for kind in ids.values()):
+        lost.append("the ids, replaced by a count from 1")
+    if others := _others(tree, ids):
+        lost.append(f"the entries {', '.join(others)}")
+    return lost
+
+
+def _has_own_box(annotation: dict[str, Any]) -> bool:
+    """Returns whether a box is another one than that around the keypoints, which a new file has, too."""
+    keypoints = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
+    placed = keypoints[keypoints[:, 2] > 0, :2]
+    size = np.ptp(placed, axis=0)
+    expected = {"bbox": [*placed.min(axis=0), *size], "area": [np.prod(size)]}
+    for name, values in expected.items():
+        given = annotation.get(name, values)
+        given = given if isinstance(given, list) else [given]
+        try:
+            if np.shape(given) != np.shape(values) or not np.allclose(given, values, rtol=1e-6, atol=_ALIKE_PX):
+                return True
+        except (TypeError, ValueError):
+            return True
+    return False
+
+
+def _others(tree: dict[str, Any], used: dict[str, Sequence[dict[str, Any]]]) -> list[str]:
+    """Returns the names of entries that no new file has."""
+    info = tree.get("info")
+    infos = [info] if isinstance(info, dict) else []
+    entries: dict[str, Sequence[dict[str, Any]]] = {"": [tree], "info": infos, **used}
+    found = [
+        f"{kind}.{key}".lstrip(".")
+        for kind, of_kind in entries.items()
+        for entry in of_kind
+        for key, value in entry.items()
+        if key not in _KEPT[kind] and value not in (None, "", [], {})
+    ]
+    if isinstance(info, dict) and info.get("description", DESCRIPTION) not in ("", DESCRIPTION):
+        found.append("info.description")
+    if any(entry.get("supercategory", SUPERCATEGORY) not in ("", SUPERCATEGORY) for entry in used["categories"]):
+        found.append("categories.supercategory")
+    return list(dict.fromkeys(found))
 
 
 def read_labels(file: Path, data: DataConfig) -> LabelTable:
@@ -80,8 +189,8 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         sizes_px={name: size for name, size in sizes_px.items() if size},
         kind=f"COCO file {file.name}",
         notes=(f"left out: {count(unlabelled, 'image')} without any label",) if unlabelled else (),
-        scorer=coco_extras.read_scorer(tree),
-        unread=tuple(coco_extras.unread(tree, kept, poses.skeleton)),
+        scorer=read_scorer(tree),
+        unread=tuple(unread(tree, kept, poses.skeleton)),
     )
     return normalised(table, data)
 
@@ -91,7 +200,7 @@ def _poses(
 ) -> Poses:
     """Returns the poses of rows, each with its keypoints (k, 3): x, y, v."""
     names = tuple(map(str, categories[0]["keypoints"]))
-    skeleton = coco_extras.read_skeleton(categories, names)
+    skeleton = read_skeleton(categories, names)
     keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
     labelled = keypoints[..., 2] > 0
     points, hidden = (
@@ -261,3 +370,55 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
     # It lies elsewhere on this machine.
     end = match.end if "/" in match.end else f"{path.parent.name}/{match.end}"
     return f"{file.name}/{end}", path
+
+
+# Writes labels as COCO keypoints; `jaxpose.formats.coco` reads them.
+
+
+def write_labels(file: Path, labels: LabelTable) -> None:
+    """Writes an image for each row, and an annotation if it has a label.
+
+    v is 2 for a visible keypoint and 1 for one that has a position and is not visible. The box is the smallest one
+    around the keypoints.
+    """
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    names, (points, visibility) = labels.poses.keypoint_names, labels.poses.labels()
+    v = np.where(visibility == VISIBLE, 2, np.where(is_hidden(labels.poses), 1, 0))
+    for row, name in enumerate(labels.poses.frames):
+        width, height = labels.sizes_px[name]
+        images.append({"id": row + 1, "file_name": name, "width": width, "height": height})
+        placed = points[row][v[row] > 0]
+        if not len(placed):
+            continue
+        first, size = placed.min(axis=0), np.ptp(placed, axis=0)
+        cells = [
+            [*point, mark] if mark else [0, 0, 0]
+            for point, mark in zip(points[row].tolist(), v[row].tolist(), strict=True)
+        ]
+        annotations.append(
+            {
+                "id": len(annotations) + 1,
+                "image_id": row + 1,
+                "category_id": 1,
+                "iscrowd": 0,
+                "keypoints": [number for cell in cells for number in cell],
+                "num_keypoints": len(placed),
+                "bbox": [*first.tolist(), *size.tolist()],
+                "area": float(np.prod(size)),
+            }
+        )
+    animal = {
+        "id": 1,
+        "name": labels.poses.skeleton.animal or DEFAULT_ANIMAL,
+        "supercategory": SUPERCATEGORY,
+        "keypoints": names,
+        "skeleton": [[names.index(a) + 1, names.index(b) + 1] for a, b in labels.poses.skeleton.edges],
+    }
+    tree = {
+        "info": {"description": DESCRIPTION, "contributor": labels.scorer},
+        "images": images,
+        "annotations": annotations,
+        "categories": [animal],
+    }
+    write_atomic(file, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1).encode())

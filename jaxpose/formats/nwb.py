@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpose.errors import UserError
-from jaxpose.extras import need
+from jaxpose.errors import UserError, need
 from jaxpose.files import sha256_of
 from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.prediction_table import Footage, PredictionTable

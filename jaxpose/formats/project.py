@@ -3,27 +3,98 @@
 Input: the options of the data. Output: a `Project`, whatever tool made its files.
 """
 
+import csv
 import dataclasses
+import io
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
-from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
+from jaxpose.config.paths import is_lightning_pose_config, is_project_config
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
+from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_changes import refuse_unfinished
-from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
-from jaxpose.data.label_table import LabelTable
-from jaxpose.data.labels import read_table
+from jaxpose.data.label_files import ENDINGS, find_folder, find_labels, label_file_of_view, refuse_absent_project
+from jaxpose.data.label_table import LabelTable, join_tables, normalised
+from jaxpose.data.labels import coords_of, read_csv_table, read_table
 from jaxpose.data.project import Project, make_project
-from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
-from jaxpose.formats import coco, label_folder, sleap
+from jaxpose.formats import coco, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
-from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.lightning_pose.config import read_places
-from jaxpose.quantities import listed
+from jaxpose.terminal import count, listed
+from jaxpose.text_file import read_text
+
+# Reads all label files of a folder together: CSV files in the layout of Lightning Pose, under any names.
+
+_HEADER_CHARACTERS = 2**20
+_PREFIX = "CollectedData_"
+
+
+def label_files(folder: Path) -> list[Path]:
+    """Returns the CSV files of a folder with a header of labels, in natural order.
+
+    Tables of predictions have other columns. Files that end in _new or _test are evaluated after training.
+    """
+    files = sorted(folder.glob("*.csv"), key=lambda file: natural_key(file.name))
+    return [file for file in files if is_regular(file) and not file.stem.endswith(ENDINGS) and _has_labels(file)]
+
+
+def read_labels(folder: Path, data: DataConfig) -> LabelTable:
+    """Reads the labels of a folder.
+
+    Args:
+      folder: the project, from which the files name their images.
+      data: the meaning of an empty pair of cells.
+
+    Raises:
+      UserError: a file is not understood, or the files are those of several cameras.
+    """
+    files = label_files(folder)
+    tables = [read_csv_table(folder, file, data.missing) for file in files]
+    _refuse_views(folder, tables)
+    names = tuple(dict.fromkeys(name for table in tables for name in table.poses.keypoint_names))
+    notes = [
+        f"{table.file.name} has no {', '.join(lacking)}: not used in its frames"
+        for table in tables
+        if (lacking := [name for name in names if name not in table.poses.keypoint_names])
+    ]
+    kind = f"{count(len(files), 'label file')}: {', '.join(file.name for file in files)}"
+    scorers = list(dict.fromkeys(table.scorer for table in tables))
+    unread = (f"which of {', '.join(map(repr, scorers))} labelled which image",) if len(scorers) > 1 else ()
+    joined = join_tables(folder, names, tables)
+    joined = dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes), unread=unread)
+    return normalised(joined, data)
+
+
+def _has_labels(file: Path) -> bool:
+    try:
+        text = read_text(file)[0][:_HEADER_CHARACTERS]
+        rows = [row for row, _ in zip(csv.reader(io.StringIO(text, newline="")), range(4), strict=False)]
+    except (OSError, UserError, csv.Error):
+        return False
+    cells = [{cell.strip() for cell in row[1:]} - {""} for row in rows]
+    return any({"x", "y"} <= coords <= set(coords_of(file)) for coords in cells)
+
+
+def _refuse_views(folder: Path, tables: list[LabelTable]) -> None:
+    """Refuses the files of several cameras: CollectedData_<view>.csv with images in folders <session>_<view>."""
+
+    def view(table: LabelTable) -> str:
+        name = table.file.stem.removeprefix(_PREFIX)
+        folders = {PurePosixPath(image).parent.name for image in table.poses.frames}
+        return name if table.file.stem != name and all(folder.endswith(f"_{name}") for folder in folders) else ""
+
+    views = [view(table) for table in tables]
+    if len(views) > 1 and all(views):
+        raise UserError(
+            f"the label files of {folder} look like those of several cameras; name the views: "
+            f"data.views={','.join(views)}"
+        )
+
 
 LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
 _LISTED = 5
@@ -162,7 +233,7 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     if deeplabcut.is_project(folder):
         return DEEPLABCUT
     _refuse_part_of_deeplabcut(Path(os.path.abspath(folder)))
-    if label_folder.label_files(folder):
+    if label_files(folder):
         return CSV
     # COCO's own layout has the file in annotations/.
     found = [*folder.iterdir(), *folder.glob("annotations/*")]
@@ -209,7 +280,7 @@ def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
         DEEPLABCUT: deeplabcut.read_labels,
         COCO: coco.read_labels,
         SLEAP: sleap.read_labels,
-        CSV: label_folder.read_labels,
+        CSV: read_labels,
     }
     return readers[kind](path, data)
 

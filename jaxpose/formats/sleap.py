@@ -10,21 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_odd_names
 from jaxpose.data.image_file import image_facts
 from jaxpose.data.label_table import LabelTable, hidden_columns, normalised
-from jaxpose.errors import UserError
-from jaxpose.extras import need
+from jaxpose.errors import UserError, need
 from jaxpose.files import read_bytes
 from jaxpose.formats import sleap_extras
-from jaxpose.formats.extracted_frames import frames_of_video
-from jaxpose.formats.sleap_images import extract_images
-from jaxpose.formats.sleap_video import SleapVideo, files_of_videos, firsts_of_files, video_names
-from jaxpose.formats.sleap_video import read_videos as read_sleap_videos
-from jaxpose.poses import Poses
-from jaxpose.quantities import count
+from jaxpose.formats.sleap_images import (
+    SleapVideo,
+    extract_images,
+    files_of_videos,
+    firsts_of_files,
+    frames_of_video,
+    video_names,
+)
+from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
+from jaxpose.terminal import count
 from jaxpose.video.recording import refuse_other
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxpose.data.cells import usable_name
 from jaxpose.data.skeleton import animal_name, known_pairs
 from jaxpose.poses import Skeleton
-from jaxpose.quantities import tally
+from jaxpose.terminal import tally
 from jaxpose.video.recording import Recording
 
 # The entry of `provenance` in files that jaxpose wrote.

@@ -5,23 +5,270 @@ for images of every origin (`jaxpose.data.image_file`).
 """
 
 import contextlib
+import hashlib
 import mmap
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import os
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import cv2
 import numpy as np
 
+from jaxpose import cache
 from jaxpose.config import DataConfig
-from jaxpose.data.image_file import decode_values, refuse_number_kind
-from jaxpose.data.orientation import NORMAL, read_orientation
-from jaxpose.data.tiff_tags import read_tags
+from jaxpose.data.image_file import NORMAL, decode_values, read_orientation, read_tags, refuse_number_kind
+from jaxpose.data.inputs import VIDEO_SUFFIXES
+from jaxpose.data.named_files import Match, find_files
 from jaxpose.errors import UserError
-from jaxpose.files import sha256_of
-from jaxpose.formats.extracted_frames import ExtractedFrames, Image, image_bytes
-from jaxpose.formats.sleap_video import SleapVideo
-from jaxpose.video.recording import refuse_other
+from jaxpose.files import open_atomic, sha256_of
+from jaxpose.formats import sleap_extras
+from jaxpose.terminal import count, listed
+from jaxpose.threads import map_in_threads
+from jaxpose.video.decoding import RangeReader
+from jaxpose.video.file import scan
+from jaxpose.video.index import VideoIndex
+from jaxpose.video.recording import Recording, check_recording, read_recording, refuse_other
+
+# Frames of videos as image files in the cache folder, each decoded once.
+
+# Part of the names: increase it when the pixels change.
+_VERSION = 2
+# Frames of 8 bits, of 16 bits, of floats, and image files as they were found.
+_SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
+
+# Values (height, width, 3) RGB, uint8, uint16 or float32; or the content of an image file, PNG or JPEG.
+Image = np.ndarray | bytes
+
+
+class ExtractedFrames:
+    """The image files of the frames of one video: BMP, because its bytes depend on nothing but the pixels.
+
+    Frames of more than 8 bits keep them all, as PPM or PFM files, whose bytes depend on nothing else either.
+    """
+
+    def __init__(self, key: str, data: DataConfig) -> None:
+        """Takes a name that is unique for the content of the video, and the limit of the cache folder."""
+        digest = hashlib.sha256(f"{_VERSION} {key}".encode()).hexdigest()
+        self._folder, self._prefix = cache.cache_folder() / "images", digest[:32]
+        self._limit_gib = data.cache_limit_gib
+
+    def path(self, frame: int) -> Path:
+        """Returns the file of a frame, which may not exist."""
+        files = [self._folder / f"{self._prefix}-{frame}{suffix}" for suffix in _SUFFIXES]
+        return next((file for file in files if file.exists()), files[0])
+
+    def absent(self, frames: Sequence[int]) -> list[int]:
+        """Returns the frames that are not there, and marks the others as used now."""
+        found = []
+        for frame in frames:
+            try:
+                os.utime(self.path(frame))
+            except OSError:
+                found.append(frame)
+        return found
+
+    def make_room(self, count: int, frame_bytes: int) -> None:
+        """Removes the frames used longest ago, so that `count` frames of so many bytes can be stored.
+
+        Raises:
+          UserError: they alone are above the limit of the cache folder.
+        """
+        needed = count * frame_bytes
+        if needed > self._limit_gib * cache.GIB:
+            raise UserError(
+                f"{count} labelled frames take {needed / cache.GIB:.2f} GiB, above data.cache_limit_gib = "
+                f"{self._limit_gib:g}; raise it"
+            )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        cache.make_room(self._folder, self._limit_gib * cache.GIB - needed, _SUFFIXES)
+
+    def store(self, frame: int, image: Image) -> None:
+        """Writes a frame.
+
+        Raises:
+          OSError: the disk is full.
+        """
+        content, suffix = _encode(image)
+        file = self._folder / f"{self._prefix}-{frame}{suffix}"
+        with open_atomic(file, sync=False) as stream:
+            stream.write(content)
+
+
+def image_bytes(image: Image) -> int:
+    """Returns the size of the file of an image, at most."""
+    if isinstance(image, bytes):
+        return len(image)
+    height, width = image.shape[:2]
+    # The rows of a BMP file are filled to 4 bytes.
+    return 3 * (width + 1) * height * image.itemsize + 64
+
+
+def _encode(image: Image) -> tuple[bytes, str]:
+    """Returns the content of an image file, and its suffix."""
+    if isinstance(image, bytes):
+        return image, ".png" if image.startswith(b"\x89PNG") else ".jpg"
+    height, width = image.shape[:2]
+    if image.dtype == np.uint8:
+        return cv2.imencode(".bmp", cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2BGR))[1].tobytes(), ".bmp"
+    if image.dtype == np.uint16:
+        return b"P6 %d %d 65535\n" % (width, height) + image.astype(">u2").tobytes(), ".ppm"
+    # The last row comes first.
+    return b"PF\n%d %d\n-1.0\n" % (width, height) + image[::-1].astype("<f4").tobytes(), ".pfm"
+
+
+def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, data: DataConfig) -> dict[int, Path | str]:
+    """Returns {frame: its image file}, or in place of the file the reason why the frame cannot be used.
+
+    Args:
+      path: the video.
+      frames: numbers from 0 in the order in which frames are shown.
+      recording: what the label file says about the video; the size decides whether a rotation is applied.
+      data: the limit of the cache folder, and the number of threads.
+
+    Raises:
+      UserError: the file is no video, or another recording; the frames are above the limit.
+      OSError: the disk is full.
+    """
+    index = read_recording(path, recording)
+    kept = ExtractedFrames(f"{index.identity} {index.quarter_turns}", data)
+    absent = kept.absent(frames)
+    kept.make_room(len(absent), image_bytes(np.empty((index.height_px, index.width_px, 3), np.uint8)))
+    decoded = map_in_threads(
+        lambda frame: _decode_frame(index, frame), absent, data.threads, f"extracting frames of {path.name}"
+    )
+    reasons: dict[int, str] = {}
+    for frame, image in zip(absent, decoded, strict=True):
+        if isinstance(image, str):
+            reasons[frame] = image
+        else:
+            kept.store(frame, image)
+    return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
+
+
+def _decode_frame(index: VideoIndex, frame: int) -> np.ndarray | str:
+    if not 0 <= frame < index.frame_count:
+        return f"{index.path} has only the frames 0 to {index.frame_count - 1}"
+    reader = RangeReader(index, frame, frame + 1, np.eye(2, 3), (index.width_px, index.height_px))
+    images = dict(reader)
+    reasons = [damage.reason for damage in reader.damage if damage.first <= frame <= damage.last]
+    if reasons or frame not in images:
+        return f"the frame of {index.path} cannot be decoded" + f": {reasons[0]}" * bool(reasons)
+    return images[frame]
+
+
+# A video of a SLEAP file: its images, its file on this machine, and its name in the tables.
+
+_LISTED = 5
+
+
+class SleapVideo:
+    """A video of the file.
+
+    Attributes:
+      video: that of sleap-io.
+      names: the paths that the file gives: one, or one for each image of a sequence.
+      matches: what was found for these paths; empty for a package that does not name its video.
+      is_embedded: the images lie in the file itself.
+      image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
+      media_file: the file of a video that exists here, or None.
+      recording: what the file says about the video.
+    """
+
+    def __init__(self, file: Path, number: int, video: Any) -> None:
+        self.file, self.video = file, video
+        source = video.filename
+        self.is_embedded = not isinstance(source, list) and (source == "." or Path(source) == file)
+        described = video.source_video if self.is_embedded else video
+        source = described.filename if described is not None else f"video{number}"
+        self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
+        self.matches: list[Match] = []
+        self.is_sequence = isinstance(source, list) and not self.is_embedded
+        self.media_file: Path | None = None
+        self.recording = sleap_extras.read_recording(described, self.names[0])
+        stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
+        self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
+        self.has_path = described is not None
+
+    def absence(self, number: int, noun: str) -> str:
+        """Returns why a path has no file, and what to do."""
+        match = self.matches[number]
+        if match.reason:
+            return match.reason
+        return f"{noun} {self.names[number]} does not exist; put it at {self.file.parent / match.end}"
+
+
+def read_videos(file: Path, labels: Any) -> list[SleapVideo]:
+    """Returns the videos of a file, as sleap-io has read it, with their files on this machine."""
+    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
+    # A relative path starts in the folder where the labels were made, which may not be that of the file.
+    found = find_files([name for video in videos if video.has_path for name in video.names], [[file.parent]])
+    for video in videos:
+        video.matches = [found[name] for name in video.names] if video.has_path else []
+        if len(video.matches) == 1 and not video.is_sequence:
+            video.media_file = video.matches[0].file
+    return videos
+
+
+def files_of_videos(
+    videos: list[SleapVideo], names: list[str], labelled: Container[int]
+) -> tuple[dict[str, Path], list[str]]:
+    """Returns {name: file} of the videos that exist here, and sentences about those that are not used.
+
+    Args:
+      videos: of the file.
+      names: of the videos, as `video_names` returns them.
+      labelled: numbers of the videos with labels, whose rows say what is wrong with them.
+    """
+    files, notes, absent = {}, [], []
+    for number, (video, name) in enumerate(zip(videos, names, strict=True)):
+        needs_no_file = video.is_embedded or number not in labelled
+        if video.media_file is None:
+            reason = video.matches[0].reason if video.matches and not video.is_sequence else ""
+            notes += [f"not used: {reason}"] * bool(reason and needs_no_file)
+            absent += [name] * bool(not reason and not video.is_sequence and number not in labelled)
+            continue
+        try:
+            if video.media_file.suffix.lower() in VIDEO_SUFFIXES:
+                check_recording(scan(video.media_file), video.recording)
+            files[name] = video.media_file
+        except UserError as error:
+            notes += [f"not used: {error}"] * needs_no_file
+    if absent:
+        notes.append(f"{count(len(absent), 'video')} not found: {listed(absent, _LISTED)}")
+    return files, notes
+
+
+def firsts_of_files(videos: list[SleapVideo]) -> list[int]:
+    """Returns for each video the number of the first with the same file: after a merge, SLEAP may list a file twice."""
+    first: dict[Path, int] = {}
+    return [
+        number if video.media_file is None or video.is_embedded else first.setdefault(video.media_file, number)
+        for number, video in enumerate(videos)
+    ]
+
+
+def video_names(videos: list[SleapVideo]) -> list[str]:
+    """Returns different names of videos: those of their files, if needed with their folders or numbers in front.
+
+    Entries for one file have one name.
+    """
+
+    def name(video: SleapVideo) -> str:
+        path = PureWindowsPath(video.names[0])
+        return path.parent.name if len(video.names) > 1 or video.is_sequence else path.stem
+
+    def longer(video: SleapVideo) -> str:
+        return f"{PureWindowsPath(video.names[0]).parent.name}_{name(video)}"
+
+    firsts = firsts_of_files(videos)
+    names = {number: name(videos[number]) for number in firsts}
+    for better in (longer, lambda video: f"{videos.index(video)}_{name(video)}"):
+        counts = Counter(names.values())
+        names = {number: better(videos[number]) if counts[text] > 1 else text for number, text in names.items()}
+    return [names[number] for number in firsts]
+
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MOST = 65535
@@ -178,7 +425,7 @@ def _open_hdf5(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable[[in
             except OSError as error:
                 raise UserError(f"it is damaged ({error})") from None
             if is_encoded:
-                return _decode(values.astype(np.uint8).tobytes(), channels, is_grey)
+                return _decode_image(values.astype(np.uint8).tobytes(), channels, is_grey)
             if given.get("input_format") == "channels_first" and values.ndim == 3:
                 values = values.transpose(2, 1, 0)
             return _as_rgb(values[..., :1] if is_grey and values.ndim == 3 else values)
@@ -200,7 +447,7 @@ def _channel_order(opened: Any, dataset: Any) -> str:
     return order.decode() if isinstance(order, bytes) else str(order)
 
 
-def _decode(content: bytes, channels: str, is_grey: bool) -> Image:
+def _decode_image(content: bytes, channels: str, is_grey: bool) -> Image:
     """Returns an encoded image, or its file if that has an orientation, which the label table decides about."""
     values = decode_values(content)
     if channels == "BGR":

@@ -3,17 +3,377 @@
 import copy
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from jaxpose.config import Config
-from jaxpose.data.stretches import NEAR_FRAMES
-from jaxpose.init.choice import Choice
-from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, usual_split
-from jaxpose.init.names import left_right_pairs, mirrored_views
-from jaxpose.init.network_choices import backbone_for, network_choices
-from jaxpose.init.training_choices import batch, checkpoint, length, rate, schedule, validations
-from jaxpose.init.video_choices import losses_on_video, settings_of_losses
+from jaxpose.config.losses import LossesConfig, weights
+from jaxpose.config.model import BACKBONES, NO_WEIGHTS, PUBLISHED
+from jaxpose.config.rules import FRAMES_PER_SHARD
+from jaxpose.config.terms import terms
+from jaxpose.config.train import NO_METRIC, OptimConfig, TrainConfig, steps_per_epoch, total_epochs, total_steps
+from jaxpose.data.frame_names import NEAR_FRAMES
+from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, left_right_pairs, mirrored_views, usual_split
+from jaxpose.terminal import count
+
+# A choice for a project, with its reason.
+
+# Frames of one update.
+BATCH = 16
+# With that batch, 300 epochs of more training frames than these are at least 1,500 steps.
+FEW_FRAMES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Options that belong together.
+
+    Attributes:
+      title: a line such as "Size of the network's input".
+      reason: sentences; may name what to change, and when.
+      options: {dotted name: value}.
+    """
+
+    title: str
+    reason: str
+    options: dict[str, Any]
+
+
+# The choices of the network for a project: backbone, weights, norm, and views that agree.
+
+_FRAMES_FOR_RESNET50 = 200
+# Of benchmarks/few_labels.py, with views that agree and without.
+_FRAMES_FOR_VIEWS = 10
+
+
+def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the choices that concern the network, whose backbone is settled."""
+    backbone, weights = config.model.backbone, config.model.weights
+    if weights in PUBLISHED:
+        reason = f"The one that {weights} fits."
+    elif backbone == "resnet50":
+        reason = "The usual size for hundreds of labelled frames and a GPU."
+    else:
+        fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
+        reason = (
+            f"resnet18 trains fast and suits {fit}; configs/small.py has what it reached with 72 frames. Try resnet50 "
+            f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
+        )
+    yield Choice("Network", reason, {"model.backbone": backbone})
+    if weights == NO_WEIGHTS:
+        names = " or ".join(name for name, published in PUBLISHED.items() if published.backbone == backbone)
+        reason = "Random: the same command then works without a network." + (
+            f" Published weights usually need fewer labels: {names}, fetched once from the Hugging Face hub "
+            "(docs/weights.md). How much they help here is not measured."
+            if names
+            else ""
+        )
+        yield Choice("Initial weights", reason, {"model.weights": NO_WEIGHTS})
+    elif BACKBONES[backbone].has_width:
+        yield _norm(weights)
+    if views := () if config.data.views else mirrored_views(facts.keypoint_names):
+        yield _views(facts, config, views)
+    if (rate := BACKBONES[backbone].learning_rate) != OptimConfig.lr:
+        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets."
+        yield Choice("Learning rate", reason, {"optim.lr": rate})
+
+
+def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> Choice:
+    named = {"losses.pca_multiview.views": tuple(map(",".join, views))}
+    title = "Views that agree"
+    reason = ""
+    if facts.frames < _FRAMES_FOR_VIEWS:
+        reason = f"below {_FRAMES_FOR_VIEWS} labelled frames nothing was measured"
+    elif config.model.kind == "regression" or config.model.decoding != "fit":
+        reason = "the network that was given has no heatmaps to compare, or decodes them as Lightning Pose does"
+    elif config.losses.pca_multiview.components != 3:
+        reason = "it needs losses.pca_multiview.components=3"
+    elif config.data.boxes:
+        reason = "data.boxes cuts another part out of each frame"
+    elif facts.sizes > 1:
+        reason = f"the labelled images have {facts.sizes} sizes, perhaps of cameras that see the views from elsewhere"
+    if reason:
+        return Choice(title, f"Off: {reason}.", {"model.views_agree": False, **named})
+    reason = (
+        "A prediction in one view also takes account of what the other view shows of the body part, so that one of two "
+        "similar paws is not mistaken for the other. It lowered the error of the mouse example with 10 to 40 labels "
+        "(docs/few_labels.md); other data were not measured. Set it to False if these are not views of one body."
+    )
+    return Choice(title, reason, {"model.views_agree": True, **named})
+
+
+def _norm(weights: str) -> Choice:
+    if weights in PUBLISHED and PUBLISHED[weights].norm_groups:
+        groups = PUBLISHED[weights].norm_groups
+        reason = f"The network was trained with {groups} groups."
+        return Choice("Norm", reason, {"model.norm": "group", "model.norm_groups": groups})
+    reason = f"The loaded statistics stay: a batch of {BATCH} frames of one experiment gives poorer ones."
+    return Choice("Norm", reason, {"model.norm": "frozen"})
+
+
+def backbone_for(facts: Facts, config: Config) -> str:
+    """Returns the backbone that the weights, or else the labels and the machine, suggest."""
+    if config.model.weights in PUBLISHED:
+        return PUBLISHED[config.model.weights].backbone
+    has_many = facts.frames >= _FRAMES_FOR_RESNET50 and facts.training_frames > FEW_FRAMES
+    return "resnet50" if facts.gpu_gib and has_many else "resnet18"
+
+
+# The choices for unlabelled video: the losses on it.
+
+_TITLE = "Losses on video"
+_OFTEN_LABELLED = 0.5
+# Of the benchmark in configs/semi_supervised.py.
+_WEIGHT = 3e-4
+_JUMPS = f"With a weight of {_WEIGHT:g}, losses.temporal penalises jumps of the predictions."
+# Of benchmarks/few_labels.py.
+_MOVE_P = 0.5
+
+
+def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields losses on video: with few labels the consistency of a student with its teacher, else those on clips."""
+    if not facts.videos:
+        reason = f"Off: the project has no videos. {_JUMPS}"
+        yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
+        return
+    few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)
+    if not facts.gpu_gib:
+        also = f" With few labels, losses.consistency.weight=1 and augment.move_p={_MOVE_P} may be worth that." * few
+        reason = f"Off: without a GPU, a step would take twice as long. {_JUMPS}{also}"
+        yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
+    elif few:
+        yield from _consistency(facts, config)
+    else:
+        yield from _on_clips(facts, config)
+        yield from _start(facts, config)
+
+
+def settings_of_losses(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the settings of the losses on clips whose weights are given."""
+    on = weights(config.losses)
+    for choice in _on_clips(facts, config):
+        if any(f"losses.{name}.weight" in choice.options for name in on):
+            yield choice
+    if on:
+        yield from _start(facts, config)
+
+
+def _can_have_a_teacher(config: Config) -> bool:
+    # Several cameras and context frames can, but were not measured.
+    return config.model.kind == "heatmap" and not config.data.views and config.optim.ema_decay != 0
+
+
+def _consistency(facts: Facts, config: Config) -> Iterator[Choice]:
+    steps = total_steps(config.train, facts.training_frames)
+    yield Choice(
+        "A teacher on unlabelled video",
+        "The network also learns, in harder views of unlabelled frames, what the moving average of its weights "
+        "predicts in easier ones. Together with moved parts, this lowered the errors of narrow networks "
+        "(model.width=16) from random weights with 10 labels on three data sets, and with 20 on most of them; those of "
+        "networks of width 64 with 10 labels on two (docs/few_labels.md). A step costs 2 to 3 times as much. A weight "
+        "of 0 switches the loss off.",
+        {
+            "losses.consistency.weight": 1.0,
+            "losses.consistency.start_steps": steps // 5,
+            "losses.consistency.ramp_steps": 2 * steps // 5,
+        },
+    )
+    reason = (
+        "Parts of a frame change their place in it, so that the network does not learn the few labelled poses alone."
+    )
+    yield Choice("Moved parts", reason, {"augment.move_p": _MOVE_P})
+
+
+def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
+    yield Choice(
+        f"{_TITLE}: jumps",
+        "Predictions that jump between two frames cost something beyond epsilon_px: 5 % of the long side here. Choose "
+        "it above what the animal really moves from frame to frame. A weight of 0 switches a loss off.",
+        {
+            "losses.temporal.weight": _WEIGHT,
+            "losses.temporal.epsilon_px": (float(max(5, round(0.05 * max(facts.frame_size_px)))),),
+        },
+    )
+    known = f"{count(facts.training_frames, 'training frame')}, {count(len(facts.keypoint_names), 'keypoint')}"
+    if facts.training_frames < 2 * len(facts.keypoint_names):
+        reason = f"Off: to learn poses takes at least twice as many training frames as keypoints ({known})."
+        yield Choice(f"{_TITLE}: poses", reason, {"losses.pca_singleview.weight": 0.0})
+        return
+    if config.data.views or mirrored_views(facts.keypoint_names):
+        yield Choice(
+            f"{_TITLE}: agreement of the views",
+            f"Views of a point in space have 3 dimensions; predictions that leave them cost something ({known}).",
+            {"losses.pca_multiview.weight": _WEIGHT, "losses.pca_multiview.components": 3},
+        )
+    if not config.data.views:
+        yield _poses(facts, known)
+
+
+def _start(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields when the losses on clips begin, if a training has far more epochs than the default."""
+    epochs = total_epochs(config.train, facts.training_frames)
+    if epochs >= 2 * TrainConfig.epochs:
+        longer = epochs / TrainConfig.epochs
+        reason = (
+            "They begin, and grow to their weights, in the same parts of the training as with the default "
+            f"{TrainConfig.epochs} epochs: the network must predict well first."
+        )
+        options = {
+            "losses.anneal_start_epochs": round(LossesConfig.anneal_start_epochs * longer, 1),
+            "losses.anneal_increase_per_epoch": LossesConfig.anneal_increase_per_epoch / longer,
+        }
+        yield Choice(f"{_TITLE}: start", reason, options)
+
+
+def _poses(facts: Facts, known: str) -> Choice:
+    shares = zip(facts.keypoint_names, facts.labelled_shares, strict=True)
+    often = tuple(name for name, share in shares if share >= _OFTEN_LABELLED)
+    left_out = len(facts.keypoint_names) - len(often)
+    more = f" Keypoints that less than half of the frames have are left out: {left_out}." if left_out else ""
+    return Choice(
+        f"{_TITLE}: poses",
+        f"Poses unlike any labelled one cost something; there are enough labels to know them ({known}).{more} Name the "
+        "keypoints of the body alone if there are others, such as obstacles.",
+        {"losses.pca_singleview.weight": _WEIGHT, "losses.pca_singleview.keypoints": often if left_out else ()},
+    )
+
+
+# How many frames fit on a GPU at once, by an estimate: --dry_run compiles to find it.
+
+# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), less the state: the
+# parameters, their gradients and two moments of Adam.
+_STATE_MIB = {"resnet18": 172.0, "resnet50": 363.0}
+_FRAME_MIB = {"resnet18": (367 - 172) / 16, "resnet50": (1020 - 363) / 16}
+_MEASURED_PX = 128 * 128
+# JAX takes three quarters of a GPU's memory, and GPUs were not measured: half of the rest stays free.
+_USABLE = 0.75 / 2
+
+
+def largest_microbatch(
+    backbone: str, size_px: tuple[int, int], gpu_gib: float, batch: int, clip_frames: int = 0
+) -> int | None:
+    """Returns how many labelled frames of a batch fit into one pass: `batch`, or a half, a quarter, ... of it.
+
+    None stands for a network that was not measured.
+
+    Args:
+      backbone: name of the network.
+      size_px: (width, height) of the network's input.
+      gpu_gib: memory of a GPU.
+      batch: labelled frames of an update, on one GPU.
+      clip_frames: unlabelled frames that a pass also has.
+    """
+    if backbone not in _FRAME_MIB:
+        return None
+    frame_mib = _FRAME_MIB[backbone] * size_px[0] * size_px[1] / _MEASURED_PX
+    frames = int((_USABLE * gpu_gib * 1024 - _STATE_MIB[backbone]) / frame_mib) - clip_frames
+    most = batch
+    while most > 1 and most > frames:
+        most = -(-most // 2)
+    return most
+
+
+# The choices for the length of a training, its learning rate and its batch.
+#
+# The figures are of benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
+
+_EPOCHS, _LEAST_STEPS = TrainConfig.epochs, 1500
+_VALIDATIONS = _EPOCHS / TrainConfig.val_every_epochs
+_FEW_LABELS_LR = 2e-3
+
+
+def length(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the length in epochs."""
+    if config.train.steps:
+        return
+    epoch_steps = steps_per_epoch(config.train, facts.training_frames)
+    if not _is_short(facts, config):
+        reason = f"{_EPOCHS} epochs. If the camera looks down on the animal: 500, or 1000."
+        yield Choice("Length", reason, {"train.epochs": _EPOCHS})
+        return
+    reason = (
+        f"At least {_LEAST_STEPS:,} steps. An epoch of {count(facts.training_frames, 'training frame')} is "
+        f"{count(epoch_steps, 'step')}, and {_EPOCHS} epochs would be {count(_EPOCHS * epoch_steps, 'step')}."
+    )
+    if facts.training_frames <= FEW_FRAMES:
+        reason += (
+            " With 10 to 40 labels, training for longer gave smaller errors on most data sets (docs/few_labels.md)."
+        )
+    yield Choice("Length", reason, {"train.epochs": math.ceil(_LEAST_STEPS / epoch_steps)})
+
+
+def validations(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the time between validations, if a training of a settled length has far more epochs than the default."""
+    epochs = total_epochs(config.train, facts.training_frames)
+    if epochs >= 2 * _EPOCHS and facts.training_frames < facts.frames:
+        reason = f"About {_VALIDATIONS:.0f} validations, as many as the default {_EPOCHS} epochs have."
+        yield Choice("Validation", reason, {"train.val_every_epochs": float(epochs // _VALIDATIONS)})
+
+
+def schedule(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields a schedule that fits any length, if the default length is too short."""
+    if _is_short(facts, config):
+        reason = (
+            "The rate falls along a cosine. By default it halves after 150, 200 and 250 epochs, whatever the length."
+        )
+        yield Choice("Schedule", reason, {"optim.schedule": "cosine"})
+
+
+def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields that the last weights are kept, if one frame would choose them, and the rate falls to 0."""
+    train = config.train
+    is_free = not train.early_stop_patience and train.monitor_mode == TrainConfig.monitor_mode
+    if facts.validation_frames == 1 and config.optim.schedule == "cosine" and is_free:
+        reason = (
+            "The last weights are kept, because a single validation frame cannot tell which are best: with 10 and 20 "
+            "labels, those of its lowest loss had larger errors in six of nine runs (docs/few_labels.md)."
+        )
+        yield Choice("Checkpoint", reason, {"train.monitor": NO_METRIC})
+
+
+def rate(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the learning rate for few labels, for the kind that was measured: ResNets from random weights, cosine."""
+    is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
+    optim, has_default = config.optim, BACKBONES[config.model.backbone].learning_rate == OptimConfig.lr
+    is_measured = is_random and has_default and optim.name != "sgd" and optim.schedule == "cosine"
+    if facts.training_frames <= FEW_FRAMES and is_measured:
+        reason = (
+            "Narrow networks (model.width=16) from random weights with 20 labels had smaller errors with "
+            f"{_FEW_LABELS_LR} than with the default {OptimConfig.lr} on two of three data sets, and so had one of "
+            "width 64 with 10 labels (benchmarks/few_labels.md)."
+        )
+        yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
+
+
+def batch(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the batch, and how many of its frames the GPU computes at once."""
+    rule = f"{count(config.train.batch_size, 'frame')} make one update, on any number of devices."
+    if not facts.gpu_gib:
+        yield Choice("Batch", rule, {"train.batch_size": BATCH})
+        return
+    of_video = [term.stream for term in terms(config) if term.stream.is_video]
+    clip_frames = sum(stream.per_step * stream.frames for stream in of_video)
+    backbone = config.model.backbone
+    most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, FRAMES_PER_SHARD, clip_frames)
+    if most is None:
+        fit = f"how many fit at once was not measured for {backbone}"
+    elif most == FRAMES_PER_SHARD:
+        fit = f"the {most} that are computed at once fit, by an estimate for {backbone}"
+    else:
+        fits = f"{most} fits" if most == 1 else f"{most} fit"
+        fit = f"{fits} into a pass (another number is another run), by an estimate for {backbone}"
+    yield Choice(
+        "Batch",
+        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",
+        {"train.batch_size": BATCH, "train.microbatch_size": 0 if most in (None, FRAMES_PER_SHARD) else most},
+    )
+
+
+def _is_short(facts: Facts, config: Config) -> bool:
+    """Returns whether the default number of epochs is too few steps, whatever length is given."""
+    return _EPOCHS * steps_per_epoch(config.train, facts.training_frames) < _LEAST_STEPS
 
 
 def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:

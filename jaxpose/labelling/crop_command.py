@@ -10,24 +10,19 @@ import numpy as np
 
 from jaxpose.config import Config, DataConfig
 from jaxpose.config.arguments import DONE, make_folder, program
-from jaxpose.data.boxes import write_boxes
-from jaxpose.data.inputs import find_inputs
-from jaxpose.data.label_files import extra_label_files
-from jaxpose.data.pose_boxes import boxes_around, centres_of_poses, over_time, side_of_poses
+from jaxpose.data.boxes import box_file_name, boxes_around, centres_of_poses, over_time, side_of_poses, write_boxes
+from jaxpose.data.inputs import find_inputs, video_files
+from jaxpose.data.label_files import extra_label_files, label_file_of_view, view_of_video
 from jaxpose.data.project import Project
-from jaxpose.data.sessions import video_files
-from jaxpose.data.video_boxes import box_file_name
-from jaxpose.data.views import label_file_of_view, view_of_video
 from jaxpose.errors import UserError
+from jaxpose.files import output_folder
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.project import read_project
-from jaxpose.labelling.tracks import find_table, read_run_configs
-from jaxpose.outputs import output_folder
+from jaxpose.labelling.recordings import find_table, read_run_configs
 from jaxpose.poses import Poses
-from jaxpose.quantities import count
-from jaxpose.run.ensemble import refuse_ensemble
-from jaxpose.terminal import print_lines, say
-from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+from jaxpose.run.start_run import refuse_ensemble
+from jaxpose.terminal import count, print_lines, say
+from jaxpose.video.index import as_labelled, labelled_sizes_px
 from jaxpose.video.video import scan
 
 _RATIO = 2.0

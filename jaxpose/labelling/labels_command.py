@@ -4,32 +4,57 @@ import argparse
 import contextlib
 import os
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import DONE, program
 from jaxpose.data.label_changes import changing_labels
-from jaxpose.formats.deeplabcut.config import CONFIG_FILE
+from jaxpose.formats.deeplabcut.project import CONFIG_FILE, read_config
 from jaxpose.formats.project import DEEPLABCUT, without_config_file
-from jaxpose.labelling.label_h5 import can_write
-from jaxpose.labelling.merge_images import folder_of
-from jaxpose.labelling.merging import Merged
-from jaxpose.labelling.merging import merge as write_merged
-from jaxpose.labelling.new_labels import (
+from jaxpose.labelling.merging import (
+    Merged,
     NewFile,
     count_untouched,
+    folder_of,
     is_merged,
     read_new_labels,
+    read_size_px,
     refuse_misfits,
     untouched_text,
 )
-from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
+from jaxpose.labelling.merging import merge as write_merged
+from jaxpose.labelling.project_labels import ProjectLabels, can_write, read_project_labels
 from jaxpose.labelling.suggestion_folder import read_suggesting_run
-from jaxpose.labelling.video_sets import absent_video_sets
-from jaxpose.quantities import count
 from jaxpose.run.paths import MEMBERS_FOLDER
-from jaxpose.terminal import print_lines, say
+from jaxpose.terminal import count, print_lines, say
+
+# The lines that config.yaml of a DeepLabCut project lacks: DeepLabCut reads only labels of videos that it names.
+
+
+def absent_video_sets(project: ProjectLabels, images: Sequence[str]) -> Mapping[str, str]:
+    """Returns {folder of images: lines for `video_sets` of config.yaml} of those that the file does not name.
+
+    Args:
+      project: a DeepLabCut project; {} without a config.yaml.
+      images: names of images in it.
+
+    Raises:
+      UserError: config.yaml or an image cannot be read.
+    """
+    file = project.folder / CONFIG_FILE
+    if not file.is_file():
+        return {}
+    known = read_config(file).videos
+    first = {PurePosixPath(image).parent.name: image for image in reversed(images)}
+    return {name: _lines(project.folder, name, image) for name, image in first.items() if name not in known}
+
+
+def _lines(folder: Path, name: str, image: str) -> str:
+    width, height = read_size_px(folder / image)
+    videos = sorted(file for file in (folder / "videos").glob("*") if file.stem == name)
+    path = videos[0].absolute() if videos else f"FOLDER OF THE VIDEO/{name}.mp4"
+    return f"  {path}:\n    crop: 0, {width}, 0, {height}"
 
 
 def merge(given: argparse.Namespace) -> int:

@@ -2,20 +2,397 @@
 
 import csv
 import dataclasses
+import difflib
 import io
-from pathlib import Path
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
+import numpy as np
+
+from jaxpose.data import frame_names
+from jaxpose.data.checked_table import find_outside, refuse_link_out, refuse_link_out_of_project
+from jaxpose.data.image_file import NORMAL, describe, image_facts
 from jaxpose.data.label_changes import write_all
+from jaxpose.data.label_table import LabelTable, without_empty_rows
+from jaxpose.data.labels import read_csv_table, read_labels
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
-from jaxpose.formats.project import DEEPLABCUT
-from jaxpose.labelling.label_h5 import can_write, h5_of_csv, refuse_other_labels
-from jaxpose.labelling.label_layout import LabelLayout
-from jaxpose.labelling.merge_images import folder_of, images_to_copy
-from jaxpose.labelling.merge_target import layout_of, target_file
-from jaxpose.labelling.new_labels import NewFile
-from jaxpose.labelling.project_labels import ProjectLabels
+from jaxpose.files import NotRegularFile, read_bytes
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference
+from jaxpose.formats.project import COCO, CSV, DEEPLABCUT, SLEAP
+from jaxpose.labelling.project_labels import (
+    LabelLayout,
+    ProjectLabels,
+    can_write,
+    h5_of_csv,
+    read_cells,
+    read_header,
+    refuse_other_labels,
+)
+from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
+from jaxpose.poses import NOT_USED
+from jaxpose.terminal import count
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
+
+# The label files of a project to which new rows are added, and the projects whose files jaxpose does not change.
+
+
+def refuse_other_tools(project: ProjectLabels) -> None:
+    """Checks that new rows can be added to the label files of a project.
+
+    Raises:
+      UserError: they are files of SLEAP or COCO, or of any names.
+    """
+    if project.kind == SLEAP:
+        raise UserError(
+            f"{project.path} is a file of SLEAP, which jaxpose does not change: open it in SLEAP, merge the suggested "
+            ".slp into it, correct the labels and save; then train again"
+        )
+    if project.kind == COCO:
+        raise UserError(
+            f"{project.path} is a file of COCO, which jaxpose does not change: add the new images and annotations to "
+            "it in your label tool; then train again"
+        )
+    if project.kind == CSV:
+        names = ", ".join(file.name for of_view in project.files.values() for file in of_view)
+        raise UserError(f"{project.path} has label files of other names; name the one to extend with --labels: {names}")
+
+
+def target_file(project: ProjectLabels, view: str, image: str) -> Path:
+    """Returns the label file to which the row of an image is added; it may be absent."""
+    assert project.layout is not None
+    return project.folder / project.layout.file(view, PurePosixPath(image).parent.name)
+
+
+def layout_of(project: ProjectLabels, target: Path) -> LabelLayout:
+    """Returns the form of a label file: its own, or that of the project's others if it is absent."""
+    assert project.layout is not None
+    if not target.is_file():
+        return project.layout
+    return LabelLayout(target.name, project.layout.is_per_video, *read_header(target))
+
+
+def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, str], str]) -> str:
+    """Returns why a row with these cells cannot be added to a label file, "" if it can.
+
+    Beside an .h5 file alone, a new .csv would be read in its place, and the labels in the .h5 would be lost.
+    """
+    if target.is_symlink():
+        return (
+            f"{target} is a link to {os.path.realpath(target)}, and a merge would put a file in its place: merge into "
+            "the project of that file, or copy it here"
+        )
+    if not target.is_file() and target.with_suffix(".h5").is_file():
+        return (
+            f"{target.with_suffix('.h5')} has labels that no CSV file beside it has; write that first, with pandas: "
+            f"read_hdf({target.with_suffix('.h5').name!r}).to_csv({target.name!r})"
+        )
+    columns = layout_of(project, target).columns()
+    absent = [column for column, cell in cells.items() if cell and column not in columns]
+    return f"{target} has no column {absent[0][1]} of {absent[0][0]}" if absent else ""
+
+
+# The size of an image whose row is merged.
+
+
+def read_size_px(image: Path) -> tuple[int, int]:
+    """Returns (width, height) of an image.
+
+    Raises:
+      UserError: it does not exist, is not an image, or has an EXIF orientation.
+    """
+    try:
+        facts = image_facts(read_bytes(image, most_bytes=None))
+    except FileNotFoundError:
+        raise UserError(f"{image} does not exist") from None
+    except (OSError, NotRegularFile) as error:
+        raise UserError(f"{image} cannot be read: {error.strerror}") from None
+    except UserError as error:
+        raise UserError(f"{image}: {error}") from None
+    if facts.orientation != NORMAL:
+        raise UserError(f"{image} has {describe(facts.orientation)}; save it upright, and check its labels")
+    return facts.stored_px
+
+
+# The images of new rows: which of them a merge copies, and why one cannot be used.
+
+# Frames on either side of a labelled one that are copied with it.
+_NEIGHBOURS = 2
+
+
+def folder_of(new: Path) -> Path:
+    """Returns the folder from which new label files name their images."""
+    if new.is_dir():
+        return new
+    is_per_video = new.parent.parent.name == IMAGES_FOLDER
+    return new.parents[2] if is_per_video else new.parent
+
+
+def images_to_copy(folder: Path, project: ProjectLabels, image: str) -> dict[str, Path]:
+    """Returns {name: file} of an image and its neighbours where the folder has them and the project does not.
+
+    Args:
+      folder: of the new rows.
+      project: where they go; its own files are never replaced.
+      image: the name of the image from the folder on.
+    """
+    path = PurePosixPath(image)
+    beside = (folder / path).parent
+    images = frame_names.FrameNames(file.name for file in (beside.iterdir() if beside.is_dir() else ()))
+    number, names = images.number(path.name), [path.name]
+    if number is not None:
+        near = range(max(0, number - _NEIGHBOURS), number + _NEIGHBOURS + 1)
+        names += [images.renumbered(path.name, other) for other in near if other != number]
+    found = {path.with_name(name).as_posix(): folder / path.with_name(name) for name in names}
+    return {name: file for name, file in found.items() if file.is_file() and not _is_taken(project.folder / name)}
+
+
+def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: Path) -> str:
+    """Returns why the image of a new row, or a neighbour to copy, cannot be used; "" if all can.
+
+    Args:
+      labels: the new rows.
+      row: one of them.
+      project: where it goes.
+      folder: from which the image is named.
+    """
+    image = labels.poses.frames[row]
+    if image.startswith("/") or ".." in PurePosixPath(image).parts:
+        return f"{image} leaves the project folder"
+    beside, inside = folder / image, project.folder / image
+    if not beside.is_file() and not inside.is_file():
+        return f"{image} lies neither in {folder} nor in {project.folder}"
+    try:
+        copied_px = {}
+        for name, file in images_to_copy(folder, project, image).items():
+            refuse_link_out(file, name, folder)
+            copied_px[name] = read_size_px(file)
+        if inside.is_file():
+            refuse_link_out_of_project(inside, image)
+        size_px = copied_px.get(image) or read_size_px(inside)
+    except UserError as error:
+        return str(error)
+    if image not in copied_px and beside.is_file() and beside.read_bytes() != inside.read_bytes():
+        return f"{image} in {folder} is another image than the one in {project.folder}"
+    video = PurePosixPath(image).parent.name
+    crop_px = project.crop_px(video)
+    known_px = {crop_px[2:]} if crop_px else project.sizes_px(video)
+    if known_px and size_px not in known_px:
+        shown = " or ".join(f"{width} x {height}" for width, height in sorted(known_px))
+        return (
+            f"{image} has {size_px[0]} x {size_px[1]} px, but the project's images of this video have {shown}"
+            f"{f' (crops at {crop_px[:2]})' if crop_px else ''}; suggest the frame again for this project"
+        )
+    outside = find_outside(labels.keypoints_image_px[row], labels.visibility[row], size_px)
+    names = ", ".join(labels.poses.keypoint_names[k] for k in outside)
+    return f"outside of its image of {size_px[0]} x {size_px[1]} px: {names}" if outside else ""
+
+
+def frame_of(image: str) -> tuple[str, int | str]:
+    """Returns the video and the frame of an image, so that img7.png and img00000007.png are the same."""
+    path = PurePosixPath(image)
+    return path.parent.name, frame_names.frame_of(path.name)
+
+
+def _is_taken(place: Path) -> bool:
+    return place.exists() or place.is_symlink()
+
+
+# New rows for the label files of a project: read, and refused where they do not fit.
+
+_LISTED = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class NewFile:
+    """A file with new labels.
+
+    Attributes:
+      labels: its rows that have a label.
+      cells: the text of each of these rows: {(keypoint, coord): cell}.
+      empty: number of rows without any label.
+      view: the camera.
+    """
+
+    labels: LabelTable
+    cells: list[dict[tuple[str, str], str]]
+    empty: int
+    view: str
+
+
+def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
+    """Reads new label files.
+
+    Args:
+      new: a label file, or a folder with label files of the same names as the project's.
+      project: its labels.
+
+    Raises:
+      UserError: the project has no label file to extend, there is no such new file, or it has no row with a label; or a
+        line for each row that cannot be used.
+    """
+    refuse_other_tools(project)
+    found = [_read(file, view) for file, view in _find(new, project)]
+    if not any(file.cells for file in found):
+        raise UserError(f"{new} has no row with a label: nothing to merge")
+    return found
+
+
+def is_merged(found: Sequence[NewFile], project: ProjectLabels) -> bool:
+    """Returns whether all new rows are in the project already, with the same labels."""
+    known = {image: (table, row) for table in project.all_tables() for row, image in enumerate(table.poses.frames)}
+    return all(
+        image in known and _is_same(file.labels, row, *known[image])
+        for file in found
+        for row, image in enumerate(file.labels.poses.frames)
+    )
+
+
+def _is_same(labels: LabelTable, row: int, table: LabelTable, known: int) -> bool:
+    names = labels.poses.keypoint_names
+    points_px = table.poses.at([known]).with_keypoints(names).points_px[0]
+    has_names = set(names) <= set(table.poses.keypoint_names)
+    return has_names and np.array_equal(labels.poses.points_px[row], points_px, equal_nan=True)
+
+
+def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) -> None:
+    """Checks that new rows can be added to a project.
+
+    Args:
+      new: the folder or label file from which they come.
+      found: the rows.
+      project: its labels.
+
+    Raises:
+      UserError: a line for each problem: a row that does not fit into the project's file, other keypoints than the
+        project's, an image that is labelled already or twice, one that does not exist or is no crop like the others, a
+        file to copy that is not an image or lies outside of the folder, or a point outside of its image.
+    """
+    problems = [problem for file in found for problem in _keypoint_problems(file, project)]
+    if not problems:
+        problems = _row_problems(found, project, folder_of(new))
+    if problems:
+        more = len(problems) - _LISTED
+        raise UserError("\n".join([*problems[:_LISTED], *([f"... and {more} more"] if more > 0 else [])]))
+
+
+def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
+    """Returns how many new rows are exactly the predictions that jaxpose.suggest wrote."""
+    images = [image for file in found for image in file.labels.poses.frames]
+    return _count_untouched(folder_of(new), [file.labels.file for file in found], images)
+
+
+def count_untouched_in(project: ProjectLabels) -> int:
+    """Returns how many labelled rows are exactly the predictions, if jaxpose.suggest wrote the folder; else 0."""
+    if project.layout is None:
+        return 0
+    images = [
+        image
+        for table in project.all_tables()
+        for image, visibility in zip(table.poses.frames, table.visibility, strict=True)
+        if (visibility > NOT_USED).any()
+    ]
+    files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
+    return _count_untouched(project.folder, files, images)
+
+
+def untouched_text(rows: int) -> str:
+    """Returns a sentence about predictions that nobody corrected, for the user."""
+    return f"{count(rows, 'row')} exactly as jaxpose suggest predicted"
+
+
+def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str]) -> int:
+    if not (suggested := read_suggested(folder)):
+        return 0
+    checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
+    return sum(suggested[image] == checksums.get(image) for image in images if image in suggested)
+
+
+def _own_name(project: ProjectLabels, view: str) -> str:
+    """Returns the name of the project's label file of a view."""
+    return project.files[view][0].name
+
+
+def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
+    """Returns the new label files, each with its view."""
+    views = list(project.files)
+    if new.is_dir():
+        layout = project.layout
+        assert layout is not None
+        pattern = layout.file("", "*") if layout.is_per_video else ""
+        found = [(file, "") for file in sorted(new.glob(pattern))] if pattern else []
+        found += [] if pattern else [(new / layout.file(view, ""), view) for view in views]
+        if not found or (absent := [file for file, _ in found if not file.is_file()]):
+            name = absent[0].name if found else pattern
+            raise UserError(f"{new} has no {name}; name the label file itself, or a folder that jaxpose suggest wrote")
+        return found
+    if not new.is_file():
+        raise UserError(f"{new} does not exist; name a label file or a folder with one")
+    of_name = [view for view in views if view and (f"_{view}" in new.stem or new.name == _own_name(project, view))]
+    if len(views) > 1 and len(of_name) != 1:
+        raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
+    return [(new, of_name[0] if of_name else views[0])]
+
+
+def _read(file: Path, view: str) -> NewFile:
+    labels = read_labels(file, "ignore")
+    if labels.problems:
+        raise UserError("\n".join(labels.problems[:_LISTED]))
+    _refuse_other_h5(file)
+    rows = read_cells(file)
+    labels, empty = without_empty_rows(labels)
+    return NewFile(labels, [rows[source][1] for source in labels.sources], empty, view)
+
+
+def _refuse_other_h5(file: Path) -> None:
+    """Refuses a CSV with other labels than the .h5 beside it, which napari-deeplabcut and DeepLabCut edit."""
+    beside, folder = file.with_suffix(".h5"), file.parent
+    if not beside.is_file():
+        return
+    if difference := describe_difference(folder, read_csv_table(folder, file, "ignore"), beside, "ignore"):
+        raise UserError(
+            f"{folder / difference}: which has the corrected labels? Only the CSV is read: write the labels there, or "
+            "remove the .h5"
+        )
+
+
+def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
+    assert project.layout is not None
+    columns = project.layout.columns()
+    known, given = list(dict.fromkeys(name for name, _ in columns)), file.labels.poses.keypoint_names
+    where, problems = file.labels.file, []
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+            problems.append(f"{where}: the project has no keypoint {name}{hint}")
+    problems += [f"{where}: the project's keypoint {name} is absent" for name in known if name not in given]
+    used = {column for row in file.cells for column, cell in row.items() if cell}
+    flags = sorted(name for name, coord in used - set(columns) if coord == "visible")
+    if flags and not problems:
+        problems.append(f"{where}: {flags[0]} has a column visible, which the project's label file lacks")
+    return problems
+
+
+def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -> list[str]:
+    places = {
+        image: source
+        for table in project.all_tables()
+        for image, source in zip(table.poses.frames, table.sources, strict=True)
+    }
+    frames = {frame_of(image): place for image, place in places.items()}
+    problems = []
+    for file in found:
+        rows = zip(file.labels.poses.frames, file.labels.sources, file.cells, strict=True)
+        for row, (image, place, cells) in enumerate(rows):
+            if earlier := places.get(image) or frames.get(frame_of(image)):
+                problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
+            elif problem := image_problem(file.labels, row, project, folder):
+                problems.append(f"{place}: {problem}")
+            elif problem := target_problem(project, target_file(project, file.view, image), cells):
+                problems.append(f"{place}: {problem}")
+            places[image] = frames[frame_of(image)] = place
+    return problems
 
 
 @dataclasses.dataclass(frozen=True)

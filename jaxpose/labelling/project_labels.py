@@ -3,34 +3,117 @@
 jaxpose adds rows only to label files (.csv) of Lightning Pose and DeepLabCut; other tools keep their own files.
 """
 
+import csv
 import dataclasses
+import io
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.codes import NOT_USED
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
 from jaxpose.data.frame_names import FrameNames
-from jaxpose.data.label_files import extra_label_files, refuse_absent_project
+from jaxpose.data.label_files import extra_label_files, label_file_of_view, refuse_absent_project
 from jaxpose.data.label_table import LabelTable
-from jaxpose.data.labels import read_table
-from jaxpose.data.views import label_file_of_view
-from jaxpose.errors import UserError
+from jaxpose.data.labels import read_csv_table, read_rows, read_table
+from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
-from jaxpose.formats.label_folder import label_files
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, relocated
+from jaxpose.formats.hdf5_writer import pandas_content
 from jaxpose.formats.project import (
     CSV,
     DEEPLABCUT,
     LIGHTNING_POSE,
+    label_files,
     read_label_table,
     recognise,
     without_config_file,
 )
-from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, plain_header, read_header
+from jaxpose.poses import NOT_USED
+from jaxpose.text_file import read_text
+
+# The form of a project's label files (.csv).
+#
+# Lightning Pose has one label file, or one for each view; DeepLabCut has CollectedData_<scorer>.csv in each folder of
+# images. New files get the header of the existing ones, so that the same tools read them.
+
+_HEADER = ("scorer", "bodyparts", "coords")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelLayout:
+    """How a label file is written.
+
+    Attributes:
+      name: of the file; with one file for the project, relative to it and without the view.
+      is_per_video: each folder of images has its own file.
+      header: its rows.
+      index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
+    """
+
+    name: str
+    is_per_video: bool
+    header: tuple[tuple[str, ...], ...]
+    index_columns: int
+
+    @property
+    def scorer(self) -> str:
+        """The name in the scorer row, "" without this row."""
+        return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) == 3 else ""
+
+    def columns(self) -> list[tuple[str, str]]:
+        """Returns (keypoint, x or y or visible) of each column after those of the image."""
+        first = self.index_columns
+        return list(zip(self.header[-2][first:], self.header[-1][first:], strict=True))
+
+    def file(self, view: str, video: str) -> str:
+        """Returns the path of the label file of a video, relative to the project."""
+        if self.is_per_video:
+            return f"{IMAGES_FOLDER}/{video}/{self.name}"
+        return label_file_of_view(self.name, view)
+
+    def cells(self, image: str, keypoints_px: Mapping[str, np.ndarray]) -> list[str]:
+        """Returns the row of an image.
+
+        Args:
+          image: labeled-data/<video>/<name>.
+          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; without one or with NaN, cells are empty.
+        """
+        index = [image] if self.index_columns == 1 else image.split("/")
+        cells = []
+        for name, coord in self.columns():
+            value = keypoints_px[name]["xy".index(coord)] if coord in "xy" and name in keypoints_px else np.nan
+            cells.append(f"{value:.3f}" if np.isfinite(value) else "")
+        return [*index, *cells]
+
+
+def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int) -> tuple[tuple[str, ...], ...]:
+    """Returns the header rows of a new label file."""
+    cells = [(scorer, name, coord) for name in keypoint_names for coord in "xy"]
+    fill = ("",) * (index_columns - 1)
+    return tuple((row, *fill, *of_row) for row, of_row in zip(_HEADER, zip(*cells, strict=True), strict=True))
+
+
+def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Returns the header rows of a label file, which `read_labels` has read, and the number of its index columns."""
+    rows: list[tuple[str, ...]] = []
+    for row in csv.reader(io.StringIO(read_text(file)[0], newline="")):
+        rows.append(tuple(cell.strip(" \t") for cell in row))
+        if row[0] == "coords" or {"x", "y"} <= set(rows[-1][1:]):
+            break
+    index_columns = next(column for column, cell in enumerate(rows[-1]) if column and cell)
+    return tuple(rows), index_columns
+
+
+def read_cells(file: Path) -> dict[str, tuple[list[str], dict[tuple[str, str], str]]]:
+    """Returns {FILE:LINE: (cells that name the image, {(keypoint, coordinate): cell})} of the rows of a label file."""
+    layout = LabelLayout(file.name, False, *read_header(file))
+    first, columns = layout.index_columns, layout.columns()
+    rows = read_rows(file)[0]
+    return {f"{file}:{line}": (row[:first], dict(zip(columns, row[first:], strict=False))) for line, row in rows}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,3 +267,81 @@ def _parts_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]
     checked = check_table(table, "", dataclasses.replace(data, crop_px=(), boxes=""))
     rows = checked.images.values()
     return {table.poses.frames[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}
+
+
+# The HDF5 file that DeepLabCut keeps beside a label file (.csv), with the same rows.
+
+# Packages that HDF5 files need.
+MODULES = ("pandas", "tables")
+
+
+def can_write() -> bool:
+    """Returns whether the packages are installed that HDF5 files need."""
+    return all(map(is_installed, MODULES))
+
+
+def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> bytes:
+    """Returns the HDF5 file of a label file.
+
+    Args:
+      content: of the label file.
+      layout: its form.
+      encoding: of the content, as `read_text` returns it.
+
+    Raises:
+      ValueError: a row or the header is not as in DeepLabCut's files.
+    """
+    if len(layout.header) != 3:
+        raise ValueError("the header has no rows scorer, bodyparts and coords")
+    rows = list(csv.reader(io.StringIO(content.decode(encoding).removeprefix("\ufeff"), newline="")))[
+        len(layout.header) :
+    ]
+    first = layout.index_columns
+    # A column visible is no part of DeepLabCut's files.
+    places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
+    names = [(layout.header[0][place], layout.header[1][place], layout.header[2][place]) for place in places]
+    rows = [row for row in rows if any(cell.strip() for cell in row)]
+    if any(len(row) != len(layout.header[0]) for row in rows):
+        raise ValueError("a row has other cells than the header")
+    values = [[float(row[place].strip() or "nan") for place in places] for row in rows]
+    images = [_from_images_folder("/".join(row[:first])) for row in rows]
+    if any(image.count("/") != 2 for image in images):
+        raise ValueError("an image is not called labeled-data/<video>/<name>")
+    import pandas
+
+    columns = pandas.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
+    index = pandas.MultiIndex.from_tuples([tuple(image.split("/")) for image in images])
+    cells = np.array(values, np.float64).reshape(len(rows), len(names))
+    return pandas_content(pandas.DataFrame(cells, index=index, columns=columns))
+
+
+def refuse_other_labels(folder: Path, file: Path) -> None:
+    """Checks that an HDF5 file, which a merge writes anew, has no labels that the label file lacks.
+
+    Args:
+      folder: of the project.
+      file: the label file (.csv).
+
+    Raises:
+      UserError: there is such a file with other labels.
+    """
+    beside = file.with_suffix(".h5")
+    if not (file.is_file() and beside.is_file() and is_installed("h5py")):
+        return
+    table = relocated(folder, read_csv_table(folder, file, "ignore"))
+    try:
+        difference = describe_difference(folder, table, beside, "ignore")
+    except UserError:
+        return  # It cannot be read, so its labels are lost in any case.
+    if difference:
+        raise UserError(
+            f"{folder / difference}: which has the right labels? If the CSV, remove the .h5; if the .h5, write it as "
+            f"CSV, with pandas: read_hdf({beside.name!r}).to_csv({file.name!r}); then merge"
+        )
+
+
+def _from_images_folder(image: str) -> str:
+    """Returns the path of an image from labeled-data on; some files hold paths of another machine."""
+    parts = PurePosixPath(image.replace("\\", "/")).parts
+    at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
+    return "/".join(parts[at[-1] :] if at else parts)

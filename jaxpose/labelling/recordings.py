@@ -1,13 +1,29 @@
 """Recordings to label: a video, or with several cameras the videos of all views of a session."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxpose.data.inputs import find_inputs
-from jaxpose.data.views import view_of_video, without_view
+import cv2
+import numpy as np
+
+from jaxpose import geometry
+from jaxpose.config import Config
+from jaxpose.data.inputs import TABLES_BESIDE, find_inputs
+from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import read_errors, read_predictions
+from jaxpose.pose.pca import Pca, errors_px
+from jaxpose.poses import Poses, side_by_side
+from jaxpose.prediction.video_tables import find_table
+from jaxpose.progress import phase
+from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
+from jaxpose.run.paths import CONFIG_FILE
+from jaxpose.run.start_run import refuse_other_keypoints
+from jaxpose.terminal import print_lines
+from jaxpose.video.video import Video, read_chunks, scan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,3 +84,317 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
         Recording(session, {view: of_view[view] for view in views}, {view: of_view[view].stem for view in views})
         for session, of_view in found.items()
     ]
+
+
+# How unusual each keypoint of each frame is, by several signals, all on one scale.
+
+# Signals by the name that the user sees.
+JUMP, POSE, CONFIDENCE, SPREAD = "jump", "unusual pose", "low confidence", "runs differ"
+# Columns of poses: the distance from plausible poses, and the standard deviation over several runs.
+POSE_ERROR_PX, SPREAD_PX = "pose_error_px", "spread_px"
+# Robust standard deviations; a value below is usual.
+_USUAL = 3.0
+# The smallest standard deviation: px, and for confidence a share.
+_LEAST_PX, _LEAST_SHARE = 0.5, 0.05
+# Frames on either side of a frame whose median it is compared with.
+_RADIUS = 5
+# Frames whose neighbours are in memory together.
+_AT_ONCE = 20_000
+# The weight of usual values, which orders frames without a sign of failure.
+_USUAL_WEIGHT = 0.01
+
+
+def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarray]]:
+    """Returns the names of the signals, and for each recording the evidence (n, signals, keypoints), at least 0.
+
+    A signal is scaled by its median and its median absolute deviation over all recordings, keypoint by keypoint. So a
+    recording in which everything fails does not look usual. The evidence is the logarithm of what exceeds the usual.
+
+    Args:
+      recordings: with the same keypoints; the columns POSE_ERROR_PX and SPREAD_PX, where all have them, are signals.
+    """
+    points = [poses.one_animal() for poses in recordings]
+    signals = {
+        JUMP: [_jumps_px(points_px) for points_px, _ in points],
+        CONFIDENCE: [1 - confidence for _, confidence in points],
+        POSE: [poses.columns.get(POSE_ERROR_PX) for poses in recordings],
+        SPREAD: [poses.columns.get(SPREAD_PX) for poses in recordings],
+    }
+    names, scaled = [], []
+    for name, values in signals.items():
+        known = [found.reshape(len(found), -1) for found in values if found is not None]
+        if len(known) == len(values):
+            least = _LEAST_SHARE if name == CONFIDENCE else _LEAST_PX
+            names.append(name)
+            scaled.append(_scaled(np.concatenate(known), least))
+    ends = np.cumsum([len(poses.frames) for poses in recordings])[:-1]
+    return names, np.split(np.stack(scaled, axis=1), ends)
+
+
+def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
+    """Returns how far each keypoint (n, k, 2) is from where its neighbours in time suggest, (n, k) in pixels.
+
+    The larger of two distances: from the median of the frames around it, which shows short failures, and half of the
+    larger step into or out of the frame beyond the usual motion, which shows the ends of long ones.
+    """
+    padded = np.pad(keypoints_px, ((_RADIUS, _RADIUS), (0, 0), (0, 0)), mode="reflect")
+    from_median = np.empty(keypoints_px.shape[:2])
+    for first in range(0, len(keypoints_px), _AT_ONCE):
+        block = keypoints_px[first : first + _AT_ONCE]
+        shifts = range(first, first + 2 * _RADIUS + 1)
+        around = np.stack([padded[shift : shift + len(block)] for shift in shifts])
+        from_median[first : first + len(block)] = np.linalg.norm(block - np.median(around, axis=0), axis=-1)
+    steps = np.linalg.norm(np.diff(keypoints_px, axis=0), axis=-1)
+    if not len(steps):
+        return from_median
+    largest = np.maximum(np.pad(steps, ((1, 0), (0, 0))), np.pad(steps, ((0, 1), (0, 0))))
+    return np.maximum(from_median, largest / 2)
+
+
+def _scaled(values: np.ndarray, least: float) -> np.ndarray:
+    """Returns values (n, k) as about 0 where they are usual or NaN, and more the further out they are."""
+    # A keypoint that no pose contains has no error of poses.
+    values = np.where(np.isnan(values).all(axis=0), 0, values)
+    centre = np.nanmedian(values, axis=0)
+    spread = np.maximum(1.4826 * np.nanmedian(np.abs(values - centre), axis=0), least)
+    out = np.nan_to_num((values - centre) / spread)
+    return np.log1p(np.maximum(out - _USUAL, 0)) + _USUAL_WEIGHT * np.clip(out / _USUAL, 0, 1)
+
+
+# The predictions of recordings, read from the tables in the folders of one or several runs.
+
+_POSE_ERRORS = tuple(suffix for suffix in TABLES_BESIDE if suffix.startswith("_pca_"))
+
+
+def read_run_configs(runs: Sequence[Path]) -> list[Config]:
+    """Returns the configs of runs whose predictions can be used together.
+
+    Raises:
+      UserError: a folder is no run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
+        views.
+    """
+    for run in runs:
+        refuse_no_run(run)
+    configs = [read_config(run / CONFIG_FILE) for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        refuse_pretraining(run, config)
+    refuse_other_keypoints(runs, configs)
+    return configs
+
+
+def read_recording(runs: Sequence[Path], names: tuple[str, ...], recording: Recording, poses: dict[str, Pca]) -> Poses:
+    """Reads the predictions of a recording by all runs; with several cameras, the keypoints of all views side by side.
+
+    Positions are medians over the runs, and confidences are means. The columns are `POSE_ERROR_PX`, where it is known,
+    and `SPREAD_PX` with several runs.
+
+    Args:
+      runs: run folders.
+      names: of the keypoints, in the order of the runs.
+      recording: the videos.
+      poses: {view: plausible poses} for tables without errors of poses next to them.
+
+    Raises:
+      UserError: a run has no whole table of a video (the message has the command that makes it), or views differ in
+        frames.
+      DamagedFile: a table or an index was changed.
+    """
+    parts = [_read_view(runs, names, video, poses.get(view)) for view, video in recording.videos.items()]
+    counts = {len(part.frames) for part in parts}
+    if len(counts) > 1:
+        raise UserError(f"the videos of {recording.name} have {' and '.join(map(str, sorted(counts)))} frames")
+    of_views = [f"{name}_{view}" if view else name for view in recording.videos for name in names]
+    return side_by_side(parts, of_views)
+
+
+def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses: Pca | None) -> Poses:
+    tables = [find_table(run, video) for run in runs]
+    read = [_read_table(table, names) for table in tables]
+    if len({len(of_run.frames) for of_run in read}) > 1:
+        raise UserError(
+            f"the runs predicted {video} with different numbers of frames; predict it again with one of them"
+        )
+    places, confidences = zip(*(of_run.one_animal() for of_run in read), strict=True)
+    stacked = np.stack(places)
+    points_px, columns = np.median(stacked, axis=0), {}
+    errors = [error for table in tables if (error := _read_pose_errors(table)) is not None]
+    if errors:
+        columns[POSE_ERROR_PX] = np.mean(errors, axis=0)
+    elif poses is not None:
+        columns[POSE_ERROR_PX] = errors_px(poses, points_px)
+    if len(runs) > 1:
+        columns[SPREAD_PX] = np.sqrt(stacked.var(axis=0).sum(axis=-1))
+    return Poses.of_one_animal(names, read[0].frames, points_px, np.mean(confidences, axis=0), columns=columns)
+
+
+def _read_table(table: Path, names: tuple[str, ...]) -> Poses:
+    found = read_predictions(table).poses
+    if found.keypoint_names != names or found.frames != [str(frame) for frame in range(len(found.frames))]:
+        raise UserError(f"{table} is no table of whole predictions with the keypoints {', '.join(names)}")
+    return found
+
+
+def _read_pose_errors(table: Path) -> np.ndarray | None:
+    """Returns the largest error (n, k) of the tables of pose errors beside a table, None without them."""
+    files = [table.with_name(f"{table.stem}{suffix}.csv") for suffix in _POSE_ERRORS]
+    found = [read_errors(file).errors_px for file in files if file.is_file()]
+    return np.fmax.reduce(found) if found else None
+
+
+# Chooses frames: the most unusual ones first, far apart in time and different in what is unusual.
+
+# Evidence from which a signal is named as a reason.
+_NAMED = 0.5
+# A frame that fails in the same way as a chosen one counts this share less.
+_LIKENESS_COST = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A frame to label.
+
+    Attributes:
+      recording: its place in the list of recordings.
+      frame: number of the frame, counted from 0.
+      score: the larger, the more unusual; NaN without predictions.
+      reason: for the user.
+    """
+
+    recording: int
+    frame: int
+    score: float
+    reason: str
+
+
+def choose_frames(
+    evidence: Sequence[np.ndarray],
+    signals: Sequence[str],
+    keypoint_names: Sequence[str],
+    skipped: Sequence[set[int]],
+    count: int,
+    apart: int,
+) -> list[Choice]:
+    """Returns up to `count` frames, the best first; fewer if no frame is left that is far enough from the others.
+
+    Args:
+      evidence: (n, signals, views k) of each recording.
+      signals: their names.
+      keypoint_names: k names.
+      skipped: frames of each recording that are labelled already.
+      count: how many.
+      apart: two frames of one recording have more than this distance.
+    """
+    sizes = [len(of_recording) for of_recording in evidence]
+    patterns = np.concatenate([of_recording.reshape(len(of_recording), -1) for of_recording in evidence])
+    owners, frames = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
+    # The worst keypoint of each signal: a rare pose is a little unusual in all keypoints, and is no failure.
+    scores = patterns.reshape(len(patterns), *evidence[0].shape[1:]).max(axis=2).sum(axis=1)
+    is_free = np.array(
+        [frame not in skipped[owner] for owner, frame in zip(owners.tolist(), frames.tolist(), strict=True)]
+    )
+    lengths = np.linalg.norm(patterns, axis=1)
+    unit = patterns / np.where(lengths > 0, lengths, 1)[:, None]
+    likeness = np.zeros(len(scores))
+    chosen: list[Choice] = []
+    while len(chosen) < count and is_free.any():
+        values = np.where(is_free, scores * (1 - _LIKENESS_COST * likeness), -1)
+        best = int(values.argmax())
+        reason = _describe(patterns[best].reshape(evidence[0].shape[1:]), signals, keypoint_names)
+        chosen.append(Choice(int(owners[best]), int(frames[best]), float(scores[best]), reason))
+        is_free &= (owners != owners[best]) | (np.abs(frames - frames[best]) > apart)
+        likeness = np.maximum(likeness, unit @ unit[best])
+    return chosen
+
+
+def _describe(pattern: np.ndarray, signals: Sequence[str], keypoint_names: Sequence[str]) -> str:
+    """Returns the signals (signals, views k) that stand out, each with its worst keypoint; the largest one at least."""
+    worst = pattern.argmax(axis=1).tolist()
+    largest = pattern.max(axis=1)
+    named = [place for place in range(len(signals)) if largest[place] >= min(_NAMED, largest.max())]
+    return "; ".join(f"{signals[place]}: {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named)
+
+
+# Chooses frames that look different, by k-means over small copies of the frames; no network is needed.
+
+_SIDE_PX = 32
+_CHUNK_FRAMES = 64
+# Of a longer video, every second frame, every third and so on.
+_MOST_FRAMES = 20_000
+_ATTEMPTS, _ITERATIONS = 3, 100
+_SEED = 0
+REASON = "looks different"
+
+
+def choose_different(recordings: list[Recording], skipped: list[set[int]], count: int, apart: int) -> list[Choice]:
+    """Returns up to `count` frames, shared out among the recordings by their lengths.
+
+    Args:
+      recordings: of several cameras, the first view decides.
+      skipped: frames of each recording that are labelled already.
+      count: how many.
+      apart: two frames of one recording have more than this distance.
+
+    A video that breaks off gives frames from before, which is printed.
+
+    Raises:
+      UserError: a video has no frame that can be read.
+    """
+    videos = [scan(next(iter(recording.videos.values()))) for recording in recordings]
+    shares = _shares(np.array([video.expected_frames for video in videos]), count)
+    chosen = []
+    for place, (video, share) in enumerate(zip(videos, shares, strict=True)):
+        if share:
+            step = -(-video.expected_frames // _MOST_FRAMES)
+            frames = _centres(_small_copies(video, recordings[place].crop_px, step), share, step, skipped[place], apart)
+            chosen += [Choice(place, frame, math.nan, REASON) for frame in frames]
+    return chosen
+
+
+def _shares(lengths: np.ndarray, count: int) -> list[int]:
+    """Returns how many of `count` frames each video gives: one each, or the longest alone; the rest by length."""
+    shares = np.zeros(len(lengths), int)
+    shares[np.argsort(-lengths, kind="stable")[:count]] = 1
+    rest = lengths / lengths.sum() * (count - shares.sum())
+    shares += np.floor(rest).astype(int)
+    shares[np.argsort(np.floor(rest) - rest, kind="stable")[: count - shares.sum()]] += 1
+    return shares.tolist()
+
+
+def _small_copies(video: Video, crop_px: tuple[int, ...], step: int) -> np.ndarray:
+    """Returns every `step`-th frame of a video, cropped to (x, y, width, height), as grey values (m, d) float32."""
+    size_px = (_SIDE_PX, _SIDE_PX)
+    affine = geometry.input_from_frame((video.width_px, video.height_px), size_px, "stretch", crop_px)
+    reader = read_chunks(video, affine, size_px, _CHUNK_FRAMES)
+    parts, done = [], 0
+    with phase(f"looking at {video.path.name}", video.expected_frames, "frame") as progress:
+        for chunk in reader:
+            kept = chunk[-done % step :: step]
+            parts.append(kept.mean(axis=-1).reshape(len(kept), -1).astype(np.float32))
+            done += len(chunk)
+            progress.update(len(chunk))
+    if not done:
+        raise UserError(reader.problem or f"{video.path} has no frames")
+    if reader.problem:
+        print_lines(reader.problem)
+    return np.concatenate(parts)
+
+
+def _centres(pixels: np.ndarray, count: int, step: int, skipped: set[int], apart: int) -> list[int]:
+    """Returns the frame nearest to the centre of each cluster, in the order of the clusters' sizes."""
+    clusters = min(count, len(pixels))
+    cv2.setRNGSeed(_SEED)
+    criteria = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, _ITERATIONS, 1e-3)
+    labels = np.zeros((len(pixels), 1), np.int32)
+    _, labels, centres = cv2.kmeans(pixels, clusters, labels, criteria, _ATTEMPTS, cv2.KMEANS_PP_CENTERS)
+    frames = np.arange(len(pixels)) * step
+    is_free = np.array([frame not in skipped for frame in frames.tolist()])
+    chosen = []
+    for cluster in np.argsort(-np.bincount(labels[:, 0], minlength=clusters), kind="stable").tolist():
+        distances = np.linalg.norm(pixels - centres[cluster], axis=1)
+        # A frame of the cluster, if one is far enough from those that are chosen.
+        distances[labels[:, 0] != cluster] += distances.max() + 1
+        if is_free.any():
+            frame = int(frames[np.where(is_free, distances, np.inf).argmin()])
+            chosen.append(frame)
+            is_free &= np.abs(frames - frame) > apart
+    return chosen

@@ -11,25 +11,27 @@ import numpy as np
 from jaxpose.config import Config, DataConfig, VideoConfig
 from jaxpose.config.arguments import DONE, program
 from jaxpose.config.model import CONTEXT_RADIUS
-from jaxpose.data.sessions import video_files
-from jaxpose.errors import UserError
-from jaxpose.extras import need
+from jaxpose.data.inputs import video_files
+from jaxpose.errors import UserError, need
 from jaxpose.formats.project import COCO, CSV, SLEAP
-from jaxpose.labelling.clusters import choose_different
-from jaxpose.labelling.evidence import find_evidence
-from jaxpose.labelling.poses import fit_poses
+from jaxpose.labelling.pose_outliers import fit_poses
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
-from jaxpose.labelling.recordings import Recording, find_recordings
-from jaxpose.labelling.selection import Choice, choose_frames
-from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, image_of
-from jaxpose.labelling.suggestion_folder import refuse_used, write_suggestions
-from jaxpose.labelling.tracks import read_recording, read_run_configs
+from jaxpose.labelling.recordings import (
+    Choice,
+    Recording,
+    choose_different,
+    choose_frames,
+    find_evidence,
+    find_recordings,
+    read_recording,
+    read_run_configs,
+)
+from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE, image_of, refuse_used, write_suggestions
 from jaxpose.poses import Poses
-from jaxpose.quantities import count
-from jaxpose.run.ensemble import with_members
-from jaxpose.terminal import print_lines, say
+from jaxpose.run.start_run import with_members
+from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.file import scan
-from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+from jaxpose.video.index import as_labelled, labelled_sizes_px
 
 
 def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> int:

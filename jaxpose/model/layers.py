@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxpose.config.mesh import AXIS
+from jaxpose.config.train import AXIS
 from jaxpose.threads import arithmetic_threads
 
 _AXES = ("NHWC", "HWIO", "NHWC")
@@ -441,3 +441,34 @@ _batch_norm.defvjp(_batch_norm_forward, _batch_norm_backward)
 
 def _sum_over(sums: jax.Array, axis: str | None) -> jax.Array:
     return sums if axis is None else lax.psum(sums, axis)
+
+
+# Batch normalisation by stored statistics, folded into the convolutions before it: for prediction.
+
+
+def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Returns weights with which a network computes the same outside of training, and whose norms only add a bias.
+
+    Kernels take over the scale of the norm after them. All norms get scale 1, mean 0 and variance 1 - EPSILON, so the
+    weights are still ones of the same network; `apply_network` with `is_folded` leaves these out. Networks without
+    stored statistics (group normalisation, transformers) are returned as they are.
+
+    Args:
+      params: parameters of a network or a part of it, arrays on this host; they are not changed.
+      statistics: its batch statistics, likewise.
+    """
+    params, statistics = dict(params), dict(statistics)
+    for name, below in statistics.items():
+        if "mean" not in below:
+            params[name], statistics[name] = fold_norms(params[name], below)
+            continue
+        # bn1 comes after conv1; of a shortcut (downsample), 1 comes after 0.
+        conv = 0 if name == 1 else name.replace("bn", "conv")
+        kernel, norm = params[conv]["kernel"], params[name]
+        # In float64, so that only the results are rounded.
+        factor = np.asarray(norm["scale"], np.float64) / np.sqrt(np.asarray(below["var"], np.float64) + EPSILON)
+        bias = np.asarray(norm["bias"], np.float64) - np.asarray(below["mean"], np.float64) * factor
+        params[conv] = params[conv] | {"kernel": (kernel * factor).astype(kernel.dtype)}
+        params[name] = {"scale": np.ones_like(norm["scale"]), "bias": bias.astype(kernel.dtype)}
+        statistics[name] = {"mean": np.zeros_like(below["mean"]), "var": np.full_like(below["var"], 1 - EPSILON)}
+    return params, statistics

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpose.errors import UserError
-from jaxpose.quantities import listed
+from jaxpose.terminal import listed
 
 # The children of its `Sequential` backbone that have tensors, by torchvision's names.
 _BACKBONE_CHILDREN = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}

@@ -10,15 +10,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from jaxpose.config import ModelConfig
-from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS
-from jaxpose.config.weights import PixelScale, pixel_scale
-from jaxpose.model.context import ContextHead
-from jaxpose.model.head import HeatmapHead
+from jaxpose.config import Config, ModelConfig, PretrainConfig
+from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS, PixelScale, pixel_scale
+from jaxpose.model.heads import ContextHead, HeatmapHead, PyramidContext, PyramidHead, RegressionHead
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import Norm
-from jaxpose.model.pyramid import PyramidContext, PyramidHead
-from jaxpose.model.regression import RegressionHead
+from jaxpose.model.vit import Vit
+from jaxpose.model.vit_weights import FORMS
 
 # (type of the arithmetic, type of the parameters) by the name in train.precision.
 DTYPES = {
@@ -179,3 +177,49 @@ def apply_network(
                 module.is_folded = module.kind != "group"
     outputs = network(sequences, counted, count, train)
     return outputs, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))
+
+
+# A frozen vision transformer whose features another network learns, and the maps that a network ends in.
+
+
+class Teacher(nnx.Module):
+    """A vision transformer for frames in 0..255.
+
+    Args:
+      pretrain: its backbone and weights.
+      precision: f32, tf32, bf16 or f64.
+      rng: source of the initial weights.
+    """
+
+    def __init__(self, pretrain: PretrainConfig, precision: str, *, rng: np.random.Generator):
+        dtype, param_dtype = DTYPES[precision]
+        self.dtype = dtype
+        self.pixels = pixel_scale(pretrain.teacher)
+        self.backbone = Vit(FORMS[pretrain.teacher_backbone], dtype=dtype, param_dtype=param_dtype, rng=rng)
+
+    def __call__(self, frames: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+        """Returns the features (b, h / 16, w / 16, c) of frames, RGB, 0..255."""
+        return self.backbone(normalise(frames, self.pixels, self.dtype))
+
+
+def make_teacher(pretrain: PretrainConfig, precision: str) -> tuple[nnx.GraphDef, dict]:
+    """Returns (graph definition, parameters), the parameters random until weights are loaded."""
+    with pinned_settings(precision):
+        network = Teacher(pretrain, precision, rng=np.random.Generator(np.random.Philox(0)))
+    graphdef, params = nnx.split(network, nnx.Param)
+    return graphdef, nnx.to_pure_dict(params)
+
+
+def apply_teacher(graphdef: nnx.GraphDef, params: dict, frames: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
+    """Returns the teacher's features of frames; see `Teacher`."""
+    return jax.lax.stop_gradient(nnx.merge(graphdef, params)(frames))
+
+
+def map_count(config: Config) -> int:
+    """Returns the number of maps of a run's network: of keypoints or, in a pretraining, of what a cell is to say."""
+    match config.pretrain.method:
+        case "masked":
+            return 3 * config.model.heatmap_stride**2
+        case "distill":
+            return FORMS[config.pretrain.teacher_backbone].channels
+    return len(config.data.keypoint_names)

@@ -10,11 +10,108 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped, UInt8
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt8
 
 from jaxpose import geometry
-from jaxpose.pose import moved_parts, pixels
+from jaxpose.pose import pixels
 from jaxpose.pose.pixels import Params, Resolved
+from jaxpose.poses import NOT_USED
+
+# Moved parts: rectangles of a frame that get another place in it, with the keypoints on them.
+#
+# A network that sees the parts of a few frames only where they were labelled learns their place, not their look. A part
+# is moved within its own frame, so that no number depends on which other frames are in a batch. What it leaves behind
+# shows the mean colour.
+
+# The random numbers of a part: place x and y, side x and y, new place x and y, whether it is moved.
+_NUMBERS = 7
+
+
+def draw_part_params(keys: Array, augment: Resolved, size_px: tuple[int, int], dtype: jax.typing.DTypeLike) -> Params:
+    """Returns the rectangles of each sample, (b, parts, 2) as (x, y) in whole pixels; a part that stays has no sides.
+
+    Args:
+      keys: jax keys (b,).
+      augment: the resolved config.
+      size_px: (height, width) of the input.
+      dtype: of the numbers.
+    """
+    numbers = jax.vmap(lambda key: jax.random.bits(key, (augment.move_parts, _NUMBERS), jnp.uint32))(keys)
+    # Whole numbers are the same in every dtype. 16 bits times a side fit 32 bits.
+    draws = numbers >> 16
+    size = np.array([size_px[1], size_px[0]])
+    least, most = (np.maximum(1, np.rint(size * share)) for share in (augment.move_side_min, augment.move_side_max))
+
+    def below(draw: Array, count: Array) -> Array:
+        return draw * count >> 16
+
+    least, spread, size = (jnp.asarray(value, jnp.uint32)[None, None] for value in (least, most - least + 1, size))
+    side = least + below(draws[..., 2:4], spread)
+    low, new = (below(places, size - side + 1) for places in (draws[..., 0:2], draws[..., 4:6]))
+    # 24 bits fit a float32.
+    moves = (numbers[..., 6:] >> 8).astype(dtype) / 2**24 < augment.move_p
+    low, side, new = (value.astype(dtype) for value in (low, jnp.where(moves, side, 0), new))
+    return {"part_low_px": low, "part_side_px": side, "part_shift_px": new - low}
+
+
+def move_part_keypoints(
+    params: Params, keypoints_px: Float[Array, "b k 2"], visibility: Int[Array, "b k"]
+) -> tuple[Float[Array, "b k 2"], Int[Array, "b k"]]:
+    """Returns the keypoints where their parts are, and their visibility: NOT_USED where another part lies over them.
+
+    Args:
+      params: of `draw_params`.
+      keypoints_px: (x, y) in pixels of the input; NaN stays NaN.
+      visibility: 0, 1 or 2.
+    """
+    for low, side, shift in _parts(params):
+        moves = _within(keypoints_px, low, side)
+        is_covered = _within(keypoints_px, low + shift, side) & ~moves
+        keypoints_px = jnp.where(moves[..., None], keypoints_px + shift, keypoints_px)
+        visibility = jnp.where(is_covered, jnp.asarray(NOT_USED, visibility.dtype), visibility)
+    return keypoints_px, visibility
+
+
+def source_px(
+    params: Params, x_px: Float[Array, "b h w"], y_px: Float[Array, "b h w"]
+) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"], Bool[Array, "b h w"]]:
+    """Returns the point (x, y) of the frame that is seen at a point after the moves, and where nothing is seen.
+
+    Args:
+      params: of `draw_params`.
+      x_px, y_px: points of the input after the moves.
+    """
+    points = jnp.stack([x_px, y_px], axis=-1)
+    flat = points.reshape(len(points), -1, 2)
+    is_empty = jnp.zeros(flat.shape[:2], bool)
+    # Backwards: the last move is on top.
+    for low, side, shift in reversed(_parts(params)):
+        moved = _within(flat, low + shift, side)
+        is_empty |= _within(flat, low, side) & ~moved
+        flat = jnp.where(moved[..., None], flat - shift, flat)
+    x_px, y_px = jnp.unstack(flat.reshape(points.shape), axis=-1)
+    return x_px, y_px, is_empty.reshape(x_px.shape)
+
+
+def mean_colour(frames: UInt8[Array, "b t h w 3"], dtype: jax.typing.DTypeLike) -> Float[Array, "b 1 1 1 3"]:
+    """Returns the mean colour of each sample's middle frame, 0..255, black bars included."""
+    _, length, height, width, _ = frames.shape
+    rows = jnp.sum(frames[:, length // 2 : length // 2 + 1], axis=3, keepdims=True, dtype=jnp.uint32)
+    # Whole numbers have the same sum in any order, and in two halves they fit 32 bits.
+    high, low = (jnp.sum(half, axis=2, keepdims=True, dtype=jnp.uint32) for half in (rows >> 8, rows & 255))
+    return (high.astype(dtype) * 256 + low.astype(dtype)) / (height * width)
+
+
+def _parts(params: Params) -> list[tuple[Array, Array, Array]]:
+    """Returns the lower corner, the sides and the shift (b, 1, 2) of each part, in the order of the moves."""
+    names = ("part_low_px", "part_side_px", "part_shift_px")
+    return [tuple(params[name][:, part, None] for name in names) for part in range(params["part_low_px"].shape[1])]  # pyright: ignore[reportReturnType]
+
+
+def _within(points_px: Float[Array, "b n 2"], low: Array, side: Array) -> Bool[Array, "b n"]:
+    """Returns which points lie on the pixels low..low + side - 1; the pixel p reaches from p - 0.5 to p + 0.5."""
+    return jnp.all((points_px >= low - 0.5) & (points_px < low + side - 0.5), axis=-1)
+
 
 # Every number has its own column of random bits: turning a transform on or off does not change other numbers.
 _COLUMNS: tuple[str, ...] = (
@@ -78,7 +175,7 @@ def draw_params(
         drawn |= draw_elastic(alpha, augment.elastic_sigma_px, frame_px_per_px, seed)
     if augment.move_p:
         part_keys = jax.vmap(lambda key: jax.random.fold_in(key, _PARTS))(keys)
-        drawn |= moved_parts.draw_params(part_keys, augment, size_px, frame_from_input.dtype)
+        drawn |= draw_part_params(part_keys, augment, size_px, frame_from_input.dtype)
     return drawn
 
 
@@ -106,7 +203,7 @@ def move_keypoints(
     if not _moves(augment):
         return keypoints_px, visibility
     if augment.move_p:
-        keypoints_px, visibility = moved_parts.move_keypoints(params, keypoints_px, visibility)
+        keypoints_px, visibility = move_part_keypoints(params, keypoints_px, visibility)
     with jax.default_matmul_precision("highest"):
         keypoints_px = geometry.apply(geometry.invert(params["input_from_augmented"]), keypoints_px)
     if augment.elastic_p:
@@ -127,7 +224,7 @@ def moves_of_parts(params: Params, augment: Resolved, points_px: Float[Array, "b
     """
     if not augment.move_p:
         return jnp.zeros_like(points_px[:, :1])
-    moved_px, _ = moved_parts.move_keypoints(params, points_px, jnp.zeros(points_px.shape[:2], jnp.int8))
+    moved_px, _ = move_part_keypoints(params, points_px, jnp.zeros(points_px.shape[:2], jnp.int8))
     return moved_px - points_px
 
 
@@ -174,9 +271,9 @@ def render(
     if _moves(augment):
         x_px, y_px = _sampled_px(params, augment, frames.shape[2], frames.shape[3])
         if augment.move_p:
-            x_px, y_px, is_empty = moved_parts.source_px(params, x_px, y_px)
+            x_px, y_px, is_empty = source_px(params, x_px, y_px)
             pictures = pixels.warp(frames, x_px, y_px)
-            mean = moved_parts.mean_colour(frames, work)
+            mean = mean_colour(frames, work)
             pictures = jnp.where(is_empty[:, None, :, :, None], mean, pictures)
         else:
             pictures = pixels.warp(frames, x_px, y_px)
@@ -325,3 +422,77 @@ def _bump(distance: Array) -> Array:
 
 def _noise(seed: Array, row: Array, column: Array, like: Array) -> Array:
     return (pixels.hashed(seed, row, column) >> 8).astype(like.dtype) / 2**23 - 1
+
+
+# Occluders: rectangles over keypoints of a frame, filled with another place of the frame or with one grey.
+#
+# A network that has to find the keypoints below them must read the pose around them (joint cutout of Xie et al., ICCV
+# 2021; joint cut-occlusion and cutmix of MultiAugs, Zhou et al., 2024). The other place is in the same frame, so that
+# no number depends on which other frames are in a batch.
+
+# Half the side of a rectangle, as shares of the frame's smaller side.
+_SMALLEST, _LARGEST = 0.03, 0.10
+# How far its middle may be from the keypoint, as a share of half its side.
+_JITTER = 0.5
+
+
+def draw_occluders(keys: Array, count: int, dtype: jax.typing.DTypeLike) -> Params:
+    """Returns uniform numbers in [0, 1) for the rectangles of each sample, (b, count, 8).
+
+    Args:
+      keys: jax keys (b,).
+      count: number of rectangles.
+      dtype: of the numbers.
+    """
+    bits = jax.vmap(lambda key: jax.random.bits(key, (count, 8), jnp.uint32))(keys)
+    # 24 bits fit a float32, so the numbers are the same in every dtype.
+    return {"share": (bits >> 8).astype(dtype) / 2**24}
+
+
+def cover(
+    pictures: Float[Array, "b t h w 3"], keypoints_px: Float[Array, "b k 2"], params: Params
+) -> Float[Array, "b t h w 3"]:
+    """Returns the frames with rectangles over some keypoints, the same in all frames of a sample.
+
+    Args:
+      pictures: 0..255.
+      keypoints_px: (x, y); those that are NaN are not covered.
+      params: of `draw_params`.
+    """
+    share = params["share"].astype(pictures.dtype)
+    height, width = pictures.shape[2:4]
+    count = keypoints_px.shape[1]
+    keypoints_px = jnp.nan_to_num(keypoints_px.astype(pictures.dtype), nan=-1e6)
+    rows = jnp.arange(height, dtype=pictures.dtype)[None, :, None]
+    columns = jnp.arange(width, dtype=pictures.dtype)[None, None, :]
+    covered = pictures
+    for number in range(share.shape[1]):
+        chosen, source, jitter_x, jitter_y, wide, high, grey, fill = jnp.unstack(share[:, number], axis=-1)
+        index = (chosen * count).astype(jnp.int32)
+        at = _point(keypoints_px, index)
+        half = min(height, width) * (_SMALLEST + (_LARGEST - _SMALLEST) * jnp.stack([wide, high], axis=-1))
+        middle = at + half * _JITTER * (2 * jnp.stack([jitter_x, jitter_y], axis=-1) - 1)
+        inside = (jnp.abs(columns - middle[:, 0, None, None]) < half[:, 0, None, None]) & (
+            jnp.abs(rows - middle[:, 1, None, None]) < half[:, 1, None, None]
+        )
+        # Another keypoint than the covered one; with a single keypoint there is none, and every fill is grey.
+        other = (index + 1 + (source * (count - 1)).astype(jnp.int32)) % count
+        shift = _point(keypoints_px, other) - at
+        limits = jnp.array([[width, height]], shift.dtype)
+        moved = jax.vmap(_rolled)(pictures, jnp.rint(jnp.clip(shift, -limits, limits)).astype(jnp.int32))
+        is_grey = fill[:, None, None, None, None] < (1 / 3 if count > 1 else 1)
+        filled = jnp.where(is_grey, 255 * grey[:, None, None, None, None], moved)
+        covered = jnp.where(inside[:, None, :, :, None], filled, covered)
+    return covered
+
+
+def _point(keypoints_px: Array, index: Array) -> Array:
+    return jnp.take_along_axis(keypoints_px, index[:, None, None], axis=1)[:, 0]
+
+
+def _rolled(picture: Array, shift: Array) -> Array:
+    """Returns the frames (t, h, w, 3), moved so that pixel p shows what was at p + shift."""
+    height, width = picture.shape[1:3]
+    rows = (jnp.arange(height, dtype=shift.dtype) + shift[1]) % height
+    columns = (jnp.arange(width, dtype=shift.dtype) + shift[0]) % width
+    return picture[:, rows][:, :, columns]

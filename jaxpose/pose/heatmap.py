@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxpose.codes import NOT_VISIBLE, VISIBLE
 from jaxpose.geometry import cells_from_input, input_from_cells
+from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 # Enough steps to find an encoded point to 1e-4 cells, at any border and for every sigma_cells that is allowed.
 _STEPS = 8

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxpose.codes import NOT_VISIBLE, VISIBLE
 from jaxpose.geometry import invert
+from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 _TEMPERATURE = 1000.0
 

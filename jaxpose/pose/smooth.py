@@ -5,13 +5,155 @@ it. Every keypoint is treated on its own.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxpose.pose.state_space import Posterior, StateSpace, best_in, covariances, posterior
+from jaxpose.errors import UserError
+from jaxpose.pose.pca import principal_axes
 from jaxpose.poses import Poses
+
+# The exact smoother of a linear state that is observed with noise: linear in time and memory, numpy, float64.
+#
+# The model, for frames t = 0, 1, ...:
+#
+#     x_0 ~ N(0, first_cov)
+#     x_t = transition x_(t-1) + N(0, step_cov)
+#     y_t = loadings x_t + N(0, diag(1 / precision_t))
+#
+# Given all observations, the states have a normal distribution whose inverse covariance is block tridiagonal, so one
+# banded Cholesky factor holds the mean, the variances and the likelihood. This gives what a Kalman filter and its
+# backward pass give, but LAPACK does the steps in time.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StateSpace:
+    """The model: d coordinates of the state, o coordinates of an observation.
+
+    Attributes:
+      first_cov: (d, d) covariance of the first state, whose mean is 0.
+      step_cov: (d, d) covariance of what a frame adds to the state.
+      loadings: (o, d) an observation's mean for each unit of the state.
+      transition: (d, d) from a frame to the next; the identity makes a random walk.
+    """
+
+    first_cov: np.ndarray
+    step_cov: np.ndarray
+    loadings: np.ndarray
+    transition: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Posterior:
+    """The states of n frames, given all observations.
+
+    Attributes:
+      mean: (n, d).
+      log_likelihood: of the observations.
+      misfit: the sum of the squares of all errors and steps, each in units of its standard deviation.
+      observed: number of observed coordinates.
+    """
+
+    mean: np.ndarray
+    log_likelihood: float
+    misfit: float
+    observed: int
+
+
+def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: Float[np.ndarray, "n o"]) -> Posterior:
+    """Returns the means of the states and the likelihood of the observations.
+
+    Args:
+      model: the model.
+      observed: of n > 0 frames; any number, NaN too, where the precision is 0.
+      precision: 1 / variance of the noise of each observed coordinate; 0 where nothing is observed.
+    """
+    count, size = len(observed), len(model.step_cov)
+    seen = precision > 0
+    observed = np.where(seen, observed, 0.0)
+    factor = _factor(_blocks(model, precision), _coupling(model))
+    weighted = (observed * precision) @ model.loadings
+    # Imported where it is used, here and below: every training imports this module, and SciPy takes a tenth of a start.
+    import scipy.linalg
+
+    solved = scipy.linalg.cho_solve_banded((factor, True), weighted.ravel(), check_finite=False)
+    mean = solved.reshape(count, size)
+    # Errors and steps are summed as squares: a difference of two large sums would lose digits.
+    misfit = float((precision * np.square(observed - mean @ model.loadings.T)).sum())
+    misfit += _squares(mean[:1], model.first_cov) + _squares(mean[1:] - mean[:-1] @ model.transition.T, model.step_cov)
+    log_determinants = 2 * np.log(factor[0]).sum() - np.log(precision[seen]).sum()
+    log_determinants += _log_determinant(model.first_cov) + (count - 1) * _log_determinant(model.step_cov)
+    known = int(seen.sum())
+    return Posterior(mean, -0.5 * float(known * np.log(2 * np.pi) + log_determinants + misfit), misfit, known)
+
+
+def covariances(model: StateSpace, precision: Float[np.ndarray, "n o"]) -> Float[np.ndarray, "n d d"]:
+    """Returns the covariance of each state given all observations; arguments are those of `posterior`."""
+    blocks = _blocks(model, precision)
+    # What the frames before say of a state, and what those after it say; both count its own observation.
+    before = _pivots(_factor(blocks, _coupling(model)), len(model.step_cov))
+    after = _pivots(_factor(blocks[::-1], _coupling(model).T), len(model.step_cov))[::-1]
+    return np.linalg.inv(before + after - blocks)
+
+
+def best_in(cost: Callable[[float], float], low: float, high: float) -> float:
+    """Returns where a smooth function is lowest between two bounds: the best of nine places, then Brent's method."""
+    import scipy.optimize
+
+    places = np.linspace(low, high, 9)
+    costs = [cost(float(place)) for place in places]
+    best = int(np.argmin(costs))
+    bounds = float(places[max(best - 1, 0)]), float(places[min(best + 1, 8)])
+    found = scipy.optimize.minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    return float(found.x) if found.fun <= costs[best] else float(places[best])
+
+
+def _blocks(model: StateSpace, precision: np.ndarray) -> np.ndarray:
+    """Returns the blocks (n, d, d) on the diagonal of the inverse covariance of all states."""
+    step = np.linalg.inv(model.step_cov)
+    blocks = np.einsum("no,oi,oj->nij", precision, model.loadings, model.loadings)
+    blocks[1:] += step
+    blocks[:-1] += model.transition.T @ step @ model.transition
+    blocks[0] += np.linalg.inv(model.first_cov)
+    return blocks
+
+
+def _coupling(model: StateSpace) -> np.ndarray:
+    """Returns the blocks (d, d) below the diagonal: rows are the coordinates of the later frame."""
+    return -np.linalg.inv(model.step_cov) @ model.transition
+
+
+def _factor(blocks: np.ndarray, coupling: np.ndarray) -> np.ndarray:
+    """Returns the Cholesky factor (2 d, n d) of a block tridiagonal matrix, in LAPACK's lower band form."""
+    import scipy.linalg
+
+    count, size = blocks.shape[:2]
+    band = np.zeros((2 * size, count * size))
+    for row in range(size):
+        for column in range(size):
+            if row >= column:
+                band[row - column, column::size] = blocks[:, row, column]
+            band[size + row - column, column : (count - 1) * size : size] = coupling[row, column]
+    return scipy.linalg.cholesky_banded(band, overwrite_ab=True, lower=True, check_finite=False)
+
+
+def _pivots(factor: np.ndarray, size: int) -> np.ndarray:
+    """Returns the blocks (n, d, d) that are left on the diagonal once all earlier states are eliminated."""
+    lower = np.zeros((factor.shape[1] // size, size, size))
+    for row in range(size):
+        for column in range(row + 1):
+            lower[:, row, column] = factor[row - column, column::size]
+    return lower @ lower.swapaxes(1, 2)
+
+
+def _squares(steps: np.ndarray, covariance: np.ndarray) -> float:
+    return float(np.einsum("ni,ij,nj->", steps, np.linalg.inv(covariance), steps))
+
+
+def _log_determinant(covariance: np.ndarray) -> float:
+    return float(np.linalg.slogdet(covariance)[1])
+
 
 # For each keypoint the estimated variances in px^2, by name; None where nothing was estimated.
 Noise = list[dict[str, float | None]]
@@ -190,3 +332,239 @@ def _medians_around(places: np.ndarray, window: int) -> np.ndarray:
         windows = np.lib.stride_tricks.sliding_window_view(part, window, axis=0)
         medians[first : first + _BLOCK] = median_of_known(windows)
     return medians
+
+
+# Larger variances for views that contradict the others: numpy, float64.
+
+# A view is far from the others above this squared Mahalanobis distance; its variance is then multiplied, again and
+# again until it is near. So many times take the least variance beyond any picture.
+_FAR, _FACTOR, _MOST = 5.0, 10.0, 40
+# In px^2, so that a view on which all networks agree does not decide alone.
+_LEAST_INFLATION_VAR = 1e-6
+
+
+def inflated(
+    centred_px: Float[np.ndarray, "n o"], var_px2: Float[np.ndarray, "n o"], loadings: Float[np.ndarray, "o d"]
+) -> Float[np.ndarray, "n o"]:
+    """Returns the variances, larger where a view is far from the body part's place by all views together.
+
+    The place is the point of the subspace with the least squares of errors in units of their standard deviations. With
+    two views nothing says which of them is wrong, so both variances grow.
+
+    Args:
+      centred_px: x and y of each view relative to the mean; NaN where a view is unseen.
+      var_px2: variances.
+      loadings: the axes of the subspace as columns.
+    """
+    result, views = np.maximum(var_px2, _LEAST_INFLATION_VAR), centred_px.shape[1] // 2
+    # With no more coordinates than the subspace has axes, the views cannot contradict each other.
+    rows = np.flatnonzero(np.isfinite(centred_px).sum(1) > loadings.shape[1])
+    for _ in range(_MOST):
+        is_far = _distances(centred_px[rows], result[rows], loadings) > _FAR
+        if views == 2:
+            is_far |= is_far.any(1, keepdims=True)
+        if not is_far.any():
+            break
+        rows, is_far = rows[is_far.any(1)], is_far[is_far.any(1)]
+        result[rows] *= np.where(np.repeat(is_far, 2, axis=1), _FACTOR, 1.0)
+    return result
+
+
+def _distances(centred_px: np.ndarray, var_px2: np.ndarray, loadings: np.ndarray) -> np.ndarray:
+    """Returns the squared Mahalanobis distance (n, v) of each view from the place by all views, 0 where unseen."""
+    seen = np.isfinite(centred_px)
+    places, variance = np.where(seen, centred_px, 0.0), np.where(seen, var_px2, 1.0)
+    precision = np.where(seen, 1 / variance, 0.0)
+    state_cov = np.linalg.inv(np.einsum("no,oi,oj->nij", precision, loadings, loadings))
+    states = np.einsum("nij,nj->ni", state_cov, (precision * places) @ loadings)
+    errors = (places - states @ loadings.T).reshape(len(places), -1, 2)
+    of_view = loadings.reshape(-1, 2, loadings.shape[1])
+    error_cov = np.einsum("vai,nij,vbj->nvab", of_view, state_cov, of_view)
+    error_cov += variance.reshape(errors.shape)[..., None] * np.eye(2)
+    distances = np.einsum("nva,nva->nv", errors, np.linalg.solve(error_cov, errors[..., None])[..., 0])
+    return np.where(seen.reshape(errors.shape).all(-1), distances, 0.0)
+
+
+# The Ensemble Kalman Smoother for linear models, of one view and of several: numpy, float64, linear in time.
+#
+# The place of a body part is a random walk. The median over the networks of an ensemble observes it, and the variance
+# over them is the variance of that observation (Biderman, Whiteway et al. 2024). With one view the state is (x, y).
+# With several, it is a point of the subspace that a PCA of the body part's places in all views finds: the views correct
+# each other. The variance of a step is chosen by the likelihood. `docs/predict.md` lists where the published program
+# differs.
+
+# Columns of the poses of an ensemble, as tables name them.
+MEDIAN, VARIANCE = ("x_ens_median", "y_ens_median"), ("x_ens_var", "y_ens_var")
+# Components of the PCA: the places of a body part are a point in space.
+_LATENTS = 3
+# The share of the frames, those of the smallest variance over the ensemble, that the PCA is fitted to, in percent.
+_PERCENT_FITTED = 95.0
+# Bounds of the logarithm of the variance of a step.
+_LOG_STEPS = (-8.0, 8.0)
+# Observation variances in px^2: where one network alone has a place, the least, and the least where the likelihood
+# chooses the variance of a step.
+_VAR_OF_ONE, _LEAST_VAR, _LEAST_TYPICAL_VAR = 1000.0, 1e-12, 1e-4
+# The smallest eigenvalue of a covariance over its largest.
+_LEAST_SHARE = 1e-6
+
+
+def combine(tables: Sequence[Poses]) -> Poses:
+    """Returns the predictions of several networks for the same frames as one: medians, and the mean confidence.
+
+    A network without a place does not count in median and variance. The columns `MEDIAN` have the medians again, and
+    `VARIANCE` the variances over the networks, divided by the mean confidence.
+    """
+    points_px, confidence = map(np.stack, zip(*(table.one_animal() for table in tables), strict=True))
+    last = np.moveaxis(points_px.astype(np.float64), 0, -1)
+    known = np.isfinite(last)
+    count = known.sum(-1)
+    mean = np.where(known, last, 0).sum(-1) / np.maximum(count, 1)
+    squares = np.square(np.where(known, last - mean[..., None], 0)).sum(-1)
+    mean_confidence = confidence.astype(np.float64).mean(0)
+    variance = squares / np.maximum(count, 1) / np.maximum(mean_confidence, _LEAST_CONFIDENCE)[..., None]
+    median, variance = median_of_known(last), np.where(count > 1, variance, _VAR_OF_ONE)
+    columns = {**_columns(MEDIAN, median), **_columns(VARIANCE, variance)}
+    return Poses.of_one_animal(tables[0].keypoint_names, tables[0].frames, median, mean_confidence, columns=columns)
+
+
+def _columns(names: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: values[..., axis] for axis, name in enumerate(names)}
+
+
+def variance_px2(ensemble: Poses) -> Float[np.ndarray, "n k 2"]:
+    """Returns the columns `VARIANCE`."""
+    return np.stack([ensemble.columns[name][:, 0] for name in VARIANCE], axis=-1)
+
+
+def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: float) -> tuple[Poses, Noise]:
+    """Returns the smoothed keypoints, with the variances of the observations in px^2, inflated ones included.
+
+    Where the places of a body part in several views are too few for a PCA, each view is smoothed on its own; then the
+    noise of its keypoints has `views` 1.
+
+    Args:
+      ensemble: as `combine` returned it; with several cameras, the keypoints of all views side by side.
+      bodyparts: for each body part its keypoints, one for each view; each keypoint once.
+      min_confidence: a median of less mean confidence is no observation.
+    """
+    used = is_used(ensemble, min_confidence)
+    medians_px, observed_var = ensemble.points_px[:, 0], variance_px2(ensemble)
+    means, variances = np.full((2, *medians_px.shape), np.nan)
+    given = medians_px, observed_var.copy()
+    noise: Noise = [{"step_var_px2": None} for _ in used.T]
+    for bodypart in bodyparts:
+        for columns, model in _models(given, used, list(bodypart)):
+            places, variance = _of_bodypart(given, used, columns)
+            if len(columns) > 1:
+                variance = inflated(places - model.centre, variance, model.loadings)
+            step_var = _step_var(model, places, variance)
+            mean, of_mean = _smooth(model, step_var, places, variance)
+            shape = (len(used), len(columns), 2)
+            means[:, columns], variances[:, columns] = mean.reshape(shape), of_mean.reshape(shape)
+            observed_var[:, columns] = variance.reshape(shape)
+            for column in columns:
+                noise[column] = {"step_var_px2": step_var, "views": float(len(columns))}
+    observed = {**ensemble.columns, **_columns(VARIANCE, observed_var[:, None])}
+    ensemble = dataclasses.replace(ensemble, columns=observed)
+    return smoothed(ensemble, means, ~used & np.isfinite(means[..., 0]), variances), noise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Model:
+    """The model of the places of a body part, o coordinates, but for the variance of a step.
+
+    Attributes:
+      centre: (o,) in frame pixels.
+      loadings: (o, d) frame pixels for each unit of the state.
+      first_cov: (d, d) of the first state.
+      step_cov: (d, d) of a step, up to its factor.
+    """
+
+    centre: np.ndarray
+    loadings: np.ndarray
+    first_cov: np.ndarray
+    step_cov: np.ndarray
+
+    def walk(self, step_var: float) -> StateSpace:
+        return StateSpace(self.first_cov, step_var * self.step_cov, self.loadings, np.eye(len(self.step_cov)))
+
+
+def _models(
+    given: tuple[np.ndarray, np.ndarray], used: np.ndarray, columns: list[int]
+) -> list[tuple[list[int], _Model]]:
+    """Returns a model of all views of a body part, or one of each view ever seen, with the keypoints of each."""
+    if len(columns) > 1:
+        try:
+            return [(columns, _model_of_views(*_of_bodypart(given, used, columns)))]
+        except UserError:
+            pass  # too few places that all views see, or places that are all the same
+    seen = [column for column in columns if used[:, column].any()]
+    return [([column], _model_of_view(_of_bodypart(given, used, [column])[0])) for column in seen]
+
+
+def _of_bodypart(
+    given: tuple[np.ndarray, np.ndarray], used: np.ndarray, columns: list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the places (n, o) of keypoints, NaN where they are not used, and their variances (n, o).
+
+    `given` are the medians and variances (n, k, 2) of all keypoints.
+    """
+    medians_px, var_px2 = (values[:, columns] for values in given)
+    shape = (len(used), 2 * len(columns))
+    return np.where(used[:, columns, None], medians_px, np.nan).reshape(shape), var_px2.reshape(shape)
+
+
+def _model_of_view(places: np.ndarray) -> _Model:
+    known = places[np.isfinite(places).all(1)]
+    return _Model(known.mean(0), np.eye(2), np.diag(np.maximum(known.var(0), _LEAST_TYPICAL_VAR)), np.eye(2))
+
+
+def _model_of_views(places: np.ndarray, variance: np.ndarray) -> _Model:
+    """Returns a model whose states are points of a PCA subspace.
+
+    Raises:
+      UserError: too few frames are seen in all views, or they are all the same.
+    """
+    complete, worst = np.isfinite(places).all(1), variance.max(1)
+    if not complete.any():
+        raise UserError("no frame is seen in all views")
+    fitted = complete & (worst <= np.percentile(worst[complete], _PERCENT_FITTED))
+    centre, axes, _ = principal_axes(places[fitted])
+    loadings = axes[:_LATENTS].T
+    states = (places - centre) @ loadings
+    steps = np.diff(states, axis=0)[fitted[1:] & fitted[:-1]]
+    step_cov = np.cov(steps.T) if len(steps) > 1 else np.eye(_LATENTS)
+    values, vectors = np.linalg.eigh(step_cov)
+    # The walk needs a covariance that can be inverted.
+    values = np.maximum(values, _LEAST_SHARE * values.max()) if values.max() > 0 else np.ones(_LATENTS)
+    step_cov = (vectors * values) @ vectors.T
+    first_cov = np.diag(np.maximum(states[fitted].var(0), _LEAST_TYPICAL_VAR))
+    return _Model(centre, loadings, first_cov, step_cov / np.abs(step_cov).max())
+
+
+def _step_var(model: _Model, places: np.ndarray, variance: np.ndarray) -> float:
+    """Returns the factor of the covariance of a step that has the greatest likelihood.
+
+    The likelihood takes the median variance of each coordinate for all frames: the variance over a few networks is
+    near 0 in many frames by chance, and such frames would demand large steps.
+    """
+    seen = np.isfinite(places)
+    if seen.any(1).sum() < 2:
+        return 1.0
+    typical = median_of_known(np.where(seen, variance, np.nan).T)
+    precision = np.where(seen, 1 / np.maximum(typical, _LEAST_TYPICAL_VAR), 0.0)
+    centred = places - model.centre
+
+    def cost(log_step: float) -> float:
+        return -posterior(model.walk(float(np.exp(log_step))), centred, precision).log_likelihood
+
+    return float(np.exp(best_in(cost, *_LOG_STEPS)))
+
+
+def _smooth(model: _Model, step_var: float, places: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the means (n, o) and the variances (n, o) of the places in frame pixels."""
+    precision = np.where(np.isfinite(places), 1 / np.maximum(variance, _LEAST_VAR), 0.0)
+    walk = model.walk(step_var)
+    mean = posterior(walk, places - model.centre, precision).mean @ model.loadings.T + model.centre
+    of_states = covariances(walk, precision)
+    return mean, np.einsum("oi,nij,oj->no", model.loadings, of_states, model.loadings)

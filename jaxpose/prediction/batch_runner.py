@@ -13,17 +13,16 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from jaxpose.cluster.device_program import DeviceProgram, on_device
-from jaxpose.cluster.mesh import copies, local_devices, replicate
+from jaxpose.cluster.mesh import DeviceProgram, copies, local_devices, on_device, replicate
 from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
-from jaxpose.model.fold import fold_norms
 from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.layers import fold_norms
 from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.pose.pca import Pca
 from jaxpose.run.arithmetic import process_facts
 from jaxpose.steps.predict_step import build_evaluate, build_predict, forward_options
-from jaxpose.video.key_frames import Stopped
+from jaxpose.video.index import Stopped
 
 Predictions = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]

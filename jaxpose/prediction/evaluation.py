@@ -6,10 +6,11 @@ Input: labelled frames and a network. Output: the tables of `evaluation_tables`,
 import dataclasses
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import cv2
 import jax
 import numpy as np
 
@@ -17,31 +18,248 @@ from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
 from jaxpose.config.data import with_orientation
-from jaxpose.console import RESULT
-from jaxpose.data import dataset
+from jaxpose.data import dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
+from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions
 from jaxpose.formats.project import read_project
-from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.prediction.ensemble_predictor import MEMBERS, EnsemblePredictor, load_labelling
-from jaxpose.prediction.ensemble_spread import write_spread
-from jaxpose.prediction.evaluation_report import baseline_errors_px, format_summaries, report
-from jaxpose.prediction.evaluation_tables import Summaries, summarize, write_tables
+from jaxpose.poses import TEST, TRAIN
+from jaxpose.prediction.ensemble import MEMBERS, EnsemblePredictor, load_labelling, write_spread
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.quantities import count
-from jaxpose.run.evaluated import write_evaluated
+from jaxpose.progress import phase
 from jaxpose.run.load import read_run_config
-from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
-from jaxpose.run.run_argument import run_folder
-from jaxpose.run.summary import CONVERTED, read_summary
+from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE, run_folder
+from jaxpose.run.pca import pose_errors_px
+from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, not_visible_text, read_summary, write_evaluated
 from jaxpose.steps.layout import validation_batch
+from jaxpose.terminal import RESULT, count
+
+# The tables of an evaluation, predictions.csv with the errors beside it, and the figures of its sets.
+
+# The figures of `summarize` by set, or by label file.
+Summaries = dict[str, dict[str, Any]]
+
+
+def write_tables(
+    folder: Path,
+    ending: str,
+    found: Project,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    sets: np.ndarray | None,
+    predictor: Predictor | EnsemblePredictor,
+) -> list[str]:
+    """Writes predictions[_VIEW][_ENDING].csv and a table of each kind of error, for each view; process 0 alone writes.
+
+    Returns the names of the files, [] in other processes.
+
+    Args:
+      folder: where the files are written.
+      ending: of the names, empty for the run's own label file.
+      found: the labelled frames, n of them.
+      predicted: (n, k, 2) in frame pixels.
+      confidence: (n, k), 0 to 1.
+      sets: names (n,) of the sets, None if the frames have none.
+      predictor: the trained network.
+
+    Raises:
+      OSError: a file cannot be written.
+    """
+    if jax.process_index() != 0:
+        return []
+    written: list[str] = []
+    names = found.poses.keypoint_names
+    scorer = SCORERS[predictor.config.model.kind]
+    pose_errors = pose_errors_px(predictor.subspaces, predicted, len(set(found.views)))
+    measured = {
+        "pixel_error": metrics.pixel_errors(predicted, found.measured_frame_px()),
+        **{f"{name}_error": errors for name, errors in pose_errors.items()},
+    }
+    if (marked := found.not_visible()).any():
+        errors_px = metrics.pixel_errors(predicted, found.labelled_frame_px())
+        measured[NOT_VISIBLE_ERROR] = np.where(marked, errors_px, np.nan)
+    for view in dict.fromkeys(found.views):
+        rows = np.flatnonzero(np.array(found.views) == view)
+        images = [found.poses.frames[row] for row in rows.tolist()]
+        stem = "_".join(part for part in ("predictions", view, ending) if part)
+        of_rows = None if sets is None else sets[rows].tolist()
+        write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], scorer, of_rows)
+        for name, values in measured.items():
+            write_errors(folder / f"{stem}_{name}.csv", images, names, values[rows], of_rows)
+        if NOT_VISIBLE_ERROR not in measured:
+            # Of earlier labels.
+            (folder / f"{stem}_{NOT_VISIBLE_ERROR}.csv").unlink(missing_ok=True)
+        written += [f"{stem}.csv", *(f"{stem}_{name}.csv" for name in measured)]
+    return written
+
+
+def summarize(
+    config: Config, found: Project, rows: np.ndarray, predicted: np.ndarray, confidence: np.ndarray
+) -> dict[str, Any]:
+    """Returns the figures of some frames; with points that are marked as not visible, also what they would change.
+
+    `not_visible` then has the number of these `points`, whether the figures have `counted` them, and `otherwise`, the
+    figures if they were treated the other way.
+
+    Args:
+      config: the run's.
+      found: the labelled frames.
+      rows: (m,) the rows of `found`.
+      predicted: (m, k, 2) in frame pixels.
+      confidence: (m, k), 0 to 1.
+    """
+
+    def figures(labelled_px: np.ndarray) -> dict[str, Any]:
+        return metrics.summarize(
+            predicted,
+            labelled_px,
+            keypoint_names=config.data.keypoint_names,
+            confidence=confidence,
+            pck_px=config.eval.pck_px,
+            pck_share=config.eval.pck_share,
+            oks_sigma=config.eval.oks_sigma,
+        )
+
+    measured_px, labelled_px = found.measured_frame_px()[rows], found.labelled_frame_px()[rows]
+    marked = found.not_visible()[rows]
+    if not marked.any():
+        return figures(measured_px)
+    counted = bool(np.isfinite(measured_px[marked]).all())
+    other_px = np.where(marked[..., None], np.nan, labelled_px) if counted else labelled_px
+    about = {"points": int(marked.sum()), "counted": counted, "otherwise": figures(other_px)}
+    return figures(measured_px) | {"not_visible": about}
+
+
+# Two trackers that learn almost nothing; their errors are printed beside those of the network.
+
+_DIFFERENT_GREY_LEVELS = 30
+
+
+def mean_position_errors_px(keypoints_frame_px: np.ndarray, sets: Sequence[str]) -> np.ndarray:
+    """Returns the errors (n_test, k) of predicting each keypoint at its mean place in the training frames.
+
+    Args:
+      keypoints_frame_px: labels (n, k, 2), NaN where absent; their errors are NaN.
+      sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
+
+    Raises:
+      ValueError: there is no row of "train" or of "test".
+    """
+    train, test = _rows(sets, TRAIN), _rows(sets, TEST)
+    predicted_px = _mean(keypoints_frame_px[train])
+    return np.linalg.norm(keypoints_frame_px[test] - predicted_px, axis=-1)
+
+
+def blob_errors_px(
+    paths: Sequence[Path], videos: Sequence[str], keypoints_frame_px: np.ndarray, sets: Sequence[str]
+) -> np.ndarray:
+    """Returns the errors (n_test, k) of the animal's centroid plus each keypoint's mean offset from it.
+
+    The animal is what differs from the background, and the background is the median of the labelled frames of the
+    same video. The centroid of a frame without a difference is the frame's centre.
+
+    Args:
+      paths: the image of each row; the images of one video have one size.
+      videos: the video of each row.
+      keypoints_frame_px: labels (n, k, 2), NaN where absent; their errors are NaN.
+      sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
+
+    Raises:
+      ValueError: there is no row of "train" or of "test".
+      UserError: an image is missing or does not decode.
+    """
+    train, test = _rows(sets, TRAIN), _rows(sets, TEST)
+    centroids_px = np.empty((len(paths), 2))
+    for video in sorted(set(videos)):
+        rows = [row for row, name in enumerate(videos) if name == video]
+        frames = np.stack([_read(paths[row]) for row in rows]).astype(np.float32)
+        background = np.median(frames, axis=0)
+        for row, frame in zip(rows, frames, strict=True):
+            centroids_px[row] = _centroid(np.abs(frame - background).max(axis=-1) > _DIFFERENT_GREY_LEVELS)
+    offsets_px = keypoints_frame_px - centroids_px[:, None]
+    return np.linalg.norm(offsets_px[test] - _mean(offsets_px[train]), axis=-1)
+
+
+def _rows(sets: Sequence[str], name: str) -> np.ndarray:
+    rows = np.flatnonzero(np.array(sets) == name)
+    if not len(rows):
+        raise ValueError(f"no row is of the set {name!r}; the sets are {sorted(set(sets))}")
+    return rows
+
+
+def _mean(points_px: np.ndarray) -> np.ndarray:
+    """Returns the mean (k, 2) of the points (n, k, 2) that are not NaN, NaN for a keypoint without any."""
+    count = np.isfinite(points_px).sum(axis=0)
+    return np.where(count > 0, np.nansum(points_px, axis=0) / np.maximum(count, 1), np.nan)
+
+
+def _read(path: Path) -> np.ndarray:
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        raise UserError(f"{path} is missing or is no image")
+    return image
+
+
+def _centroid(mask: np.ndarray) -> np.ndarray:
+    y, x = np.nonzero(mask if mask.any() else np.ones_like(mask))
+    return np.array([x.mean(), y.mean()])
+
+
+# What an evaluation reports: a table with a line for each set, all figures of one set, and errors to compare with.
 
 _logger = logging.getLogger(__name__)
+
+
+def report(config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float]) -> None:
+    """Reports the errors of all sets and, beside those of the set `shown`, the errors of the baselines."""
+    _logger.info(format_summaries(results))
+    if shown:
+        _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
+        if not data.is_selection_tested(config.train.monitor):
+            _logger.info(
+                "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
+            )
+    for name, error_px in compared.items():
+        percent = 100 * results[shown]["mean_px_error"] / error_px
+        _logger.info(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")
+
+
+def baseline_errors_px(data: Dataset, shown: str) -> dict[str, float]:
+    """Returns the mean errors, in px, of trackers that learn almost nothing; only for the synthetic project."""
+    found = data.project
+    if not (found.folder / synthetic.MARKER).is_file() or not len(data.rows("train")):
+        return {}
+    sets = np.where(data.sets == shown, "test", np.where(data.sets == "train", "train", "unused")).tolist()
+    labelled = found.labelled_frame_px()
+    position = mean_position_errors_px(labelled, sets)
+    blob = blob_errors_px(found.paths, found.videos, labelled, sets)
+    return {"mean position": np.nanmean(position).item(), "blob centroid + mean offset": np.nanmean(blob).item()}
+
+
+def format_summaries(results: Summaries) -> str:
+    """Returns a table with a line for each set, of at most 80 columns with three thresholds and a short name."""
+    first = next(iter(results.values()))
+    shares = [f"<{row['threshold_px']:g} px" for row in first["pck_px"]]
+    figures = ("mean", "median", "p95", "rms")
+    title = "error in px"
+    width = max(map(len, (title, *results)))
+    head = "".join(f"{name:>8}" for name in figures) + "".join(f"{name:>7}" for name in shares)
+    lines = [f"{title:<{width}}{'frames':>8}{'points':>8}{head}"]
+    for name, result in results.items():
+        cells = "".join(_cell(result[f"{figure}_px_error"], 8) for figure in figures)
+        cells += "".join(_cell(row["micro"], 7) for row in result["pck_px"])
+        lines.append(f"{name:<{width}}{result['frames']:>8}{result['labelled_points']:>8}{cells}")
+    lines += [f"{name}: {text}" for name, result in results.items() if (text := not_visible_text(result))]
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else format(value, '.3f'):>{width}}"
 
 
 def evaluate(

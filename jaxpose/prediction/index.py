@@ -3,36 +3,374 @@
 By the index, a table is never mistaken for another, and a second command predicts only what is missing or changed.
 """
 
+import contextlib
 import csv
 import dataclasses
+import hashlib
 import io
+import itertools
 import logging
 import os
+import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from jaxpose.checksums import write_csv
+from jaxpose.checksums import DamagedFile, parse_csv, write_csv
 from jaxpose.config import config_hash
-from jaxpose.config.predict import AS_RUN
-from jaxpose.data.cells import path_cell
+from jaxpose.config.output import AS_RUN
+from jaxpose.data.cells import path_cell, path_of_cell
+from jaxpose.data.inputs import TABLES_BESIDE
 from jaxpose.errors import UserError
 from jaxpose.files import open_regular, sha256_of
-from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index_row import (
-    CHECKSUM_DIGITS,
-    COLUMNS,
-    DAMAGED,
-    DONE,
-    FAILED,
-    WAITING,
-    Row,
-    identity_of,
-    parse_rows,
-)
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.table_files import edited_name, size_of
-from jaxpose.run.paths import INDEX_FILE
+from jaxpose.run.paths import CLAIMS_FOLDER, INDEX_FILE
+from jaxpose.run.pca import Subspaces, within_a_view
+
+# A row of index.csv: an input, what its table was made from, and how the prediction ended.
+#
+# Nothing here imports jax, so that verbs that only read tables start at once.
+
+CHECKSUM_DIGITS = 16
+WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The row of an input.
+
+    Attributes:
+      path: absolute, of the video or of the folder of images.
+      size: bytes; for images, of all together.
+      mtime: time of the last change, seconds since 1970; for images, the newest.
+      files: checksum of name, size and time of each image, or of the video and the file of its boxes.
+      model: checksum of the weights.
+      frames_announced: frames by the header of the file.
+      frames_delivered: rows of the table.
+      seconds: computing time of all workers.
+      state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
+        failed (for another reason; the next command tries again).
+      reason: why it is not done, or a remark.
+      table: path below the folder of results.
+      table_size: bytes of all tables of the input together.
+      table_sha256: digits of the checksum of the table of predictions, "" before it is done.
+      run: hash of the run's config.
+      arithmetic: what the last bits of the tables depend on, as arithmetic.json of a run has it; parts that were made
+        otherwise follow behind " | ". "" before it is done.
+    """
+
+    path: str
+    size: int
+    mtime: str
+    files: str
+    model: str
+    frames_announced: int
+    frames_delivered: int
+    seconds: float
+    state: str
+    reason: str
+    table: str
+    table_size: int
+    table_sha256: str
+    run: str
+    arithmetic: str
+
+    def is_of_same(self, other: "Row") -> bool:
+        """Returns whether both rows have the same frames and the same network."""
+        return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
+
+    def _frames(self) -> tuple[str, int, str, str]:
+        # Hosts may know the same folder under different paths.
+        return Path(self.path).name, self.size, self.mtime, self.files
+
+
+COLUMNS = [field.name for field in dataclasses.fields(Row)]
+_TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
+
+
+def identity_of(sources: Sequence[Path], boxes: Sequence[Path] = ()) -> tuple[int, str, str]:
+    """Returns `size`, `mtime` and `files` of the row of a video or of images.
+
+    Args:
+      sources: the video, or the images.
+      boxes: the file with the boxes of the video's frames, if they have boxes; it counts in `files` alone.
+
+    Raises:
+      OSError: a file no longer exists.
+    """
+    status = [source.stat() for source in sources]
+    newest_ns = max(entry.st_mtime_ns for entry in status)
+    with_boxes = zip([*sources, *boxes], [*status, *(file.stat() for file in boxes)], strict=True)
+    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in with_boxes]
+    size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
+    return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]
+
+
+def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
+    """Returns the rows in the content of an index.csv by their table.
+
+    Raises:
+      DamagedFile: it is not an index, or not as jaxpose wrote it.
+    """
+    mend = "remove the file and give --overwrite, or choose another --out"
+    rows = {}
+    for number, cells in enumerate(parse_csv(data, file, mend), 1):
+        try:
+            row = Row(**{name: _TYPES[name](path_of_cell(cell)) for name, cell in cells.items()})
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFile(f"{file} is not an index of this version: row {number} ({error}); {mend}") from None
+        rows[row.table] = row
+    return rows
+
+
+# The names of the tables that lie beside a table of predictions, <table>.csv: <table>_temporal_norm.csv and others.
+
+TEMPORAL_NORM = "_temporal_norm"
+SMOOTHED = "_smoothed"
+# Of a table that could not be written to its end.
+PARTIAL = ".partial"
+
+
+def beside(table: Path, suffix: str) -> Path:
+    """Returns the table whose name is that of a table of predictions with a suffix, such as TEMPORAL_NORM."""
+    return table.with_name(f"{table.stem}{suffix}.csv")
+
+
+def error_suffix(name: str) -> str:
+    """Returns the suffix of the table of the errors of a loss, such as "_pca_singleview_error"."""
+    return f"_{name}_error"
+
+
+def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
+    """Returns the suffixes of the tables that `predict_segment` writes beside the predictions."""
+    return (TEMPORAL_NORM, *map(error_suffix, subspaces_of_a_view(predictor)))
+
+
+def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
+    """Returns the subspaces that the predictions of one camera can be compared with alone.
+
+    Poses across cameras are known only once all views are predicted: see `write_moment_errors`.
+    """
+    return within_a_view(predictor.subspaces, len(predictor.config.data.views))
+
+
+def size_of(table: Path, suffixes: Sequence[str]) -> int:
+    """Returns the bytes of a table of predictions and of the tables beside it, as far as they exist."""
+    files = [table, *(beside(table, suffix) for suffix in suffixes)]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def edited_name(table: Path) -> Path:
+    """Returns a name that no file has, for a table that somebody changed: <table>.edited.csv, or .edited2.csv."""
+    names = (table.with_suffix(f".edited{number}.csv") for number in itertools.chain([""], itertools.count(2)))
+    return next(name for name in names if not name.exists())
+
+
+def smoothing_record(table: Path) -> Path:
+    """Returns the file that says how the smoothed table beside a table of predictions was made."""
+    return beside(table, SMOOTHED).with_suffix(".json")
+
+
+def remove_smoothed(table: Path) -> None:
+    """Removes the smoothed table beside a table of predictions, which is about to change."""
+    smoothing_record(table).unlink(missing_ok=True)
+    beside(table, SMOOTHED).unlink(missing_ok=True)
+
+
+def remove_tables(table: Path) -> None:
+    """Removes a table of predictions and all tables that can lie beside it, unfinished ones too."""
+    remove_smoothed(table)
+    for file in (table, *(beside(table, suffix) for suffix in TABLES_BESIDE)):
+        file.unlink(missing_ok=True)
+        file.with_name(f"{file.name}{PARTIAL}").unlink(missing_ok=True)
+
+
+# Claims on work that processes on any hosts share through one folder: each claim has one holder.
+#
+# A claim is a file <name>.<generation>, created so that exactly one process can create it. Its holder touches it
+# regularly. When its time has not changed for long enough, the holder counts as dead, and the process that creates the
+# file of the next generation has the claim. Times are compared only with earlier times of the same file, so the clocks
+# of the hosts do not matter.
+
+# A holder touches its claim, and others look at it, this many times before the holder counts as dead.
+_BEATS = 5
+# At most these seconds between two looks at work that others hold.
+_LOOK_S = 1.0
+# Seconds between two attempts to take a claim that is held only briefly.
+_MOMENT_S = 0.02
+
+
+class Claim:
+    """A claim that this process holds; a context manager, which releases it.
+
+    Attributes:
+      token: unique to this claim.
+      text: content of its file.
+      is_lost: whether another process has taken it over, as this process had been frozen for long.
+    """
+
+    def __init__(self, claims: "Claims", name: str, generation: int):
+        self.token = uuid.uuid4().hex
+        self.text = f"{self.token} process {os.getpid()} on {socket.gethostname()}\n"
+        self.is_lost = False
+        self._claims, self._name, self._generation = claims, name, generation
+
+    def refresh(self) -> bool:
+        """Touches the claim and returns whether this process still holds it."""
+        file = self._file(self._generation)
+        try:
+            os.utime(file)
+            self.is_lost |= file.read_bytes() != self.text.encode() or self._file(self._generation + 1).exists()
+        except FileNotFoundError:
+            self.is_lost = True
+        except OSError:
+            # A network folder may be away for a moment; then other processes cannot see it either.
+            pass
+        return not self.is_lost
+
+    def release(self) -> None:
+        """Releases the claim."""
+        self._claims.drop(self)
+        if self.refresh():
+            for generation in range(self._generation + 1):
+                with contextlib.suppress(OSError):
+                    self._file(generation).unlink(missing_ok=True)
+
+    def __enter__(self) -> "Claim":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _file(self, generation: int) -> Path:
+        return self._claims.folder / f"{self._name}.{generation}"
+
+
+class Claims:
+    """The claims in a folder; a context manager, open while work is claimed.
+
+    Args:
+      out: the folder that all workers write to.
+      silent_s: seconds without a touch after which a holder counts as dead.
+
+    Attributes:
+      out, folder: the folder that all workers write to, and that of the claims in it.
+      beat_s: seconds between two touches of a claim that this process holds.
+      look_s: seconds between two looks at work that other processes hold.
+    """
+
+    def __init__(self, out: Path, silent_s: float | int):
+        self.out, self.folder = out, out / CLAIMS_FOLDER
+        self.beat_s = silent_s / _BEATS
+        self.look_s = min(_LOOK_S, self.beat_s)
+        self._silent_s = silent_s
+        self._held: set[Claim] = set()
+        # File of another process's claim -> time and inode, when it was looked at, for how long it is unchanged.
+        self._seen: dict[Path, tuple[tuple[int, int], float, float]] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="claims", daemon=True)
+
+    def __enter__(self) -> "Claims":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def take(self, name: str) -> Claim | None:
+        """Returns the claim on some work, or None if another process holds it.
+
+        Only repeated calls find out that a holder is dead.
+
+        Args:
+          name: of the work; letters, digits and hyphens.
+
+        Raises:
+          OSError: the folder is not writable.
+        """
+        newest = self._newest(name)
+        if newest >= 0 and not self._is_dead(self.folder / f"{name}.{newest}"):
+            return None
+        file = self.folder / f"{name}.{newest + 1}"
+        try:
+            try:
+                descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            except FileNotFoundError:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except (FileExistsError, FileNotFoundError):
+            # Another process was faster, in creating the file or in removing the empty folder.
+            return None
+        claim = Claim(self, name, newest + 1)
+        try:
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write(claim.text)
+        except OSError as error:
+            # On a full disk: other workers would wait for the empty claim until it counts as dead.
+            file.unlink(missing_ok=True)
+            error.filename = str(file)
+            raise
+        with self._lock:
+            self._held.add(claim)
+        return claim
+
+    def drop(self, claim: Claim) -> None:
+        """Touches a claim no more."""
+        with self._lock:
+            self._held.discard(claim)
+
+    @contextlib.contextmanager
+    def waited_for(self, name: str) -> Iterator[Claim]:
+        """Waits for a claim that every process holds only briefly, and takes it.
+
+        Raises:
+          OSError: the folder is not writable.
+        """
+        while (claim := self.take(name)) is None:
+            time.sleep(_MOMENT_S)
+        with claim:
+            yield claim
+
+    def forget(self, prefix: str) -> None:
+        """Removes all claims with a prefix: those of dead holders on finished work."""
+        for file in self.folder.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
+
+    def _newest(self, name: str) -> int:
+        """Returns the newest generation of a claim, or -1 if there is none."""
+        numbers = [file.suffix[1:] for file in self.folder.glob(f"{name}.*")]
+        return max((int(number) for number in numbers if number.isdecimal()), default=-1)
+
+    def _is_dead(self, file: Path) -> bool:
+        try:
+            # Opening a file makes a network folder ask its server for the present times.
+            with file.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+        except OSError:
+            return False
+        look, now = (status.st_mtime_ns, status.st_ino), time.monotonic()
+        with self._lock:
+            before, looked, silent_s = self._seen.get(file, (None, now, 0.0))
+            # If this process was frozen, the holder may have been too: a long time without a look proves little.
+            silent_s = silent_s + min(now - looked, 2 * self.beat_s) if look == before else 0.0
+            self._seen[file] = look, now, silent_s
+        return silent_s > self._silent_s
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self.beat_s):
+            with self._lock:
+                held = list(self._held)
+            for claim in held:
+                claim.refresh()
+
 
 _logger = logging.getLogger(__name__)
 

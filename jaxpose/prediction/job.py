@@ -1,21 +1,40 @@
 """A job: one table to be made, and the folder of the work on it."""
 
+import contextlib
 import dataclasses
 import functools
 import glob
 import hashlib
+import logging
+import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.table_rows import join_tables
-from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index_row import DAMAGED, FAILED, WAITING, Row, identity_of
-from jaxpose.prediction.table_files import PARTIAL
-from jaxpose.quantities import count
+from jaxpose.files import sha256_of, write_atomic
+from jaxpose.formats.lightning_pose.tables import join_tables
+from jaxpose.prediction.index import (
+    CHECKSUM_DIGITS,
+    DAMAGED,
+    DONE,
+    FAILED,
+    PARTIAL,
+    WAITING,
+    Claim,
+    Claims,
+    PredictionIndex,
+    Row,
+    identity_of,
+    remove_tables,
+)
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import Incomplete, predict_images, predict_segment
+from jaxpose.run.manifest import write_manifest
+from jaxpose.terminal import count
 from jaxpose.video.index import ends_checksum, read_index
-from jaxpose.video.video import Video
+from jaxpose.video.video import Segment, Video
 
 # Header lines of a table of predictions, and of a table of errors.
 _HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
@@ -128,3 +147,185 @@ def remove_leftovers(table: Path, claims: Claims) -> None:
 def key_of(table: str) -> str:
     """Returns what stands for a file in the names of claims; the file is named relative to the folder of results."""
     return hashlib.sha256(table.encode()).hexdigest()[:16]
+
+
+# The outcomes of jobs: written to the index, reported, and what is left of the work removed.
+
+_logger = logging.getLogger(__name__)
+
+
+class Outcomes:
+    """What became of jobs, here and in other processes.
+
+    Args:
+      index: of the folder of results.
+      claims: those on the work in that folder.
+
+    Attributes:
+      reported: the reasons that were logged here.
+    """
+
+    def __init__(self, index: PredictionIndex, claims: Claims):
+        self._index, self._claims = index, claims
+        self.reported: set[str] = set()
+        self._failed: set[str] = set()
+
+    def is_settled(self, job: Job) -> bool:
+        """Returns whether a job needs no more work: done or damaged, or failed in this process."""
+        return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
+
+    def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
+        """Records that the tables of a job are written, and what their last bits depend on."""
+        dropped = job.dropped_frames()
+        reason = "; ".join(filter(None, [dropped, job.unknown_length(rows)]))
+        self._settle(job, DONE, reason, rows, seconds, arithmetic, warning=dropped)
+
+    def settle_failed(self, job: Job, reason: str) -> None:
+        """Records why a job cannot be finished now; its finished segments stay for the next command."""
+        self._settle(job, FAILED, reason)
+
+    def settle_lost(self, job: Job, reason: str) -> None:
+        """Records why the work on a job has to begin again, and removes its segments."""
+        shutil.rmtree(job.parts, ignore_errors=True)
+        self._settle(job, FAILED, reason)
+
+    def settle_damaged(self, job: Job, reason: str, scratch: Path | None = None) -> None:
+        """Records that an input cannot be predicted to the end; the rows in the folder `scratch` are kept."""
+        state, rows = job.state_without_frames(), 0
+        if state == DAMAGED:
+            # Tables under this name are of frames that were here before.
+            remove_tables(job.table)
+        if scratch:
+            rows, of = job.rescue(scratch), len(job.sources)
+            verb = "is" if rows == 1 else "are"
+            some = f"; its {count(rows, 'row')}" if job.video else f"\n{count(rows, 'row')} of {count(of, 'image')}"
+            reason += f"{some} {verb} in {job.table}{PARTIAL}"
+        self._settle(job, state, reason, rows)
+
+    def _settle(
+        self,
+        job: Job,
+        state: str,
+        reason: str,
+        rows: int = 0,
+        seconds: float = 0.0,
+        arithmetic: str = "",
+        warning: str | None = None,
+    ) -> None:
+        """Records an outcome, and logs the warning, by default the reason."""
+        self._index.note(
+            dataclasses.replace(
+                job.row,
+                state=state,
+                reason=reason,
+                frames_delivered=rows,
+                seconds=round(seconds, 3),
+                table_size=self._index.bytes_of(job.table) if state == DONE else 0,
+                table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
+                arithmetic=arithmetic,
+            )
+        )
+        warning = reason if warning is None else warning
+        if warning:
+            self.reported.add(warning)
+            _logger.warning(warning)
+        if state == FAILED:
+            self._failed.add(job.row.table)
+        else:
+            remove_leftovers(job.table, self._claims)
+
+
+# Predicts one segment of a video, a whole video or the images of a folder, into a folder in <table>.<hash>.parts.
+#
+# The folder gets its name when its tables and its manifest are complete. A video that turns out to be damaged is marked
+# as uncut and predicted again as a whole, so that its rows do not depend on where it was cut.
+
+# A file beside the segments that says that the video must not be cut.
+_UNCUT_FILE = "uncut"
+
+
+def is_uncut(job: Job) -> bool:
+    """Returns whether the video of a job must be predicted as a whole."""
+    return (job.parts / _UNCUT_FILE).exists()
+
+
+def folder_of(job: Job, segment: Segment | None) -> Path:
+    """Returns the folder of a segment (None: of the whole input); it exists once the segment is finished."""
+    return job.parts / (f"{segment.first:09}-{segment.end:09}" if segment else "whole")
+
+
+def write_segment(
+    predictor: Predictor,
+    job: Job,
+    segment: Segment | None,
+    claim: Claim,
+    outcomes: Outcomes,
+    stops: Callable[[], bool],
+    count: Callable[[int], object],
+) -> bool:
+    """Predicts a segment into its folder; returns whether it is finished. What is in the way is settled.
+
+    Args:
+      predictor: the trained network.
+      job: the table that the segment is a part of.
+      segment: as `cut` returned it; None is the whole video, or all images.
+      claim: on this segment.
+      outcomes: where failures are recorded.
+      stops: called after every batch; True stops.
+      count: called with the number of rows of every batch.
+
+    Raises:
+      Stopped: `stops` returned true, or the claim is lost.
+      OSError: the index cannot be written.
+    """
+    # A name of its own: if the claim is lost, two processes may write the same segment.
+    scratch, folder = job.parts / f".{claim.token}", folder_of(job, segment)
+    try:
+        return _write(predictor, job, segment, scratch, outcomes, lambda: stops() or claim.is_lost, count)
+    except Incomplete as error:
+        if change := job.change():
+            outcomes.settle_lost(job, change)
+        elif segment:
+            # A process that found other frames under the same name may have removed the folder.
+            with contextlib.suppress(FileNotFoundError):
+                write_atomic(job.parts / _UNCUT_FILE, b"")
+        else:
+            outcomes.settle_damaged(job, str(error), scratch)
+    except UserError as error:
+        if change := job.change():
+            outcomes.settle_lost(job, change)
+        else:
+            outcomes.settle_damaged(job, str(error))
+    except OSError as error:
+        # While this process was frozen, another may have finished the segment or the job, or removed its folder.
+        is_removed = isinstance(error, FileNotFoundError) and not scratch.is_dir()
+        if not is_removed and not folder.is_dir() and not outcomes.is_settled(job):
+            outcomes.settle_failed(job, str(error))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return False
+
+
+def _write(
+    predictor: Predictor,
+    job: Job,
+    segment: Segment | None,
+    scratch: Path,
+    outcomes: Outcomes,
+    stops: Callable[[], bool],
+    count: Callable[[int], object],
+) -> bool:
+    started, folder = time.monotonic(), folder_of(job, segment)
+    scratch.mkdir(parents=True)
+    file = scratch / job.table.name
+    if job.video:
+        rows = predict_segment(predictor, job.video, segment, file, stops, count)
+    else:
+        rows = predict_images(predictor, job.sources, file, stops, count)
+    if change := job.change():
+        outcomes.settle_lost(job, change)
+        return False
+    made = {"frames": rows, "seconds": time.monotonic() - started, "arithmetic": predictor.runner.arithmetic}
+    write_manifest(scratch, made, folder.name)
+    os.rename(scratch, folder)
+    return True

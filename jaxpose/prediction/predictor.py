@@ -1,10 +1,16 @@
 """A trained run, ready to predict frames of any size and videos, in pixels of the original frame."""
 
+# pyright: reportInvalidTypeForm=false
+# (jaxlib has no stubs: pyright does not know jax.Device)
+
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
 import os
+import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,27 +19,218 @@ import jax
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.config import Config, crop_of_video
+from jaxpose.cluster.devices import describe, start_backend
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.config import Config, DataConfig, crop_of_video, validate
+from jaxpose.data.boxes import (
+    LEAST_PX,
+    clamp_boxes,
+    describe_outside,
+    read_video_boxes,
+    video_box_file,
+    video_boxes_folder,
+)
 from jaxpose.data.loader import Samples
-from jaxpose.data.video_boxes import video_boxes_folder
-from jaxpose.errors import UserError
-from jaxpose.fitting import fit_still
+from jaxpose.errors import UserError, need
 from jaxpose.formats.lightning_pose.tables import SCORERS
-from jaxpose.phases import Phase, phase
-from jaxpose.prediction.arrays import refuse_misfit, refuse_no_frame
+from jaxpose.geometry import fit_still
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
-from jaxpose.prediction.dataframe import make_dataframe
-from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
-from jaxpose.run.pca import Subspaces
+from jaxpose.progress import Phase, phase
+from jaxpose.run.load import load_network, read_run_config
+from jaxpose.run.paths import run_folder
+from jaxpose.run.pca import Subspaces, agreeing_views, load_subspaces
+from jaxpose.run.start_run import refuse_ensemble
 from jaxpose.run.weights import checksum
-from jaxpose.video.crop import describe_crop, describe_whole_frames
-from jaxpose.video.depth import describe_depth
-from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
-from jaxpose.video.segments import Segment, padded, rows_of
-from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
+from jaxpose.video.file import describe_depth
+from jaxpose.video.index import as_labelled, describe_rotation, labelled_sizes_px
+from jaxpose.video.video import (
+    ChunkReader,
+    Segment,
+    Video,
+    describe_crop,
+    describe_whole_frames,
+    padded,
+    read_chunks,
+    rows_of,
+    scan,
+)
 
 if TYPE_CHECKING:
     import pandas
+
+
+# Checks frames that a program gives as arrays.
+
+
+def refuse_misfit(frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray) -> None:
+    """Checks several frames and their boxes.
+
+    Raises:
+      ValueError: there are more or fewer boxes than frames, or the frames are one with another number of channels.
+    """
+    if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[2] in (1, 4):
+        raise ValueError(
+            f"frames have shape {frames.shape}; a frame is (h, w, 3) RGB or (h, w) grey: leave out an axis of 1 and an "
+            "alpha channel"
+        )
+    if len(boxes_px) != len(frames):
+        raise ValueError(f"there are {len(frames)} frames and {len(boxes_px)} boxes_px; each frame needs one")
+
+
+def refuse_no_frame(frame: np.ndarray) -> None:
+    """Raises ValueError unless an array is a frame: (h, w, 3) or (h, w) uint8."""
+    is_image = frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 3)
+    if frame.dtype != np.uint8 or not is_image or not frame.size:
+        raise ValueError(
+            f"a frame has shape {frame.shape} of {frame.dtype}; it must be uint8, (h, w, 3) RGB or (h, w) grey"
+        )
+
+
+# Predictions as a pandas DataFrame; pandas is imported only here.
+
+
+def make_dataframe(
+    keypoints_frame_px: np.ndarray, confidence: np.ndarray, keypoint_names: Sequence[str], scorer: str
+) -> "pandas.DataFrame":
+    """Returns predictions as `pandas.read_csv(file, header=[0, 1, 2], index_col=0)` reads them from jaxpose's tables.
+
+    Args:
+      keypoints_frame_px: (n, k, 2), x and y; or (k, 2) of one frame.
+      confidence: (n, k), or (k,).
+      keypoint_names: k names.
+      scorer: the first row of the header.
+
+    Returns:
+      A row for each frame, numbered from 0, and columns (scorer, bodyparts, coords), coords being x, y, likelihood.
+
+    Raises:
+      UserError: pandas is not installed.
+    """
+    need("pandas", "a DataFrame")
+    import pandas
+
+    count = len(keypoint_names)
+    values = np.concatenate(
+        [np.reshape(keypoints_frame_px, (-1, count, 2)), np.reshape(confidence, (-1, count, 1))], axis=2
+    )
+    columns = pandas.MultiIndex.from_product(
+        [[scorer], keypoint_names, ["x", "y", "likelihood"]], names=["scorer", "bodyparts", "coords"]
+    )
+    return pandas.DataFrame(values.reshape(len(values), -1).astype(np.float64), columns=columns)
+
+
+# Predicts the frames of a video, each in its own box.
+
+
+class FrameBoxes:
+    """The boxes of the frames of videos, in <folder>/<video>_bbox.csv; each file is read once.
+
+    Attributes:
+      folder: of the files.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._read: dict[tuple[Path, int, int], np.ndarray] = {}
+
+    def file_of(self, video: Path) -> Path:
+        """Returns the file of a video; raises UserError if it does not exist."""
+        return video_box_file(self.folder, video)
+
+    def of(self, video: Video) -> np.ndarray:
+        """Returns the boxes (n, 4) of a video, with the size of its frames as they are read; width 0 without one.
+
+        Raises:
+          UserError: as `video_box_file` and `read_video_boxes`.
+        """
+        key = video.path, video.width_px, video.height_px
+        # Segments of one video are read by several threads.
+        with self._lock:
+            if key not in self._read:
+                self._read[key] = read_video_boxes(self.file_of(video.path), video)
+            return self._read[key]
+
+
+def part_of_array(data: DataConfig, box_px: Sequence | np.ndarray, frame: np.ndarray) -> tuple[int, ...]:
+    """Returns the part (x, y, width, height) of a frame (h, w) or (h, w, 3) that a run sees, () for all of it.
+
+    Args:
+      data: of the run.
+      box_px: of the frame, for a run with `data.boxes`; otherwise empty.
+      frame: the pixels.
+
+    Raises:
+      ValueError: the box does not consist of whole pixels, or lies outside of the frame.
+      UserError: the run needs a box and there is none, or the other way round.
+    """
+    if not data.boxes and len(box_px):
+        raise UserError("boxes_px is given, but the run was trained without data.boxes; leave it out")
+    if not data.boxes:
+        return data.crop_px
+    if not len(box_px):
+        raise UserError("the run sees each frame in a box (data.boxes): give boxes_px, (x, y, width, height) each")
+    box, size_px = np.asarray(box_px), (frame.shape[1], frame.shape[0])
+    if box.shape != (4,) or box.dtype.kind not in "iuf" or not np.all(np.mod(box, 1) == 0):
+        raise ValueError(f"boxes_px has {box_px}; a box must be four whole numbers, (x, y, width, height)")
+    (clamped,) = clamp_boxes(box.astype(int)[None], size_px).tolist()
+    if min(clamped[2:]) < LEAST_PX:
+        raise ValueError(describe_outside(box, size_px))
+    return tuple(clamped)
+
+
+def stream_boxes(
+    runner: BatchRunner,
+    weights: tuple[dict, dict],
+    video: Video,
+    boxes_px: np.ndarray,
+    data: DataConfig,
+    segment: Segment | None,
+) -> tuple[ChunkReader, Iterator[Predictions]]:
+    """Returns the reader of a video, which must be closed, and an iterator over the predictions of its frames.
+
+    A network that looks at five frames sees all of them in the box of the middle one, as in its training, so each frame
+    goes through the backbone five times.
+
+    Args:
+      runner: the network.
+      weights: its parameters and batch statistics, as `BatchRunner.fold` returned them.
+      video: with the rotation that is applied.
+      boxes_px: (n, 4) x, y, width and height inside of its frames; where width is 0, the position is NaN and the
+        confidence 0.
+      data: how boxes are fitted into the input.
+      segment: the frames to predict, None for all.
+    """
+    size_px, radius = (data.input_width_px, data.input_height_px), runner.radius
+    affines = geometry.input_from_boxes(np.maximum(boxes_px, [0, 0, 1, 1]), size_px, data.resize)
+    reader = read_chunks(
+        video, affines, size_px, runner.frames_per_step, segment=segment, crop_px=boxes_px, radius=radius
+    )
+    first, is_box = segment.first if segment else 0, boxes_px[:, 2] > 0
+    found = runner.frames(*weights, _with_affines(reader, geometry.invert(affines), first))
+    return reader, _without_boxes(found, is_box, first)
+
+
+def _with_affines(
+    chunks: Iterable[np.ndarray], frame_from_input: np.ndarray, number: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for chunk in chunks:
+        yield chunk, frame_from_input[number : number + len(chunk)]
+        number += len(chunk)
+
+
+def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int) -> Iterator[Predictions]:
+    """Yields predictions with NaN for the position and 0 for the confidence of frames without a box."""
+    for part in found:
+        has_box = is_box[number : number + len(part["confidence"])]
+        number += len(has_box)
+        keypoints, confidence = part["keypoints_frame_px"], part["confidence"]
+        yield part | {
+            "keypoints_frame_px": np.where(has_box[:, None, None], keypoints, keypoints.dtype.type(np.nan)),
+            "confidence": np.where(has_box[:, None], confidence, confidence.dtype.type(0)),
+        }
+
 
 _logger = logging.getLogger(__name__)
 
@@ -248,3 +445,72 @@ def _counted(parts: Iterable[Found], progress: Phase) -> Iterator[Found]:
     for part in parts:
         progress.update(len(part[0]))
         yield part
+
+
+# Reads a trained run and compiles its network for the devices.
+
+
+def load(
+    run: str | os.PathLike,
+    *,
+    devices: object = "auto",
+    platform: str = "auto",
+    batch_size: int | None = None,
+    labelled_batch_size: int | None = None,
+    is_compiled: bool = True,
+) -> Predictor:
+    """One frame takes 16 ms of CPU time with resnet18 at 128 px, 95 ms with resnet50 at 256 px (Xeon; no GPU yet).
+
+    Returns the best network of a run, compiled; of an unfinished run, its best checkpoint so far. `predict(frame)` of a
+    single frame has a program of its own, which the first such call compiles (some seconds); with batch_size=1 that is
+    the only program, and `load` compiles it. Frames in a list or stack are predicted `batch_size` at a time, and a call
+    takes the time of full batches.
+
+    Args:
+      run: a run folder of `jaxpose.train`, or a folder of runs: the newest, whose name is printed.
+      devices: as the option mesh.devices.
+      platform: as the option mesh.platform.
+      batch_size: frames at once on each device; None is the run's eval.batch_size.
+      labelled_batch_size: labelled frames at once; None is `batch_size`.
+      is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
+
+    Raises:
+      UserError: the folder is not a run or has no weights, or a device does not exist.
+    """
+    run = Path(run_folder(run))
+    config = read_run_config(run)
+    refuse_ensemble(run, config)
+    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
+    if batch_size is not None:
+        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
+    chosen = start_devices(config)
+    with phase("reading the weights"):
+        trained = load_network(run)
+    mesh = make_mesh(chosen)
+    subspaces = load_subspaces(run, config)
+    runner = BatchRunner(
+        config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size,
+        agreeing_views(config.model, subspaces),
+    )  # fmt: skip
+    with pinned_settings(config.train.precision):
+        weights = replicate(mesh, (trained.params, trained.statistics))
+    predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
+    if is_compiled:
+        predictor.compile()
+    return predictor
+
+
+def start_devices(config: Config) -> list[jax.Device]:
+    """Checks a config with the flags of a verb in it, starts JAX, and returns the devices.
+
+    Raises:
+      UserError: a value is not allowed, or a device does not exist.
+    """
+    try:
+        validate(config)
+        with phase("starting the devices"):
+            return start_backend(config.mesh)
+    except UserError as error:
+        # jaxpose train calls it mesh.devices=2, these verbs --devices=2.
+        text = re.sub(r"\bmesh\.(\w+=)", r"--\1", str(error)).replace("mesh.", "").replace("eval.", "")
+        raise UserError(text) from None

@@ -13,13 +13,11 @@ import numpy as np
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import PredictConfig
 from jaxpose.files import sha256_of
-from jaxpose.formats.lightning_pose.smoothed_table import write_smoothed
-from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions, write_smoothed
 from jaxpose.pose.smooth import FILLED, Noise, is_used, kalman, median
 from jaxpose.poses import Poses
-from jaxpose.prediction.index_row import CHECKSUM_DIGITS
-from jaxpose.prediction.table_files import SMOOTHED, beside, remove_smoothed, smoothing_record
-from jaxpose.quantities import count
+from jaxpose.prediction.index import CHECKSUM_DIGITS, SMOOTHED, beside, remove_smoothed, smoothing_record
+from jaxpose.terminal import count
 
 _logger = logging.getLogger(__name__)
 

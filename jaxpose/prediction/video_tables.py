@@ -5,19 +5,29 @@ poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row
 """
 
 import contextlib
-from collections.abc import Callable
+import functools
+import logging
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from jaxpose.config import crop_of_video, project_folder
+from jaxpose.config.output import AS_RUN
+from jaxpose.data.image_file import PixelRule, ValueRange, decode_image, describe_white, values_of
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes, sha256_of
 from jaxpose.formats.lightning_pose.tables import SCORERS, ErrorWriter, PredictionWriter
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
+from jaxpose.prediction.index import DONE, TEMPORAL_NORM, Row, beside, error_suffix, parse_rows, subspaces_of_a_view
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.table_files import TEMPORAL_NORM, beside, error_suffix, subspaces_of_a_view
-from jaxpose.video.key_frames import Stopped
-from jaxpose.video.segments import Segment
-from jaxpose.video.video import Video
+from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.threads import map_in_threads
+from jaxpose.video.index import Stopped
+from jaxpose.video.video import Segment, Video, describe_crop
 
 # Digits, sign and comma of a number in the tables, at most; and of a frame's number.
 _CELL_BYTES, _INDEX_BYTES = 24, 12
@@ -104,3 +114,153 @@ def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: P
         (pca, opened.enter_context(ErrorWriter(beside(file, error_suffix(name)), names, keeps_rows=True)))
         for name, pca in subspaces_of_a_view(predictor).items()
     ]
+
+
+# The tables of a folder of images: their keypoints, and the distance from plausible poses.
+#
+# Input: a trained network and images. Output: predictions.csv and, where the run has subspaces of poses,
+# predictions_pca_..._error.csv, with a row for each image.
+
+_logger = logging.getLogger(__name__)
+
+_LISTED_PROBLEMS = 20
+
+
+def predict_images(
+    predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
+) -> int:
+    """Writes the predictions of images and the tables beside them; returns the number of rows.
+
+    As in the labels, an image that lies in the folder of a video and has the size of the video's crop shows that crop;
+    its keypoints are in pixels of the whole frame.
+
+    Args:
+      predictor: the trained network.
+      paths: images of any sizes.
+      file: the table of predictions; the others lie beside it, in a folder that this process made.
+      stops: called after every batch; True stops.
+      count: called with the number of rows of every batch.
+
+    Raises:
+      Incomplete: an image cannot be read, or is smaller than the run's crop.
+      Stopped: `stops` returned true.
+    """
+    project = project_folder(predictor.config.data.project)
+    index = [_row_name(path, project) for path in paths]
+    if text := describe_crop(paths[0].parent.name, predictor.config.data):
+        _logger.info(text)
+    names: list[str] = []
+    problems: list[str] = []
+    ranges: list[ValueRange] = []
+
+    def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        read = functools.partial(_read, predictor)
+        images = map_in_threads(read, paths, predictor.config.data.threads, paths[0].parent.name)
+        for name, image in zip(index, images, strict=True):
+            if isinstance(image, str):
+                problems.append(image)
+            else:
+                fitted, values = image
+                ranges.extend(filter(None, [values]))
+                names.append(name)
+                yield fitted
+
+    done = 0
+    with contextlib.ExitStack() as opened:
+        scorer = SCORERS[predictor.config.model.kind]
+        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer, keeps_rows=True))
+        # Which images show the same moment is unknown, so there are no multi-view errors.
+        errors = open_pose_errors(opened, predictor, file)
+        for keypoints, confidence in predictor.fitted(frames()):
+            of_batch = names[done : done + len(keypoints)]
+            rows.append(of_batch, keypoints, confidence)
+            for pca, writer in errors:
+                writer.append(of_batch, errors_px(pca, keypoints))
+            done += len(keypoints)
+            count(len(keypoints))
+            if stops():
+                raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images")
+        text, is_warning = describe_white(ranges, predictor.config.data.white)
+        if text:
+            _logger.log(logging.WARNING if is_warning else logging.INFO, f"{paths[0].parent}: {text}")
+        if problems:
+            raise Incomplete("\n".join(problems[:_LISTED_PROBLEMS]), done)
+    return done
+
+
+def _read(predictor: Predictor, path: Path) -> tuple[tuple[np.ndarray, np.ndarray], ValueRange | None] | str:
+    """Returns an image as input of the network with its frame_from_input (2, 3), or why it cannot be used.
+
+    Its values come with it, if it has more than 8 bits.
+    """
+    data = predictor.config.data
+    crop_px = crop_of_video(data, path.parent.name) if data.video_crops_px else ()
+    orientation = predictor.config.predict.orientation
+    rule = PixelRule(data.orientation if orientation == AS_RUN else orientation, data.white)
+    try:
+        content = read_bytes(path, most_bytes=None)
+        pixels = decode_image(content, rule)
+        fitted, frame_from_input = predictor.fit(pixels)
+    except (UserError, OSError) as error:
+        # jaxpose train calls it data.orientation=upright, this verb --orientation upright.
+        return f"{path}: {error}".replace("data.orientation=", "--orientation ")
+    if crop_px[2:] == (pixels.shape[1], pixels.shape[0]):
+        frame_from_input[:, 2] += crop_px[:2]
+    return (fitted, frame_from_input), values_of(content)
+
+
+def _row_name(path: Path, project: Path) -> str:
+    """Returns the name of an image in the CSV: as in the label file if it is in the run's project, else as given."""
+    with contextlib.suppress(ValueError):
+        return path.resolve().relative_to(project.resolve()).as_posix()
+    return path.as_posix()
+
+
+# The tables of videos in a run folder, or in another folder of results, whose prediction ended well.
+
+
+def finished_tables(run: Path) -> dict[Path, Path]:
+    """Returns {table: its video, which may be of another machine}, all undamaged.
+
+    Raises:
+      UserError: there is none, or one is damaged.
+      DamagedFile: the index is damaged.
+    """
+    rows = [row for row in _read_rows(run) if row.state == DONE and row.table.startswith(f"{VIDEO_TABLES_FOLDER}/")]
+    if not rows:
+        raise UserError(
+            f"{run} has no finished predictions of videos; make them with "
+            f"jaxpose predict --run {shlex.quote(str(run))} VIDEOS"
+        )
+    return {_undamaged(run, row): Path(row.path) for row in rows}
+
+
+def find_table(run: Path, video: Path) -> Path:
+    """Returns the whole, undamaged table of a video in a run folder.
+
+    Raises:
+      UserError: there is none; the message has the command that makes it.
+      DamagedFile: the index is damaged.
+    """
+    command = f"jaxpose predict --run {shlex.quote(str(run))} {shlex.quote(str(video))}"
+    of_name = [row for row in _read_rows(run) if Path(row.path).name == video.name and row.table.endswith(".csv")]
+    done = [row for row in of_name if row.state == DONE and row.size == video.stat().st_size]
+    if not done:
+        which = " of this size" if of_name else ""
+        raise UserError(f"{run} has no finished predictions of {video}{which}; make them with {command}")
+    # The same file first: folders of several recordings may hold the same names.
+    row: Row = next((row for row in done if row.path == os.path.abspath(video)), done[0])
+    return _undamaged(run, row)
+
+
+def _read_rows(run: Path) -> Iterable[Row]:
+    index = run / INDEX_FILE
+    return parse_rows(index, read_bytes(index)).values() if index.is_file() else ()
+
+
+def _undamaged(run: Path, row: Row) -> Path:
+    table = run / row.table
+    if not table.is_file() or not sha256_of(table).startswith(row.table_sha256):
+        command = f"jaxpose predict --run {shlex.quote(str(run))} {shlex.quote(row.path)}"
+        raise UserError(f"{table} is absent, damaged or changed; make it with {command} --overwrite")
+    return table

@@ -7,27 +7,141 @@ claims the joining writes its tables (`joining`).
 
 import concurrent.futures
 import logging
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.prediction.claims import Claim, Claims
-from jaxpose.prediction.index import PredictionIndex
-from jaxpose.prediction.index_row import Row
-from jaxpose.prediction.job import Job
-from jaxpose.prediction.joining import join_segments
-from jaxpose.prediction.outcomes import Outcomes
+from jaxpose.prediction.index import PARTIAL, Claim, Claims, PredictionIndex, Row, remove_smoothed
+from jaxpose.prediction.job import Job, Outcomes, folder_of, is_uncut, write_segment
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.progress import Progress
-from jaxpose.prediction.segment_folder import folder_of, is_uncut, write_segment
-from jaxpose.video.key_frames import Stopped
-from jaxpose.video.segments import Segment, cut
+from jaxpose.progress import Bar
+from jaxpose.run.manifest import find_damage, read_manifest
+from jaxpose.terminal import count, draws_bars, duration
+from jaxpose.video.index import Stopped
+from jaxpose.video.video import Segment, cut
+
+# Joins the finished segments of a job into its tables.
+
+_logger = logging.getLogger(__name__)
+
+
+def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcomes) -> None:
+    """Writes the tables of a job from its segments and settles the job.
+
+    Args:
+      job: the job.
+      folders: of all its segments, in order.
+      claim: on the joining.
+      outcomes: where the outcome is recorded.
+
+    Raises:
+      OSError: the index cannot be written.
+    """
+    scratch = job.parts / f".{claim.token}"
+    try:
+        joined = _join(job, folders, scratch, outcomes)
+    except OSError as error:
+        # While this process was frozen, another may have joined the segments, or removed those of other frames.
+        if job.parts.is_dir() and not outcomes.is_settled(job):
+            outcomes.settle_failed(job, str(error))
+        return
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if joined:
+        rows, seconds, arithmetic = joined
+        outcomes.settle_done(job, rows, seconds, arithmetic)
+        noun = "frame" if job.video else "image"
+        announced = f" of {job.row.frames_announced} announced" if job.video else ""
+        if job.video and not job.video.states_length:
+            announced = " read (the file does not state how many it had)"
+        rows_text = f"{rows} {noun if rows == 1 else f'{noun}s'}{announced}"
+        _logger.info(f"{job.name}: {rows_text}, {rows / seconds:.1f} {noun}s/s, in {job.table}")
+
+
+def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float, str] | None:
+    """Returns the number of rows, the seconds that predicting them took, and what their last bits depend on.
+
+    None if segments are damaged.
+    """
+    if problem := next((f"{folder}: {found}" for folder in folders if (found := find_damage(folder))), ""):
+        if job.parts.is_dir() and not outcomes.is_settled(job):
+            outcomes.settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")
+        return None
+    # The table of predictions comes last: once it exists, all tables do.
+    names = sorted(_tables_in(folders[0]), key=lambda name: name == job.table.name)
+    manifests = [read_manifest(folder) for folder in folders]
+    scratch.mkdir()
+    rows = 0
+    for name in names:
+        rows = job.join(folders, name, scratch / name)
+    frames = sum(manifest["frames"] for manifest in manifests)
+    if rows != frames:
+        reason = f"{job.parts} has {count(rows, 'row')} instead of {frames:,}: a disk may have lost some; it is removed"
+        outcomes.settle_lost(job, reason)
+        return None
+    remove_smoothed(job.table)
+    for name in names:
+        os.replace(scratch / name, job.table.with_name(name))
+        job.table.with_name(f"{name}{PARTIAL}").unlink(missing_ok=True)
+    # Workers on other machines may have made other segments.
+    arithmetic = dict.fromkeys(manifest["arithmetic"] for manifest in manifests)
+    return rows, sum(manifest["seconds"] for manifest in manifests), " | ".join(arithmetic)
+
+
+def _tables_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.suffix == ".csv"]
+
+
+# How far the work on videos and images has come: a progress bar, and one line with the time left.
+
+# The time left is estimated after this many frames.
+_TIMED_FRAMES = 500
+
+
+class Progress:
+    """Counts the frames that this process predicts; threads may share it. A context manager, which shows the bar.
+
+    Args:
+      frames: number of all frames to predict.
+    """
+
+    def __init__(self, frames: int):
+        self._all = frames
+        self._done, self._is_timed, self._started = 0, False, 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Progress":
+        self._started = time.monotonic()
+        self._bar = Bar("predicting", self._all, "frame") if draws_bars() else None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar:
+            self._bar.close()
+
+    def add(self, frames: int) -> None:
+        """Counts frames that are predicted."""
+        with self._lock:
+            self._done += frames
+            if self._bar:
+                self._bar.update(min(self._done, self._all))
+            done, left = self._done, self._all - self._done
+            is_time = done >= _TIMED_FRAMES and not self._is_timed
+            self._is_timed |= is_time
+        if is_time and left > 0:
+            speed = done / (time.monotonic() - self._started)
+            _logger.info(
+                f"after {count(done, 'frame')}: {speed:.1f} frames/s, about {duration(left / speed)} left if no other "
+                "process helps"
+            )
+
 
 # How often the main thread, which handles signals, looks whether the workers have ended.
 _LOOK_S = 1.0
-
-_logger = logging.getLogger(__name__)
 
 
 class Worker:

@@ -20,7 +20,6 @@ from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
 from jaxpose.errors import UserError
-from jaxpose.quantities import listed
 from jaxpose.remote.restore import (
     COPIED_FILE,
     Record,
@@ -51,7 +50,7 @@ from jaxpose.run.paths import (
     TRACKER_LOG_FILE,
     WRITTEN,
 )
-from jaxpose.terminal import say
+from jaxpose.terminal import listed, say
 
 NOT_COPIED = 3  # exit code
 

@@ -15,8 +15,15 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_new
 from jaxpose.remote.store import RemoteFolder, run_name
 from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
-from jaxpose.run.extension import entries, parse, with_length_of
-from jaxpose.run.identity import parse_config, parse_signed_split_rows, read_split_rows, share_frames
+from jaxpose.run.identity import (
+    entries,
+    parse,
+    parse_config,
+    parse_signed_split_rows,
+    read_split_rows,
+    share_frames,
+    with_length_of,
+)
 from jaxpose.run.manifest import find_damage
 from jaxpose.run.paths import (
     CHECKPOINTS_FOLDER,

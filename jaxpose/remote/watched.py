@@ -15,7 +15,6 @@ from jaxpose.data.split import count_training_frames
 from jaxpose.early_signals import EXIT_CODES
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
-from jaxpose.quantities import clock, listed
 from jaxpose.remote.restore import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.identity import parse_config
@@ -29,8 +28,8 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
     STATUS_FILE,
 )
-from jaxpose.run.status import Status, is_held, parse_status
-from jaxpose.run.summary import parse_summary
+from jaxpose.run.status import Status, is_held, parse_status, parse_summary
+from jaxpose.terminal import clock, listed
 
 FINISHED, SILENT = "finished", "silent"
 _NO_LOG = "and has not written train.log yet: it reads its data or compiles"

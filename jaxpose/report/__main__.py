@@ -10,10 +10,9 @@ from pathlib import Path
 from jaxpose import __version__
 from jaxpose.config.arguments import DONE, make_folder, refuse_other_file
 from jaxpose.early_signals import exit_with
-from jaxpose.phases import phase, speak
-from jaxpose.quantities import size
-from jaxpose.run.run_argument import RunArgument
-from jaxpose.terminal import print_lines
+from jaxpose.progress import phase, speak
+from jaxpose.run.paths import RunArgument
+from jaxpose.terminal import print_lines, size
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,8 +31,8 @@ def _run(given: argparse.Namespace) -> int:
     with phase("loading the packages"):
         import jax
 
-        from jaxpose.console import console
         from jaxpose.report.writing import write_report
+        from jaxpose.terminal import console
 
     # The little that is computed needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")

@@ -1,15 +1,41 @@
-"""The section of the errors: of each keypoint with bootstrap intervals, and the share of points within a distance."""
+"""The sections of errors: of each keypoint, its confidence, what is taken for what, and the worst frames."""
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpose.codes import SETS, TRAIN
-from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT, Means, bootstrap_means, interval_px
+from jaxpose.compare.comparison import LEAST_FRAMES, PERCENT, Means, bootstrap_means, interval_px
+from jaxpose.data.project import Project
+from jaxpose.data.skeleton import flip_permutation
+from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import PredictionTable
-from jaxpose.report.facts import RunFacts
-from jaxpose.report.labelled import errors_of_frames, rows_of_set
-from jaxpose.report.section import Figure, Section, colours, in_figure, number, paragraph, table
+from jaxpose.poses import SETS, TEST, TRAIN, VALIDATION
+from jaxpose.report.facts import (
+    RunFacts,
+    edges_of_run,
+    errors_of_frames,
+    labelled_frame_px,
+    read_image,
+    rows_in_project,
+    rows_of_set,
+)
+from jaxpose.report.page import (
+    Figure,
+    Section,
+    colours,
+    escaped,
+    folded,
+    in_figure,
+    number,
+    paragraph,
+    spread_rows,
+    table,
+)
+from jaxpose.report.pictures import cut_around, draw_picture
+
+# The section of the errors: of each keypoint with bootstrap intervals, and the share of points within a distance.
 
 RESAMPLES = 2_000
 _SEED = 0
@@ -157,3 +183,338 @@ def _table(
         )
     head += [f"% < {px:g} px" for px in thresholds_px.tolist()]
     return table(head, rows, f"Errors on the {shown} frames")
+
+
+# The section of the confidence: how far it tells good predictions from bad ones.
+
+_BINS = 10
+# Points of the scatter.
+_MOST = 6000
+
+
+class Calibration(NamedTuple):
+    """Points by confidence, in bins of equal width from 0 to 1; a bin without points is left out.
+
+    Attributes:
+      confidence: (b,) mean of each bin.
+      counts: (b,) points.
+      median_px: (b,) median errors.
+      shares: (t, b) share of the points nearer than each threshold.
+    """
+
+    confidence: np.ndarray
+    counts: np.ndarray
+    median_px: np.ndarray
+    shares: np.ndarray
+
+
+def calibrate(confidence: np.ndarray, errors_px: np.ndarray, thresholds_px: np.ndarray) -> Calibration:
+    """Returns the calibration of points (m,) with known errors, for thresholds (t,)."""
+    places = np.clip((confidence * _BINS).astype(int), 0, _BINS - 1)
+    of_bins = [errors_px[places == place] for place in range(_BINS)]
+    means = [confidence[places == place].mean() for place in range(_BINS) if len(of_bins[place])]
+    of_bins = [errors for errors in of_bins if len(errors)]
+    shares = np.array([[(errors < threshold).mean() for errors in of_bins] for threshold in thresholds_px])
+    return Calibration(
+        np.array(means),
+        np.array([len(errors) for errors in of_bins], int),
+        np.array([np.median(errors) for errors in of_bins]),
+        shares.reshape(len(thresholds_px), len(of_bins)),
+    )
+
+
+def confidence_section(facts: RunFacts) -> Section:
+    """Returns error against confidence, and the share of good predictions at each confidence."""
+    title = "Confidence"
+    frames, shown = facts.frames, facts.shown_set()
+    if frames is None or not shown:
+        return Section("confidence", title, paragraph(NOT_MEASURED))
+    rows = rows_of_set(frames, shown)
+    errors_px, confidence = errors_of_frames(frames)[rows], frames.poses.one_animal()[1][rows]
+    row, column = np.nonzero(np.isfinite(errors_px) & np.isfinite(confidence))
+    if not len(row):
+        return Section("confidence", title, paragraph(f"No point of the {shown} frames is labelled and predicted."))
+    errors_px, confidence = errors_px[row, column], confidence[row, column]
+    thresholds_px = np.array(facts.config.eval.pck_px, float)
+    found = calibrate(confidence, errors_px, thresholds_px)
+    kept = spread_rows(errors_px, _MOST)
+    names, images = frames.poses.keypoint_names, frames.poses.frames
+    points = _scatter(names, images, rows, row[kept], column[kept], errors_px, confidence, kept)
+    figures = points, _reliability(found, thresholds_px)
+    text = "A useful confidence is low where the error is large: few points should lie at the top right. "
+    if len(kept) < len(row):
+        text += f"{len(kept):,} of {len(row):,} points are drawn: those with the largest errors, and an even choice. "
+    text += (
+        "Calibration: of the points with a confidence near 0.8, say, a share lies nearer than a distance; where this "
+        "share is the confidence, on the diagonal, the confidence can be read as a probability for that distance."
+    )
+    head = ["confidence", "points", "median error px", *(f"% < {px:g} px" for px in thresholds_px.tolist())]
+    cells = [
+        [number(float(mean)), count, number(float(median)), *(number(100 * share, 0) for share in shares)]
+        for mean, count, median, shares in zip(
+            found.confidence, found.counts, found.median_px, found.shares.T, strict=True
+        )
+    ]
+    listed = table(head, cells, f"Calibration on the {shown} frames; bins of confidence of width {1 / _BINS:g}")
+    return Section("confidence", title, paragraph(text) + "".join(one.html() for one in figures) + listed, figures)
+
+
+def _scatter(
+    names: tuple[str, ...], images: Sequence[str], rows: np.ndarray, row: np.ndarray, column: np.ndarray,
+    errors_px: np.ndarray, confidence: np.ndarray, kept: np.ndarray,
+) -> Figure:  # fmt: skip
+    """Returns the points; `row` and `column` are those of the points `kept`."""
+    data: list[dict[str, Any]] = []
+    for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        of_keypoint = np.flatnonzero(column == place)
+        chosen = kept[of_keypoint]
+        data.append(
+            {
+                "name": in_figure(name), "meta": place, "type": "scatter", "mode": "markers",
+                "marker": {"size": 6, "opacity": 0.7, "color": colour},
+                "x": np.round(confidence[chosen], 4).tolist(), "y": np.round(errors_px[chosen], 3).tolist(),
+                "text": [in_figure(images[place]) for place in rows[row[of_keypoint]].tolist()],
+                "hovertemplate": "%{text}<br>%{y:.2f} px, confidence %{x:.3f}<extra>%{fullData.name}</extra>",
+            }
+        )  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "confidence"}, "range": [-0.02, 1.02]},
+        "yaxis": {"title": {"text": "error in px"}, "type": "log"},
+        "showlegend": True,
+    }
+    is_large = errors_px >= np.percentile(errors_px, 90)
+    alt = (
+        f"Each of {len(errors_px):,} points: its error over its confidence. The median confidence is "
+        f"{np.median(confidence):.2f}; of the tenth of the points with the largest errors it is "
+        f"{np.median(confidence[is_large]):.2f}."
+    )
+    return Figure("confidence", "Error against confidence", alt, data, layout, 440)
+
+
+def _reliability(found: Calibration, thresholds_px: np.ndarray) -> Figure:
+    hover = "confidence %{x:.2f}: %{y:.0%} of %{text} points<extra>%{fullData.name}</extra>"
+    data: list[dict[str, Any]] = [
+        {
+            "name": f"nearer than {threshold:g} px", "type": "scatter", "mode": "lines+markers",
+            "x": found.confidence.tolist(), "y": shares.tolist(),
+            "text": [str(count) for count in found.counts.tolist()],
+            "hovertemplate": hover,
+        }
+        for threshold, shares in zip(thresholds_px, found.shares, strict=True)
+    ]  # fmt: skip
+    dotted = {"dash": "dot", "width": 1, "color": "#888888"}
+    data.append({"name": "diagonal", "type": "scatter", "mode": "lines", "x": [0, 1], "y": [0, 1], "line": dotted})
+    layout = {
+        "xaxis": {"title": {"text": "mean confidence"}, "range": [-0.02, 1.02]},
+        "yaxis": {"title": {"text": "share of points"}, "range": [0, 1.05], "tickformat": ".0%"},
+        "showlegend": True,
+    }
+    alt = "Share of points nearer than each distance, by confidence. The table below has every number."
+    return Figure("calibration", "Calibration of the confidence", alt, data, layout, 380)
+
+
+# The section of confusions of left and right, for pairs of keypoints that a mirror image exchanges.
+
+_TITLE = "Left and right"
+
+
+class Confusion(NamedTuple):
+    """How often a pair of keypoints was exchanged.
+
+    Attributes:
+      pair: two numbers of keypoints.
+      frames: frames in which both are labelled and predicted.
+      one: frames in which just one prediction lies nearer to the label of the other keypoint than to its own.
+      both: frames in which both do, so the sides are exchanged.
+    """
+
+    pair: tuple[int, int]
+    frames: int
+    one: int
+    both: int
+
+
+def find_pairs(names: tuple[str, ...], given: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Returns the pairs of keypoints that a flip exchanges, [] if the names have no sides; see `flip_permutation`."""
+    try:
+        partners = flip_permutation(names, given)
+    except UserError:
+        return []
+    return [(place, partner) for place, partner in enumerate(partners) if place < partner]
+
+
+def count_confusions(
+    predicted_px: np.ndarray, labelled_px: np.ndarray, pairs: list[tuple[int, int]]
+) -> list[Confusion]:
+    """Returns the confusions of each pair, for points (n, k, 2) in frame pixels; NaN is not labelled."""
+    found = []
+    for pair in pairs:
+        points, labels = predicted_px[:, pair], labelled_px[:, pair]
+        known = np.isfinite(points).all(axis=(1, 2)) & np.isfinite(labels).all(axis=(1, 2))
+        own = np.linalg.norm(points - labels, axis=-1)[known]
+        other = np.linalg.norm(points - labels[:, ::-1], axis=-1)[known]
+        wrong = (other < own).sum(axis=1)
+        found.append(Confusion(pair, int(known.sum()), int((wrong == 1).sum()), int((wrong == 2).sum())))
+    return found
+
+
+def confusions_section(facts: RunFacts, project: Project | None) -> Section:
+    """Returns the confusions on the set that tells most about other frames; `project` is None if it cannot be read."""
+    frames, shown = facts.frames, facts.shown_set()
+    if frames is None or not shown:
+        return Section("sides", _TITLE, paragraph(NOT_MEASURED))
+    names = frames.poses.keypoint_names
+    pairs = find_pairs(names, facts.config.data.flip_pairs)
+    if not pairs:
+        text = "The names of the keypoints show no pairs of sides; data.flip_pairs of a training names them."
+        return Section("sides", _TITLE, paragraph(text))
+    if project is None:
+        return Section(
+            "sides", _TITLE, paragraph("The labels of the project cannot be read, so confusions are unknown.")
+        )
+    rows = rows_of_set(frames, shown)
+    # Not those that are marked as not visible, where the errors do not count them.
+    measured_px = np.where(np.isfinite(errors_of_frames(frames))[..., None], labelled_frame_px(project, frames), np.nan)
+    found = count_confusions(frames.poses.points_px[rows, 0], measured_px[rows], pairs)
+    text = (
+        "A prediction that lies nearer to the label of the other side than to its own may be of the wrong side. Both "
+        "keypoints of a pair in one frame are an exchange; a single one is also seen where the two lie close together."
+    )
+    cells = [
+        [f"{names[one.pair[0]]}, {names[one.pair[1]]}", one.frames, one.one, one.both,
+         number(100 * one.both / one.frames if one.frames else None, 1)]
+        for one in found
+    ]  # fmt: skip
+    head = ["pair", "frames", "one of the two", "both exchanged", "% exchanged"]
+    return Section("sides", _TITLE, paragraph(text) + table(head, cells, f"Confusions on the {shown} frames"))
+
+
+# The section of the worst frames: those with the largest errors, as pictures.
+
+_FRAMES, _LONGEST_PX = 9, 480
+
+
+def worst_rows(errors_px: np.ndarray, rows: np.ndarray, most: int) -> np.ndarray:
+    """Returns up to `most` of some rows of errors (n, k) by their mean error, the largest first; without NaN rows."""
+    measured = rows[np.isfinite(errors_px[rows]).any(axis=1)]
+    means = np.array([np.nanmean(errors_px[row]) for row in measured])
+    return measured[np.argsort(-means, kind="stable")[:most]]
+
+
+def worst_section(facts: RunFacts, project: Project | None) -> Section:
+    """Returns the worst frames of the validation and test sets; `project` is None if it cannot be read."""
+    title, frames = "Worst frames", facts.frames
+    if frames is None:
+        return Section("worst", title, paragraph(NOT_MEASURED))
+    if project is None:
+        return Section("worst", title, paragraph("The project cannot be read, so there are no pictures."))
+    parts = []
+    for name in (TEST, VALIDATION):
+        rows = rows_of_set(frames, name)
+        chosen = worst_rows(errors_of_frames(frames), rows, _FRAMES)
+        if len(chosen):
+            text = f"The {len(chosen)} of {len(rows)} {name} frames with the largest mean error, the worst first."
+            parts.append(f"<h3>{escaped(name.capitalize())} frames</h3>{paragraph(text)}")
+            parts.append(
+                f'<div class="frames">{"".join(_picture(facts, project, row) for row in chosen.tolist())}</div>'
+            )
+    if not parts:
+        return Section("worst", title, paragraph("No frame was held out from the training."))
+    text = (
+        "A ring is a label, a dot is a prediction of the same colour, and a line joins the two. The names of the "
+        "farthest keypoints are written; the others show when the pointer rests on a mark. Frames are cut to the "
+        "points. Some of the labels may be wrong."
+    )
+    return Section("worst", title, paragraph(text) + "".join(parts))
+
+
+def _picture(facts: RunFacts, project: Project, row: int) -> str:
+    frames = facts.frames
+    assert frames is not None
+    errors_px, name = errors_of_frames(frames)[row], frames.poses.frames[row]
+    names, (points_px, confidence) = frames.poses.keypoint_names, frames.poses.one_animal()
+    worst = int(np.nanargmax(errors_px))
+    text = (
+        f"{name}: {np.nanmean(errors_px):.1f} px on average, {names[worst]} {errors_px[worst]:.1f} px "
+        f"with confidence {confidence[row, worst]:.2f}"
+    )
+    try:
+        if (place := int(rows_in_project(project, frames)[row])) < 0:
+            raise UserError("it is not in the project any more")
+        image, origin_px = read_image(project, place, facts.config.data.white)
+    except (UserError, OSError) as error:
+        return f"<figure>{paragraph(f'no picture: {error}')}<figcaption>{escaped(text)}</figcaption></figure>"
+    marks = {"predicted_px": points_px[row], "labelled_px": labelled_frame_px(project, frames)[row]}
+    image, corner_px = cut_around(image, np.concatenate(list(marks.values())) - origin_px)
+    marks = {name: points - (origin_px + corner_px) for name, points in marks.items()}
+    picture = draw_picture(image, names, edges_of_run(facts.config.data), text, _LONGEST_PX, **marks)
+    return f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>"
+
+
+# The section of the sets: which frames trained the network, and which measured it.
+
+# Frames in the list.
+_LISTED = 2000
+# Height of an entry of the legend, which gets a scroll bar if the figure is lower.
+_LEGEND_PX = 24
+_COLOURS = {"train": "#6b7fd7", "validation": "#c2853d", "test": "#3d9e78", "unused": "#8a8a8a"}
+
+
+def sets_section(facts: RunFacts) -> Section:
+    """Returns the number of frames of each video in each set, and the list of all frames."""
+    title = "Which frames were which set"
+    sets = facts.split.sets if facts.split else {}
+    if not sets:
+        return Section("sets", title, paragraph("The run does not know which frames trained it."))
+    counts = count_by_folder(sets)
+    present = [name for name in SETS if any(of_folder.get(name) for of_folder in counts.values())]
+    figure = _figure(counts, present)
+    text = (
+        "Training frames fit the weights. Validation frames choose the checkpoint. Test frames do neither, so "
+        "their errors are those to expect on other frames of the same kind. "
+    )
+    text += ", ".join(f"{sum(one.get(name, 0) for one in counts.values()):,} {name}" for name in present) + "."
+    listed = _list(facts, sets)
+    return Section("sets", title, paragraph(text) + figure.html() + listed, (figure,))
+
+
+def count_by_folder(sets: dict[str, str]) -> dict[str, dict[str, int]]:
+    """Returns {folder of the images: {set: frames}} of {image: set}."""
+    counts: dict[str, dict[str, int]] = {}
+    for image, name in sets.items():
+        of_folder = counts.setdefault(PurePosixPath(image).parent.name or ".", {})
+        of_folder[name] = of_folder.get(name, 0) + 1
+    return counts
+
+
+def _figure(counts: dict[str, dict[str, int]], present: list[str]) -> Figure:
+    names = [in_figure(folder) for folder in counts]
+    data: list[dict[str, Any]] = [
+        {
+            "name": name, "type": "bar", "orientation": "h", "y": names,
+            "x": [of_folder.get(name, 0) for of_folder in counts.values()], "marker": {"color": _COLOURS[name]},
+        }
+        for name in present
+    ]  # fmt: skip
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": "labelled frames"}},
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+        "showlegend": True,
+    }
+    alt = f"Labelled frames of each of {len(counts)} folders by set. The list below has every frame."
+    height_px = 120 + max(24 * min(len(counts), 60), _LEGEND_PX * len(present))
+    return Figure("sets", "Labelled frames by folder", alt, data, layout, height_px)
+
+
+def _list(facts: RunFacts, sets: dict[str, str]) -> str:
+    errors: dict[str, float] = {}
+    if facts.frames is not None:
+        errors_px = errors_of_frames(facts.frames)
+        known = np.isfinite(errors_px)
+        sums, points = np.where(known, errors_px, 0).sum(axis=1), known.sum(axis=1)
+        means = np.divide(sums, points, out=np.full(len(sums), np.nan), where=points > 0)
+        errors = dict(zip(facts.frames.poses.frames, means.tolist(), strict=True))
+    rows = [[image, name, number(errors.get(image))] for image, name in sets.items()][:_LISTED]
+    text = f"{len(sets):,} frames" if len(sets) <= _LISTED else f"the first {_LISTED:,} of {len(sets):,} frames"
+    return folded(f"List of {text}", table(["frame", "set", "mean error px"], rows))

@@ -1,21 +1,24 @@
 """The head of the report: which run it is, its result in one line, and the errors of each set."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
-from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
+from jaxpose.compare.comparison import LEAST_FRAMES, PERCENT
+from jaxpose.compare.listing import compare_with_parent, find_parent, format_frames, format_not_visible, frames_cell
 from jaxpose.config import project_folder
+from jaxpose.config.option import excerpt
 from jaxpose.config.train import chooses_by_validation, keeps_last
-from jaxpose.data.leaks import find_leaks
 from jaxpose.data.project import Project
-from jaxpose.quantities import count
+from jaxpose.data.split import find_leaks
+from jaxpose.errors import UserError
+from jaxpose.poses import SETS, TEST, TRAIN, VALIDATION
 from jaxpose.report.errors import measure
-from jaxpose.report.facts import RunFacts
-from jaxpose.report.labelled import errors_of_frames, rows_of_set
-from jaxpose.report.section import Section, escaped, number, paragraph, table
-from jaxpose.run.summary import CONVERTED
+from jaxpose.report.facts import RunFacts, errors_of_frames, rows_of_set
+from jaxpose.report.page import Section, escaped, number, paragraph, table
+from jaxpose.run.status import CONVERTED
+from jaxpose.terminal import count
 
 _CHOSE = "Validation frames chose the checkpoint, so expect larger errors on other frames."
 _WHAT = {
@@ -124,3 +127,66 @@ def _table(sets: dict[str, Any]) -> str:
     head = ["set", "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
     text = " ".join(dict.fromkeys(notes))
     return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(text, "note")
+
+
+# The section that compares a run with another one, as `jaxpose compare` does.
+
+
+def parent_section(facts: RunFacts) -> list[Section]:
+    """Returns the comparison of a run with its parent, [] without one, or why they cannot be compared."""
+    parent = find_parent(facts.config)
+    if parent is None or parent.resolve() == facts.run.resolve():
+        return []
+    try:
+        return [comparing_section(facts, parent, is_parent=True)]
+    except UserError as error:
+        text = f"The parent run {parent} cannot be compared: {error}"
+        return [Section("comparison", "Comparison with the parent run", paragraph(text))]
+
+
+def comparing_section(facts: RunFacts, other: Path, is_parent: bool = False) -> Section:
+    """Returns the errors of two runs on the frames that neither trained on, and the options that differ.
+
+    Args:
+      facts: of the run.
+      other: the run to compare with.
+      is_parent: the run has its weights or its split.
+
+    Raises:
+      UserError: as `compare`.
+    """
+    found, changed = compare_with_parent(other, facts.run)
+    before, after = found.measured
+    runs = ["parent run" if is_parent else "other run", "this run"]
+    paired = "the same" if found.frames.is_paired else "different"
+    text = (
+        f"On {paired} frames that trained neither run ({found.frames.compared[1]:,} of this run). A difference below 0 "
+        f"is in favour of this run; where its {PERCENT} % interval contains 0, chance may explain it. A mean over "
+        f"fewer than {LEAST_FRAMES} frames has no interval."
+    )
+    names = [*found.keypoint_names, "all keypoints"]
+    rows = [
+        [name, frames_cell(found, column), _cell(before.means_px, before.interval_px, column),
+         _cell(after.means_px, after.interval_px, column),
+         _cell(after.difference_px, after.difference_interval_px, column, "+")]
+        for column, name in enumerate(names)
+    ]  # fmt: skip
+    head = ["keypoint", "frames", *runs, "difference"]
+    listed = table(head, rows, f"Mean errors in px; the {runs[0]} is {other}")
+    options = [
+        [name, *(excerpt(value, quoted=value == "") for value in values)] for name, values in found.options.items()
+    ]
+    differing = table(["option", *runs], options, "Options that differ") if options else ""
+    notes = [format_frames(found, runs), *([format_not_visible(found, runs)] if found.not_visible else [])]
+    told = "".join(paragraph(line, "note") for note in notes for line in note.splitlines())
+    rows = [[one.image, number(one.before_px), number(one.after_px)] for one in changed]
+    frames = table(["frame", *runs], rows, "Frames whose mean error in px changed most") if rows else ""
+    title = "Comparison with the parent run" if is_parent else "Comparison with another run"
+    return Section("comparison", title, paragraph(text) + told + listed + frames + differing)
+
+
+def _cell(means: np.ndarray, interval: np.ndarray, column: int, sign: str = "") -> str:
+    if not np.isfinite(means[column]):
+        return "-"
+    low, high = interval[:, column]
+    return f"{means[column]:{sign}.2f}" + (f" ({low:{sign}.2f} to {high:{sign}.2f})" if np.isfinite(low) else "")

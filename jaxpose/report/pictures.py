@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 import cv2
 import numpy as np
 
-from jaxpose.report.section import colours, escaped
+from jaxpose.report.page import colours, escaped
 
 _QUALITY = 80
 # Keypoints whose names are written beside them; the others have them as tooltips.

@@ -5,13 +5,16 @@ manifest, which is written last: a step without one does not exist. If a step is
 after a resume before it), its folder is <step>-2 and so on, so that a save never touches an existing checkpoint.
 """
 
+import functools
 import gc
+import json
 import logging
 import os
 import re
 import shutil
 import sys
 import threading
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,13 +23,112 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from jax.experimental import multihost_utils
+from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from jaxpose.errors import UserError
-from jaxpose.run.leaves import kinds, named_leaves, one_copy, refuse_misfit, restore_target
 from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
 from jaxpose.run.paths import MANIFEST_FILE
-from jaxpose.run.tensorstore_leak import avoid_leak
+
+# The arrays of a state by name, as a checkpoint stores them.
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Returns {name: array or ShapeDtypeStruct} of a tree: a flat dict, which can be read without the tree's classes.
+
+    Raises:
+      ValueError: two leaves have one name, or a leaf is empty.
+    """
+    leaves = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if name in leaves:
+            raise ValueError(f"two leaves of the state are named {name!r}; keys must not contain a dot")
+        if 0 in np.shape(leaf):
+            raise ValueError(f"{name} is an empty array, which orbax cannot store")
+        leaves[name] = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    return leaves
+
+
+def kinds(leaves: dict[str, Any]) -> dict[str, str]:
+    """Returns {name: type and shape} of leaves, for a manifest and for messages."""
+    return {name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for name, leaf in leaves.items()}
+
+
+def one_copy(leaf: Any) -> Any:
+    """Returns a leaf as it is stored: of an array that lies on several devices of this process, the first copy.
+
+    For the others, orbax has each device write a slice, and compiles a program for each shape to cut it.
+    """
+    if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 and leaf.is_fully_addressable:
+        return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
+    return leaf
+
+
+def restore_target(leaf: Any) -> Any:
+    """Returns orbax's target for a leaf: an array with its sharding, or a numpy array."""
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None:
+        return np.empty(leaf.shape, leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], shown: int = 5) -> None:
+    """Refuses a checkpoint whose leaves (`kinds`) are not those of the state.
+
+    Raises:
+      UserError: they differ; the message has the first `shown` differences.
+    """
+    problems = [
+        f"{name} is {stored.get(name, 'absent')} there and {wanted.get(name, 'absent')} here"
+        for name in dict.fromkeys([*wanted, *stored])
+        if stored.get(name) != wanted.get(name)
+    ]
+    if problems:
+        more = f"; and {len(problems) - shown} more" if len(problems) > shown else ""
+        raise UserError(
+            f"checkpoint {folder} does not fit: {'; '.join(problems[:shown])}{more}. "
+            "It was saved with another model or another optimizer"
+        )
+
+
+# Keeps saves from growing the process: tensorstore never frees the JSON values that it returns to Python.
+#
+# tensorstore 0.1.76 to 0.1.86 leak 4 objects for each `KvStore.Spec.to_json()`, and more for each reading of its
+# metrics. orbax calls the first for every array of every save, always with the folder of the save, and the second twice
+# a save, only to log it. With 360 arrays a save grew the process by 140 kB (benchmarks/memory.py).
+
+# A private module. It is the same in all orbax releases that pyproject.toml allows.
+
+
+def avoid_leak() -> None:
+    """Makes orbax ask tensorstore for the JSON of a folder once, and never for its metrics."""
+    leakless = types.SimpleNamespace(**vars(tensorstore))
+    leakless.KvStore = types.SimpleNamespace(Spec=_Spec, open=_open)
+    leakless.experimental_collect_matching_metrics = lambda prefix: []
+    tensorstore_utils.ts = leakless  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class _Spec:
+    """The part of `tensorstore.KvStore.Spec` that orbax uses."""
+
+    def __init__(self, spec: dict[str, Any]):
+        self.spec = spec
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the whole spec of a folder."""
+        return json.loads(_resolved(json.dumps(self.spec, sort_keys=True)))
+
+
+def _open(spec: _Spec, **options: Any) -> Any:
+    return tensorstore.KvStore.open(spec.spec, **options)
+
+
+@functools.lru_cache(maxsize=8)
+def _resolved(text: str) -> str:
+    return json.dumps(tensorstore.KvStore.Spec(json.loads(text)).to_json())
+
 
 KEPT_NEWEST = 2
 

@@ -5,25 +5,267 @@ action: start, resume, or finished. With several processes, only process 0 opens
 """
 
 import contextlib
+import fcntl
+import logging
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxpose.checksums import write_csv, write_json
 from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
-from jaxpose.config import Config
+from jaxpose.config import Config, differing_keys
+from jaxpose.config.model import NO_WEIGHTS
+from jaxpose.config.train import total_steps
+from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
-from jaxpose.run.action import decide_action, refuse_foreign
-from jaxpose.run.extension import find_run, settle
-from jaxpose.run.identity import write_config
-from jaxpose.run.lock import lock_folder
-from jaxpose.run.out import default_path, refuse_pattern, refuse_unusable_out
-from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, LOCK_FILE, MEMBERS_FOLDER, RESULTS, SPLIT_FILE, WRITTEN
-from jaxpose.run.pointer import write_pointer
-from jaxpose.run.status import Status, status_of, write_status
-from jaxpose.unfinished import pattern_of
+from jaxpose.files import open_shared, pattern_of, read_bytes, write_atomic
+from jaxpose.poses import SETS
+from jaxpose.run.identity import (
+    LENGTH_KEYS,
+    Extension,
+    SplitRows,
+    differences,
+    extension_of,
+    find_run,
+    parse_split_rows,
+    read_config,
+    read_split_rows,
+    settle,
+    with_length_of,
+    write_config,
+)
+from jaxpose.run.paths import (
+    CHECKPOINT_MANIFESTS,
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    FINISHED_FILE,
+    INDEX_FILE,
+    LOCK_FILE,
+    MEMBERS_FOLDER,
+    NO_RUN,
+    RESULTS,
+    SPLIT_FILE,
+    VIDEO_TABLES_FOLDER,
+    WRITTEN,
+    default_path,
+    refuse_pattern,
+    refuse_unusable_out,
+)
+from jaxpose.run.status import CONVERTED, Status, read_summary, status_of, write_status
+from jaxpose.terminal import listed
+
+# The lock of a run folder: only one process at a time writes there.
+
+_LOCK_WAITS_S = (0.02, 0.1)
+
+_logger = logging.getLogger(__name__)
+
+
+def lock_folder(path: Path) -> int:
+    """Makes a run folder and locks it; the system releases the lock when the process dies.
+
+    Returns:
+      The descriptor that holds the lock; closing it releases the lock.
+
+    Raises:
+      UserError: another process writes in the folder.
+      OSError: the folder or its lock cannot be made.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    lock = open_shared(path / LOCK_FILE, os.O_RDWR)
+    try:
+        _take(lock)
+    except BlockingIOError:
+        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise UserError(f"a run is writing in {path} ({owner}); wait for it, or choose another out") from None
+    except OSError as error:
+        _logger.warning("%s cannot be locked (%s): do not start a second run in it", path, error.strerror)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return lock
+
+
+def _take(descriptor: int) -> None:
+    # jaxpose.watch holds the lock for microseconds, so try again before giving up.
+    for wait_s in _LOCK_WAITS_S:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(wait_s)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# The run file tells the program that started a run which run folder was opened.
+#
+# A launcher or batch script names a file in JAXPOSE_RUN_FILE. The run writes the path of its folder to that file once
+# the folder is open. A restart then resumes in that folder, even if the first start asked for resume=overwrite.
+
+RUN_FILE_VARIABLE = "JAXPOSE_RUN_FILE"
+
+
+def write_pointer(run: Path, environment: Mapping[str, str]) -> None:
+    """Writes the path of an open run folder to the file that JAXPOSE_RUN_FILE names, if the variable is set.
+
+    Raises:
+      UserError: the file cannot be written. Without it a restart would overwrite this run.
+    """
+    name = environment.get(RUN_FILE_VARIABLE)
+    if not name:
+        return
+    try:
+        write_atomic(Path(name), f"{run}\n".encode())
+    except OSError as error:
+        raise UserError(
+            f"{RUN_FILE_VARIABLE} is {name}, which cannot be written: {error.strerror}; name a file in a folder that "
+            "this process may write to"
+        ) from None
+
+
+def read_pointer(file: Path) -> Path | None:
+    """Returns the run folder that a run file names, or None if the file is absent or empty."""
+    try:
+        text = read_bytes(file).decode(errors="surrogateescape").removesuffix("\n")
+    except FileNotFoundError:
+        return None
+    return Path(text) if text else None
+
+
+# Advice for the user if a run folder holds another run than the requested one.
+
+_INPUT = ("data.input_width_px", "data.input_height_px")
+# Options that jaxpose fills in from the labelled images.
+_OF_LABELS = (*_INPUT, "data.frame_sizes_px")
+
+
+def way_on(run: Path, config: Config, split_text: str) -> str:
+    """Returns what to do if the run in a folder differs from a config or a split.csv, in one or two sentences.
+
+    Raises:
+      UserError: the run's config cannot be read.
+    """
+    stored = read_config(run / CONFIG_FILE)
+    keys = differing_keys(stored, config)
+    old = _labelled(read_split_rows(run)) if (run / SPLIT_FILE).exists() else None
+    new = _labelled(parse_split_rows(split_text))
+    if keys and keys.keys() <= set(LENGTH_KEYS) and old in (None, new):
+        frames = count_training_frames(new.values())
+        if total_steps(config.train, frames) > total_steps(stored.train, frames):
+            return "Add resume=extend to train this run longer, or choose another out"
+        length = " ".join(f"{key}={before}" for key, (before, _) in keys.items())
+        return f"Give {length} to resume this run, or choose another out"
+    if keys.keys() <= set(_OF_LABELS) and old not in (None, new) and any(run.glob(CHECKPOINT_MANIFESTS)):
+        name, out = shlex.quote(str(run)), " out=NEW_FOLDER" if config.out else ""
+        size = "".join(f" {key}={before}" for key, (before, _) in keys.items() if key in _INPUT)
+        return (
+            f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
+            f"with each of its frames in its set, add data.split={name} {start_options(run, config)}{size}{out}; "
+            "this run stays as it is"
+        )
+    return "Choose another out, or resume=overwrite to start anew"
+
+
+def start_options(run: Path, config: Config) -> str:
+    """Returns the options that make a config start from the weights of a run, as text for the command line."""
+    # Only one of the two options may name weights.
+    other = "" if config.model.weights == NO_WEIGHTS else f" model.weights={NO_WEIGHTS}"
+    return f"train.init_from={shlex.quote(str(run))}{other}"
+
+
+def _new_frames(count: int) -> str:
+    if not count:
+        return ""
+    return "1 labelled frame is new. " if count == 1 else f"{count} labelled frames are new. "
+
+
+def _labelled(rows: SplitRows) -> SplitRows:
+    """Returns the rows of labelled frames."""
+    return {path: row for path, row in rows.items() if row.get("set") in SETS}
+
+
+# Decides what to do with a run folder: start, resume, report a finished run, or refuse another run.
+
+
+def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
+    """Applies the table of run folders and `resume` (docs/data.md); writes nothing.
+
+    Args:
+      path: the run folder.
+      config: resolved config.
+      split_text: content of split.csv for this config and data.
+
+    Returns:
+      The action ("start", "resume" or "finished"), messages for the user, and the extension that makes the run longer,
+      if any.
+
+    Raises:
+      UserError: the folder holds another run, or `config.resume` does not allow the action.
+    """
+    if config.resume == "overwrite":
+        return "start", (), None
+    if not (path / CONFIG_FILE).exists():
+        if config.resume in ("must", "extend"):
+            raise UserError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
+        return "start", (), None
+    if config.resume == "never":
+        raise UserError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
+    compared = with_length_of(read_config(path / CONFIG_FILE), config) if config.resume == "extend" else config
+    found = differences(path, compared, split_text)
+    if found:
+        raise UserError(
+            f"{path} holds another run; differing: {'; '.join(found)}. {way_on(path, compared, split_text)}"
+        )
+    is_finished = (path / FINISHED_FILE).exists()
+    extension = extension_of(path, config, split_text) if config.resume == "extend" else None
+    unchecked: tuple[str, ...] = ()
+    if not (path / SPLIT_FILE).exists() and (is_finished or any((path / CHECKPOINTS_FOLDER).glob("[0-9]*"))):
+        unchecked = (f"{path / SPLIT_FILE} is gone, so jaxpose cannot check that the data are unchanged",)
+    if is_finished and not extension:
+        return "finished", unchecked, None
+    if is_finished and (why_not := _why_not_longer(read_summary(path).get("reason"), config)):
+        raise UserError(
+            f"resume is extend, but the run in {path} {why_not}; {start_options(path, config)} without "
+            "resume=extend starts another run from its weights"
+        )
+    messages = extension.messages() if extension else ()
+    if extension and not config.out:
+        messages = (f"{path} is the only run there that differs in its length alone", *messages)
+    messages += unchecked
+    if extension and any((path / VIDEO_TABLES_FOLDER).glob("*.csv")):
+        messages += (
+            f"{path / VIDEO_TABLES_FOLDER} holds predictions of earlier weights; {INDEX_FILE} names their weights",
+        )
+    return "resume", messages, extension
+
+
+def _why_not_longer(reason: object, config: Config) -> str:
+    """Returns why a finished run with this `reason` cannot be trained longer, or ""."""
+    if reason == "early stop":
+        patience = config.train.early_stop_patience
+        return f"stopped early (train.early_stop_patience = {patience}), as a longer one would"
+    return "was converted from another tool and has no checkpoints" if reason == CONVERTED else ""
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises UserError if a folder holds files but no run."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UserError(f"the run folder {path} is a file; choose another out")
+    if (path / CONFIG_FILE).exists():
+        read_config(path / CONFIG_FILE)
+        return
+    foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
+    if foreign:
+        raise UserError(
+            f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); they are never "
+            "deleted: choose another out"
+        )
 
 
 class RunFolder:

@@ -11,13 +11,11 @@ from flax import nnx
 from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
-from jaxpose.model.pose_net import make_network
-from jaxpose.model.teacher import make_teacher, map_count
+from jaxpose.model.pose_net import make_network, make_teacher, map_count
 from jaxpose.run.checkpoint import Checkpoints
-from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
-from jaxpose.run.start_run import no_checkpoint
+from jaxpose.run.start_run import no_checkpoint, refuse_ensemble
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights, initial_state
 

@@ -4,29 +4,162 @@ A file that cannot be written does not stop a run: it gives one warning, and the
 """
 
 import contextlib
+import json
 import logging
+import os
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
+from tensorboardX.proto import event_pb2, summary_pb2, tensor_pb2
+from tensorboardX.record_writer import masked_crc32c
 
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
-from jaxpose.console import RESULT, log_again, only_handler
-from jaxpose.files import GrowingFile
-from jaxpose.run.metrics_file import keep_until
+from jaxpose.config.losses import NAMES
+from jaxpose.files import GrowingFile, write_atomic
 from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
-from jaxpose.run.speed import SpeedWindow
-from jaxpose.run.step_progress import StepProgress, shown
-from jaxpose.run.tags import tag_of
-from jaxpose.terminal import WARNING, draws_bars, is_quiet, is_terminal, print_block, print_lines
-from jaxpose.text_table import block_lines
+from jaxpose.run.step_progress import SpeedWindow, StepProgress, shown
+from jaxpose.terminal import (
+    RESULT,
+    WARNING,
+    block_lines,
+    draws_bars,
+    is_quiet,
+    is_terminal,
+    log_again,
+    only_handler,
+    print_block,
+    print_lines,
+)
 
 if TYPE_CHECKING:
-    from jaxpose.run.tensorboard import EventFile
+    pass
+
+
+# TensorBoard event files: scalars, texts and images, written at once and whole.
+#
+# tensorboardX gives the message types and the checksum. Its writer is not used: it hands events to a thread that dies
+# on the first error, after which the run hangs in a full queue.
+
+# Generated modules: their names appear when they are imported.
+Event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
+SessionLog = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+Summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
+SummaryMetadata = summary_pb2.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
+TensorProto = tensor_pb2.TensorProto  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class EventFile:
+    """An event file below a folder; TensorBoard forgets everything in earlier files after `first_step`."""
+
+    def __init__(self, folder: Path, first_step: int):
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = GrowingFile(folder / name)
+        self._append(step=0, file_version="brain.Event:2")
+        # Steps that an interrupted run wrote after its checkpoint are shown once, not twice.
+        self._append(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one number for each tag."""
+        entries = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._append(step=step, summary=Summary(value=entries))
+
+    def page(self, tag: str, markdown: str) -> None:
+        """Writes a text, which TensorBoard reads as Markdown."""
+        plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        text = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
+        self._append(step=0, summary=Summary(value=[Summary.Value(tag=tag, metadata=plugin, tensor=text)]))
+
+    def images(self, step: int, tag: str, images: np.ndarray) -> None:
+        """Writes images (n, h, w, 3, uint8, RGB) under the tags <tag>/0, <tag>/1 and so on."""
+        entries = []
+        for number, image in enumerate(images):
+            png = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
+            height, width = image.shape[:2]
+            content = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
+            entries.append(Summary.Value(tag=f"{tag}/{number}", image=content))
+        self._append(step=step, summary=Summary(value=entries))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _append(self, **content: Any) -> None:
+        event = Event(wall_time=time.time(), **content).SerializeToString()
+        length = struct.pack("<Q", len(event))
+        checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, event)]
+        self._file.append(length + checks[0] + event + checks[1])
+
+
+# metrics.jsonl: what the resume of an interrupted run keeps, and the means over the members of an ensemble.
+
+
+def keep_until(file: Path, step: int) -> float:
+    """Drops incomplete lines and the lines after a step (0: all lines); returns time_s of the last line, or 0."""
+    try:
+        before = file.read_bytes()
+    except FileNotFoundError:
+        return 0.0
+    kept, spent_s = [], 0.0
+    for line in before.split(b"\n"):
+        try:
+            entry = json.loads(line)
+            if 0 < step >= entry["step"]:
+                spent_s = float(entry["time_s"])
+                kept.append(line + b"\n")
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue  # cut off when the process was killed
+    if b"".join(kept) != before:
+        write_atomic(file, b"".join(kept))
+    return spent_s
+
+
+def write_means(run: Path, members: Sequence[Path]) -> None:
+    """Writes metrics.jsonl of an ensemble anew: each record of a step is the mean over the members that have it.
+
+    While the ensemble trains, a stretch that some members repeat after a kill is logged of these alone.
+
+    Raises:
+      OSError: a file cannot be read or written.
+    """
+    records: dict[tuple, list[dict[str, float]]] = {}
+    for member in members:
+        for line in (member / METRICS_FILE).read_text().splitlines():
+            record = json.loads(line)
+            records.setdefault((record["step"], tuple(record)), []).append(record)
+    lines = []
+    for (step, names), found in sorted(records.items(), key=lambda item: item[0][0]):
+        means = {name: float(np.mean([record[name] for record in found])) for name in names}
+        means |= {"step": step, "time_s": max(record["time_s"] for record in found)}
+        lines.append(json_text(means) + "\n")
+    write_atomic(run / METRICS_FILE, "".join(lines).encode())
+
+
+# The names that metrics have in TensorBoard and in trackers: GROUP/NAME, so that a viewer shows them in groups.
+
+# Of the errors that a finished run has.
+RESULTS = "result/"
+_RATES = {"learning_rate": "learning_rate/head", "backbone_learning_rate": "learning_rate/backbone"}
+
+
+def tag_of(name: str) -> str:
+    """Returns the tag of a metric of metrics.jsonl: val_loss is validation/loss, loss is train/loss."""
+    if name in _RATES:
+        return _RATES[name]
+    if name.startswith("val_"):
+        return f"validation/{name.removeprefix('val_')}"
+    if name.startswith("process"):
+        return f"speed/{name}"
+    of_clips = name == "clip_factor" or name.removesuffix("_count") in NAMES
+    return f"{'clips' if of_clips or name.startswith('consistency') else 'train'}/{name}"
 
 
 class RunLog:
@@ -241,6 +374,89 @@ class _Records(logging.Handler):
 
 def _event_file(folder: Path, first_step: int) -> "EventFile":
     # Imported only when needed: it takes as long as the rest of this file.
-    from jaxpose.run.tensorboard import EventFile
 
     return EventFile(folder, first_step)
+
+
+# The logs of an ensemble: each member writes its own files, and the ensemble logs their means.
+
+
+class MeanLog:
+    """Logs the mean over the members of what each of them logs about a step, once all have done so.
+
+    Args:
+      log: of the ensemble.
+    """
+
+    def __init__(self, log: RunLog):
+        self._log = log
+        self._number = 0
+        self._steps: list[tuple[Mapping[str, Any], tuple]] = []
+        self._events: list[Mapping[str, Any]] = []
+
+    def step(self, step: int, metrics: Mapping[str, Any], *rest: Any) -> None:
+        """Takes the step of a member; arguments as those of `RunLog.step`."""
+        self._begin(step)
+        self._steps.append((metrics, rest))
+
+    def event(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Takes the metrics of a member that belong to a step, such as those of a validation."""
+        self._begin(step)
+        self._events.append(metrics)
+
+    def alert(self, message: str) -> None:
+        """Passes a message on to the log of the ensemble."""
+        self._log.alert(message)
+
+    def flush(self) -> None:
+        """Logs what has not been logged yet."""
+        steps, events, self._steps, self._events = self._steps, self._events, [], []
+        if steps:
+            self._log.step(self._number, _means([metrics for metrics, _ in steps]), *steps[0][1])
+        if events:
+            self._log.event(self._number, _means(events))
+
+    def _begin(self, step: int) -> None:
+        if step != self._number:
+            self.flush()
+            self._number = step
+
+
+class MemberLog(RunLog):
+    """The log of a member: it writes its own files, prints nothing, and passes its steps on to the ensemble's log.
+
+    Args:
+      folder: the run folder of the member; None on all processes but the first.
+      config: options of the log.
+      total_steps: length of the training.
+      first_step: steps taken before.
+      name: of the member, in messages.
+      means: gets the steps.
+    """
+
+    def __init__(
+        self, folder: Path | None, config: LogConfig, total_steps: int, first_step: int, name: str, means: MeanLog
+    ):
+        super().__init__(folder, config, total_steps, first_step, prints=False)
+        self._name, self._means = name, means
+
+    def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int = 1) -> None:
+        super().step(step, metrics, images, wait_s, losses)
+        self._means.step(step, metrics, images, wait_s, losses)
+
+    def event(self, step: int, metrics: Mapping[str, Any], prefix: str = "") -> None:
+        super().event(step, metrics, prefix)
+        self._means.event(step, {prefix + name: value for name, value in metrics.items()})
+
+    def alert(self, message: str) -> None:
+        super().alert(message)
+        self._means.alert(f"{self._name}: {message}")
+
+    def _emit(self, message: str, level: int) -> None:
+        super()._emit(message, level)
+        if level >= logging.WARNING:
+            self._means.alert(f"{self._name}: warning: {message}")
+
+
+def _means(values: list[Mapping[str, Any]]) -> dict[str, float]:
+    return {name: float(np.mean([float(of_member[name]) for of_member in values])) for name in values[0]}

@@ -1,4 +1,15 @@
-"""The names of the files and folders in a run folder."""
+"""The place of a run folder, the names of its files, and the run that a command names. Nothing here imports jax."""
+
+import argparse
+import os
+from pathlib import Path
+
+from jaxpose.config import Config, config_hash
+from jaxpose.config.arguments import Arguments
+from jaxpose.errors import UserError
+from jaxpose.terminal import print_lines
+
+# The names of the files and folders in a run folder.
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.csv"
@@ -82,3 +93,105 @@ WRITTEN = (
 
 # Files that may exist in a folder without a run.
 NO_RUN = {LOCK_FILE, RESTORING_FOLDER, RESTORED_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}
+
+
+# The place of a run folder, as far as it can be judged before the data are read. Nothing here imports jax.
+
+_RUNS = Path("runs")
+# Characters of patterns of file names; see `refuse_pattern`.
+_SAFE = str.maketrans("[]*?", "____")
+
+
+def default_path(config: Config) -> Path:
+    """Returns the run folder of a config whose `out` is empty: runs/<project>/<hash of the config>.
+
+    In the name of the project, [ ] * ? become _, because checkpoints are not found below some of them.
+    """
+    project = Path(config.data.project).name or "synthetic"
+    return _RUNS / project.translate(_SAFE) / config_hash(config)
+
+
+def refuse_unusable_out(out: str) -> None:
+    """Checks that a run can write into `out`, or into runs/ if it is empty; writes nothing.
+
+    Raises:
+      UserError: a file is in the way, a folder cannot be written in, or checkpoints would not be found there.
+    """
+    path = Path(out).expanduser() if out else _RUNS
+    # os.path takes a folder that cannot be looked into, and a name that is too long, for one that is not there.
+    if not os.path.exists(path / FINISHED_FILE):
+        refuse_pattern(path)
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
+    if not there.is_dir():
+        raise UserError(f"run folder {path} cannot be used: {there} is a file; choose another out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"run folder {path} cannot be used: {there} cannot be written to; choose another out")
+
+
+def refuse_pattern(path: Path) -> None:
+    """Raises UserError if checkpoints could not be read again: Orbax takes their path for a pattern of file names."""
+    if "[" in str(path.absolute()):
+        raise UserError(f"the run folder is {path.absolute()}; checkpoints need a path without '[': choose another out")
+
+
+# The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which stands for its newest.
+
+RUN_HELP = "run folder, or a folder of runs: the newest"
+
+
+class RunArgument(Arguments):
+    """The flags of a verb that reads one run, given as RUN or as --run RUN; its value `run` is the run folder."""
+
+    def __init__(self, verb: str, description: str):
+        super().__init__(verb, description)
+        self.add_argument("unnamed", nargs="?", metavar="RUN", help=RUN_HELP)
+        self.add_argument("--run", metavar="RUN", help="the same")
+
+    def read(self, argv: list[str]) -> argparse.Namespace:
+        """Returns the values of the arguments.
+
+        Raises:
+          UserError: as `Arguments.read`, and there is no run or more than one.
+        """
+        given = super().read(argv)
+        if given.unnamed and given.run:
+            raise UserError(f"two runs are given, {given.unnamed} and --run {given.run}: {self.prog} takes one run")
+        if not (run := given.unnamed or given.run):
+            raise UserError(f"RUN is required; see {self.prog} --help")
+        given.run = run_folder(run)
+        return given
+
+
+def run_folder(given: str | os.PathLike[str], finished: bool = True) -> str:
+    """Returns the run folder that an argument names; of a folder of runs, the newest run, and says so.
+
+    Args:
+      given: the argument.
+      finished: prefer finished runs; a verb that follows a training does not.
+    """
+    run = _newest_run(folder := Path(given).expanduser(), finished)
+    if run == folder:
+        return str(given)
+    print_lines(f"{given}: the newest run is {run}")
+    return str(run)
+
+
+def names_run(given: str) -> bool:
+    """Returns whether an argument, which may also be a folder of inputs, is a run folder or holds nothing but runs."""
+    folder = Path(given).expanduser()
+    if (folder / CONFIG_FILE).is_file():
+        return True
+    held = [entry for entry in folder.iterdir() if entry.name[0] != "."] if folder.is_dir() else []
+    return bool(held) and all((entry / CONFIG_FILE).is_file() for entry in held)
+
+
+def _newest_run(folder: Path, finished: bool) -> Path:
+    """Returns the newest run in a folder of runs, if `finished` a finished one if there is one; else the folder itself.
+
+    A run is as old as its config.json, which every start writes.
+    """
+    if (folder / CONFIG_FILE).exists():
+        return folder
+    runs = [file.parent for file in folder.glob(f"*/{CONFIG_FILE}")]
+    ended = [run for run in runs if finished and (run / FINISHED_FILE).exists()]
+    return max(ended or runs, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name), default=folder)

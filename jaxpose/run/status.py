@@ -1,19 +1,26 @@
-"""The status of a run, for `jaxpose.watch`: status.json in the run folder, and whether a process still writes there.
-
-A run writes the status when it opens the folder and when it ends. A killed run writes nothing; then the lock shows its
-end, on the machine of the run.
-"""
+"""What a run folder says about its run: its status, its summary, its errors, and turns of a job without progress."""
 
 import dataclasses
 import fcntl
+import hashlib
+import logging
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from jaxpose.checksums import DamagedFile, parse_json, write_json
+from jaxpose.checksums import DamagedFile, parse_json, read_json, write_json
 from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
 from jaxpose.errors import UserError
-from jaxpose.run.paths import LOCK_FILE, STATUS_FILE
+from jaxpose.files import read_bytes
+from jaxpose.run.paths import EVALUATED_FILE, FINISHED_FILE, LOCK_FILE, RESTARTS_FILE, STATUS_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.terminal import count
+
+# The status of a run, for `jaxpose.watch`: status.json in the run folder, and whether a process still writes there.
+#
+# A run writes the status when it opens the folder and when it ends. A killed run writes nothing; then the lock shows
+# its end, on the machine of the run.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,3 +93,193 @@ def is_held(run: Path) -> bool | None:
     finally:
         os.close(lock)
     return False if owner.endswith(f" on {socket.gethostname()}") else None
+
+
+# The summary of a finished run, in its finished.json.
+
+# The `reason` of a run that was not trained here but converted from another tool: it has no checkpoints.
+CONVERTED = "converted"
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Returns the summary of a finished run.
+
+    Raises:
+      UserError: the run is not finished, or its summary cannot be read.
+    """
+    file = run / FINISHED_FILE
+    try:
+        return parse_summary(read_bytes(file), file)
+    except FileNotFoundError:
+        raise UserError(f"the run in {run} is not finished: it has no {FINISHED_FILE}") from None
+
+
+def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
+    """Returns the summary in the content of a finished.json; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: it is not as jaxpose wrote it.
+    """
+    return parse_json(data, name, "remove the file, and the training command evaluates the run again")
+
+
+# The mean error of a set as text, the same wherever it is shown: its figures are those of evaluation.json.
+
+
+def error_text(figures: Mapping[str, Any]) -> str:
+    """Returns the mean error of a set, and of how many frames; also with or without points marked as not visible."""
+    error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
+    other = not_visible_text(figures)
+    if error_px is None:
+        return f"unknown: {frames} without labels{f'; {other}' if other else ''}"
+    return f"{error_px:.2f} px (mean over {frames}{f'; {other}' if other else ''})"
+
+
+def not_visible_text(figures: Mapping[str, Any]) -> str:
+    """Returns what points marked as not visible would change in the mean error of a set; "" without such points."""
+    if not (about := figures.get("not_visible")):
+        return ""
+    points = count(about["points"], "point")
+    other_px = about["otherwise"]["mean_px_error"]
+    shown = "unknown" if other_px is None else f"{other_px:.2f} px"
+    return f"{shown} {'without' if about['counted'] else 'with'} {points} marked as not visible"
+
+
+# evaluated.json in a run folder: the files that an evaluation wrote, and the labels that it measured from.
+#
+# The tables keep the columns of Lightning Pose, so their checksums are here. A later command thus notices a change by
+# hand, and knows from which labels the errors were measured, also if somebody corrected labels since the training.
+
+# Ends the name of the table with the errors of points that are marked as not visible; only projects with such points
+# have it.
+NOT_VISIBLE_ERROR = "not_visible_pixel_error"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation recorded.
+
+    Attributes:
+      run: the folder.
+      files: {name: SHA-256} of the files that it wrote.
+      images: {image: SHA-256} of the labelled images.
+      labels: {image: SHA-256} of their labels.
+    """
+
+    run: Path
+    files: Mapping[str, str]
+    images: Mapping[str, str]
+    labels: Mapping[str, str]
+
+    def refuse_changed(self, name: str) -> None:
+        """Raises DamagedFile if a file is not as the evaluation wrote it."""
+        if self.files.get(name) != _digest(self.run / name):
+            raise DamagedFile(
+                f"{self.run / name} was damaged or changed by hand: its SHA-256 is not that in {EVALUATED_FILE}; "
+                f"{_mend(self.run)}"
+            )
+
+
+def write_evaluated(
+    run: Path, names: Sequence[str], images: Sequence[str], checksums: Sequence[str], labels_checksums: Sequence[str]
+) -> None:
+    """Records what an evaluation wrote.
+
+    Args:
+      run: the folder.
+      names: of the files in it.
+      images: n labelled images.
+      checksums: n SHA-256 of them.
+      labels_checksums: n SHA-256 of their labels.
+
+    Raises:
+      OSError: a file cannot be read or written.
+    """
+    content = {
+        "files": {name: _digest(run / name) for name in names},
+        "images": dict(zip(images, checksums, strict=True)),
+        "labels": dict(zip(images, labels_checksums, strict=True)),
+    }
+    write_json(run / EVALUATED_FILE, content)
+
+
+def read_evaluated(run: Path) -> Evaluated:
+    """Returns what the last evaluation of a run recorded.
+
+    Raises:
+      DamagedFile: the file is absent, or not as jaxpose wrote it.
+    """
+    file = run / EVALUATED_FILE
+    try:
+        return Evaluated(run, **read_json(file, _mend(run)))
+    except TypeError:
+        raise DamagedFile(f"{file} does not hold the record of an evaluation; {_mend(run)}") from None
+
+
+def _mend(run: Path) -> str:
+    return f"write it again with jaxpose evaluate --run {run}"
+
+
+def _digest(file: Path) -> str:
+    # Another program may have changed the line ends.
+    return hashlib.sha256(read_bytes(file, most_bytes=None).replace(b"\r\n", b"\n")).hexdigest()
+
+
+# Refuses another requeue of a SLURM job after three turns without progress.
+
+# Maximum number of turns that start from the same place.
+_MAX_TURNS = 3
+
+_logger = logging.getLogger(__name__)
+
+
+def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -> None:
+    """Records from where a turn of a SLURM job resumes. A newly submitted job may always start.
+
+    Progress is a later step or, after the end of training, another finished segment of the project's videos.
+
+    Args:
+      run: the run folder.
+      step: step of the newest complete checkpoint, 0 if there is none.
+      environment: the variables of this process.
+
+    Raises:
+      UserError: SLURM restarted the job repeatedly without progress.
+    """
+    job, file = environment.get("SLURM_JOB_ID", ""), run / RESTARTS_FILE
+    if not job or environment.get("SLURM_RESTART_COUNT", "0") == "0":
+        file.unlink(missing_ok=True)
+        return
+    place = {"job": job, "step": step, "videos": _finished_segments(run)}
+    turns = 1
+    if file.exists():
+        try:
+            last = read_json(file, "turns are counted from 1 again")
+            turns += last["turns"] if place.items() <= last.items() else 0
+        except DamagedFile as error:
+            # Three more useless turns cost less than a night of training that does not start.
+            _logger.warning("%s", error)
+    if turns > _MAX_TURNS:
+        raise UserError(
+            f"SLURM has started job {job} {_MAX_TURNS} times from step {step}, but no later step was saved and no "
+            "segment of video finished: see in the job's log how each turn ended (is the time limit too short for a "
+            "start and a save?), then submit the job again"
+        )
+    write_json(file, place | {"turns": turns})
+
+
+def _finished_segments(run: Path) -> str:
+    """Returns a checksum of the names of finished video tables and of finished segments of other videos."""
+    files = [file for pattern in ("*.csv", "*.parts/[!.]*") for file in (run / VIDEO_TABLES_FOLDER).glob(pattern)]
+    names = sorted(file.relative_to(run).as_posix() for file in files)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
+def is_stuck_requeue(segments: int, environment: Mapping[str, str]) -> bool:
+    """Returns whether a stopped worker should fail instead of asking for another requeue.
+
+    Args:
+      segments: number of segments that it finished in this turn.
+      environment: the variables of this process.
+    """
+    return not segments and int(environment.get("SLURM_RESTART_COUNT") or 0) >= _MAX_TURNS

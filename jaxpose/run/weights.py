@@ -1,7 +1,10 @@
 """The parameters of a run in one safetensors file, which can be read without jax or orbax."""
 
+import contextlib
 import hashlib
 import json
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from jaxpose.config.arguments import did_you_mean
+from jaxpose.config.model import PUBLISHED
 from jaxpose.errors import UserError
-from jaxpose.files import write_atomic
+from jaxpose.files import is_regular, write_atomic
+from jaxpose.formats import torch_file
+from jaxpose.progress import phase
 
 _DIGEST = "sha256"
 
@@ -99,3 +106,136 @@ def _digest(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
         digest.update(f"{name!r} {array.dtype.name} {array.shape}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+# The tensors of a file that another program wrote: safetensors, or torch's own format; nothing in it is executed.
+
+SAFETENSORS = (".safetensors",)
+OF_TORCH = (".pth", ".pt", ".bin")
+# Where checkpoints of MMPose and of DeepLabCut keep their tensors, beside the state of the training.
+_KEYS_OF_TENSORS = ("state_dict", "model")
+
+
+def find_weights(weights: str, option: str) -> Path:
+    """Returns the file with tensors that an option such as `model.weights` names, itself or by its folder.
+
+    Raises:
+      UserError: there is no such file or folder, or the folder has no such file.
+    """
+    place = Path(weights)
+    if not place.exists():
+        near = did_you_mean(weights, list(PUBLISHED))
+        names = near or f", and the names of published weights are {', '.join(PUBLISHED)} (or none)"
+        raise UserError(f"{option} is {weights!r}; there is no such file or folder{names}")
+    return find_tensor_file(place) if place.is_dir() else place
+
+
+def find_tensor_file(folder: Path) -> Path:
+    """Returns the one file with tensors in a folder; a safetensors file comes before those of torch.
+
+    Raises:
+      UserError: there is none, or more than one of a kind.
+    """
+    for suffixes in (SAFETENSORS, OF_TORCH):
+        found = sorted(file for file in folder.iterdir() if file.suffix in suffixes)
+        if len(found) > 1:
+            if (folder / f"{found[0].name.partition('-')[0]}{found[0].suffix}.index.json").is_file():
+                raise UserError(
+                    f"{folder} holds one network in {len(found)} files, which jaxpose does not read; save it as one "
+                    "(in transformers: save_pretrained(..., max_shard_size='99GB'))"
+                )
+            names = ", ".join(file.name for file in found)
+            raise UserError(f"{folder} holds several files with tensors ({names}); name one of them")
+        if found:
+            return found[0]
+    raise UserError(f"{folder} holds no file with tensors ({', '.join(SAFETENSORS + OF_TORCH)})")
+
+
+def read_tensors(file: Path) -> dict[str, np.ndarray]:
+    """Returns {name: tensor} of a file.
+
+    Raises:
+      UserError: the file is absent, damaged, of another kind, or holds anything but named tensors; or torch is not
+        installed and the file is one of torch.
+    """
+    if not is_regular(file):
+        raise UserError(f"there is no file {file}")
+    if file.suffix in SAFETENSORS:
+        return _read_safetensors(file)
+    if file.suffix in OF_TORCH:
+        return _read_torch(file)
+    raise UserError(f"{file} is no file with tensors; its name must end in {', '.join(SAFETENSORS + OF_TORCH)}")
+
+
+def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with safetensors.safe_open(file, framework="numpy") as stream:
+            return {name: stream.get_tensor(name) for name in stream.keys()}
+    except (OSError, safetensors.SafetensorError, TypeError) as error:
+        raise UserError(f"{file} cannot be read as safetensors: {error}") from None
+
+
+def _read_torch(file: Path) -> dict[str, np.ndarray]:
+    tensors = _named_tensors(torch_file.load(file))
+    others = [str(name) for name, value in tensors.items() if not torch_file.is_tensor(value)]
+    if others or not tensors:
+        what = f"{others[0]!r}, which is no tensor" if others else "no named tensors"
+        raise UserError(f"{file} holds {what}; it must be a state dict, or a dict with one as 'state_dict' or 'model'")
+    return {str(name): torch_file.to_numpy(value) for name, value in tensors.items()}
+
+
+def _named_tensors(content: Any) -> Mapping[Any, Any]:
+    if not isinstance(content, Mapping):
+        return {}
+    return next((content[key] for key in _KEYS_OF_TENSORS if isinstance(content.get(key), Mapping)), content)
+
+
+# Published weights from the Hugging Face hub, by way of its usual cache.
+
+
+def fetch(name: str) -> Path:
+    """Returns the file of published weights, from the hub's cache, or else downloaded into it.
+
+    What the cache has is taken as it is: a later version would be another run.
+
+    Args:
+      name: a key of `PUBLISHED`.
+
+    Raises:
+      UserError: the file is not in the cache and cannot be downloaded; the message says which file to put where.
+    """
+    # It takes half a second, and few runs need it.
+    from huggingface_hub import constants, errors, hf_hub_download
+
+    weights = PUBLISHED[name]
+    with contextlib.suppress(errors.LocalEntryNotFoundError):
+        return Path(hf_hub_download(weights.repository, weights.file, local_files_only=True))
+    try:
+        with phase(f"fetching {weights.file} of {weights.repository}"), _without_warnings():
+            return Path(hf_hub_download(weights.repository, weights.file))
+    except errors.GatedRepoError:
+        reason = f"its owner gives access on request: ask on https://huggingface.co/{weights.repository}, then log in"
+    except errors.LocalEntryNotFoundError:
+        offline = "HF_HUB_OFFLINE forbids to download it"
+        reason = offline if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
+    except (OSError, errors.HfHubHTTPError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    cache = Path(constants.HF_HUB_CACHE)
+    folder = f"models--{weights.repository.replace('/', '--')}"
+    raise UserError(
+        f"model.weights is {name}: {weights.file} of the hub's {weights.repository} is not in {cache}, and {reason}. "
+        f"On a machine with a network, run `hf download {weights.repository} {weights.file}` and copy the folder "
+        f"{folder} of its cache into {cache}"
+    )
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hides the library's warnings about each of its attempts; the error that follows says all of it."""
+    library = logging.getLogger("huggingface_hub")
+    before = library.level
+    library.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        library.setLevel(before)

@@ -12,22 +12,19 @@ import jax
 import jax.numpy as jnp
 
 from jaxpose import geometry
-from jaxpose.codes import VISIBLE
 from jaxpose.config import AugmentConfig, Config, ModelConfig, VideoConfig
-from jaxpose.config.augment import resolve_preset
+from jaxpose.config.data import frames_per_clip, resolve_preset
 from jaxpose.config.losses import weights
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.terms import TermFacts
-from jaxpose.config.video import frames_per_clip
 from jaxpose.model.pose_net import DTYPES
-from jaxpose.pose import augment, clip_losses
-from jaxpose.pose.noise import shot_noise
+from jaxpose.pose import augment, unlabelled_losses
 from jaxpose.pose.pca import Pca
-from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.labelled import encode_targets
+from jaxpose.pose.unlabelled_losses import shot_noise
+from jaxpose.poses import VISIBLE
+from jaxpose.steps.labelled import decode_outputs, encode_targets
 from jaxpose.steps.optim import clip_loss_factor
-from jaxpose.steps.outputs import decode_outputs
-from jaxpose.steps.terms import Batch, Dealt, Scalars, Sums, Term
+from jaxpose.steps.terms import Batch, DataFacts, Dealt, Scalars, Sums, Term
 
 # The stream of clips; purposes of view v are _AUGMENTATION + 2 v and _NOISE + 2 v.
 CLIPS, _AUGMENTATION, _NOISE = 1, 0, 1
@@ -105,7 +102,7 @@ class ClipLoss(NamedTuple):
       count: (what is counted here, fitted PCA or None) to the number of its terms; None if it depends on predictions.
     """
 
-    sums: Callable[[Predictions, Any, Any], clip_losses.Sums]
+    sums: Callable[[Predictions, Any, Any], unlabelled_losses.Sums]
     count: Callable[[Owned, Any], jax.Array] | None
 
 
@@ -116,31 +113,33 @@ def _of_pairs(owned: Owned, _: Any) -> jax.Array:
 # By the name of their options in `LossesConfig`.
 CLIP_LOSSES = {
     "temporal": ClipLoss(
-        lambda seen, on, _: clip_losses.temporal(seen.points, seen.sure, seen.pairs, on.epsilon_px, on.confidence_min),
+        lambda seen, on, _: unlabelled_losses.temporal(
+            seen.points, seen.sure, seen.pairs, on.epsilon_px, on.confidence_min
+        ),
         _of_pairs,
     ),
     "temporal_heatmap_mse": ClipLoss(
-        lambda seen, on, _: clip_losses.temporal_heatmap_mse(
+        lambda seen, on, _: unlabelled_losses.temporal_heatmap_mse(
             seen.maps(), seen.sure, seen.pairs, on.epsilon, on.confidence_min
         ),
         _of_pairs,
     ),
     "temporal_heatmap_kl": ClipLoss(
-        lambda seen, on, _: clip_losses.temporal_heatmap_kl(
+        lambda seen, on, _: unlabelled_losses.temporal_heatmap_kl(
             seen.maps(), seen.sure, seen.pairs, on.epsilon, on.confidence_min
         ),
         _of_pairs,
     ),
     "pca_singleview": ClipLoss(
-        lambda seen, _, pca: clip_losses.pca(seen.points, seen.owned, pca),
+        lambda seen, _, pca: unlabelled_losses.pca(seen.points, seen.owned, pca),
         lambda owned, pca: owned.windows * (owned.views * owned.heads) * _points(pca),
     ),
     "pca_multiview": ClipLoss(
-        lambda seen, _, pca: clip_losses.pca(*seen.moments(), fitted=pca),
+        lambda seen, _, pca: unlabelled_losses.pca(*seen.moments(), fitted=pca),
         lambda owned, pca: owned.windows * owned.heads * _points(pca),
     ),
     "unimodal_mse": ClipLoss(
-        lambda seen, on, _: clip_losses.unimodal_mse(
+        lambda seen, on, _: unlabelled_losses.unimodal_mse(
             targets=seen.label_maps(), maps=seen.maps(), confidence=seen.sure, owned=seen.owned,
             confidence_min=on.confidence_min,
         ),

@@ -16,12 +16,10 @@ from jaxpose.config import Config
 from jaxpose.config.terms import terms
 from jaxpose.model.pose_net import apply_network
 from jaxpose.steps.clip_step import clip_term
-from jaxpose.steps.consistency import consistency_term
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.labelled import labelled_term
-from jaxpose.steps.pretrain_step import distill_term, masked_term
 from jaxpose.steps.state import State
-from jaxpose.steps.terms import Batch, Scalars, Sums, Term, Weights
+from jaxpose.steps.terms import Batch, DataFacts, Scalars, Sums, Term, Weights
+from jaxpose.steps.unlabelled import consistency_term, distill_term, masked_term
 
 # The seed of a run, as an argument of its programs.
 SEED = jax.ShapeDtypeStruct((), jnp.uint32)

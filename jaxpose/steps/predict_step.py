@@ -11,8 +11,7 @@ from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.clip_step import Batch
-from jaxpose.steps.labelled import supervised_loss, used_keypoints
-from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident
+from jaxpose.steps.labelled import Outputs, decode_outputs, most_confident, supervised_loss, used_keypoints
 
 Predictions = dict[str, jax.Array]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxpose.run.tags import RESULTS
+from jaxpose.run.log import RESULTS
 
 _READ_BYTES = 1 << 16
 _WANDB_EXIT_CODES = {"done": 0, "interrupted": 255, "failed": 1}

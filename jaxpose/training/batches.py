@@ -8,15 +8,58 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.train import AXIS
 from jaxpose.data.loader import OTHER_FRAMES, Batch, rows_of_draws, training_batches
-from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
+from jaxpose.steps.layout import EMPTY, ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
-from jaxpose.training.clip_batch import clip_batch, empty_clips
-from jaxpose.training.clip_setup import ClipStream
 from jaxpose.training.run_step import RunStep
-from jaxpose.training.setup import Setup
+from jaxpose.training.setup import ClipStream, Setup
+from jaxpose.video.clips import ClipSource
+
+# Makes this host's batch of unlabelled clips for a step: frames, owners and empty slots.
+
+
+def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Batch:
+    """Returns the batch of clip shards before any frame is read: nothing is valid, every frame is black.
+
+    Args:
+      shards: of these devices, (devices, microbatches, slots).
+      views: cameras.
+      size_px: (width, height) of the network's input.
+    """
+    draws = shards.draws.reshape(-1)
+    frames = shards.frame_index.shape[-1]
+    return {
+        "frames": np.zeros((len(draws), views, frames, size_px[1], size_px[0], 3), np.uint8),
+        "frame_from_input": np.tile(np.eye(2, 3, dtype=np.float32), (len(draws), views, 1, 1)),
+        "draw": draws.astype(np.int32),
+        "frame_index": shards.frame_index.reshape(-1, frames),
+        "owned": shards.owned.reshape(-1, frames),
+        "valid": np.zeros(len(draws), bool),
+    }
+
+
+def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
+    """Returns the batch of clip shards with their frames; a clip that does not decode stays `valid = False`.
+
+    Args:
+      source: the clips.
+      shards: of this host's devices, (devices, microbatches, slots).
+    """
+    batch = empty_clips(shards, source.views, source.size_px)
+    for draw in np.unique(batch["draw"][batch["draw"] != EMPTY]):
+        # The shards of a clip on this host are cut from one decoding.
+        clip = source.frames(int(draw))
+        if clip is None:
+            continue
+        for row in np.flatnonzero(batch["draw"] == draw):
+            index = batch["frame_index"][row]
+            there = index != EMPTY
+            batch["frames"][row][:, there] = clip[:, index[there]]
+            batch["frame_from_input"][row] = source.frame_from_input(int(draw))
+            batch["valid"][row] = True
+    return batch
 
 
 def host_batches(setup: Setup, first_step: int, other_seeds: Sequence[int] = ()) -> Iterator[Batch]:

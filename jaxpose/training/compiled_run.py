@@ -10,8 +10,7 @@ from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.devices import compile_options
 from jaxpose.cluster.mesh import replicate
 from jaxpose.errors import UserError
-from jaxpose.phases import phase
-from jaxpose.quantities import three_digits
+from jaxpose.progress import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
@@ -19,6 +18,7 @@ from jaxpose.steps.objective import SEED
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
+from jaxpose.terminal import three_digits
 from jaxpose.threads import loader_threads
 from jaxpose.training.batches import batch_shapes, shard_shapes
 from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms

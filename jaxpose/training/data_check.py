@@ -4,24 +4,24 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import VALIDATION
 from jaxpose.config import SYNTHETIC, Config, resolve
 from jaxpose.config.losses import on_video, refuse_epsilons
+from jaxpose.config.model import NO_WEIGHTS, PUBLISHED
 from jaxpose.config.train import refuse_blind_stop
-from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
+from jaxpose.data.boxes import boxes_of_videos
 from jaxpose.data.dataset import SYNTHETIC_FOLDER, check_decoding, match_keypoints
-from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
+from jaxpose.data.inputs import clip_sessions, sessions
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.report import data_report
-from jaxpose.data.sessions import clip_sessions, sessions
+from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
 from jaxpose.data.split import assign_sets
-from jaxpose.data.video_boxes import boxes_of_videos
-from jaxpose.extras import need
+from jaxpose.errors import need
 from jaxpose.formats.project import prepare, read_project
+from jaxpose.poses import VALIDATION
 from jaxpose.remote.store import load_hook
 from jaxpose.run.start_run import is_run, refuse_no_weights, refuse_other_weights, refuse_trained_frames
-from jaxpose.run.tensor_file import find_weights
+from jaxpose.run.weights import find_weights
 from jaxpose.terminal import print_lines
 
 

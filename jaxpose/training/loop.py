@@ -6,23 +6,59 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
-from jaxpose.cluster.agreement import gather_lists
+from jaxpose.cluster.agreement import StragglerMonitor, gather_lists
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.cluster.stragglers import StragglerMonitor
+from jaxpose.config import LogConfig
 from jaxpose.data.loader import Batch
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.run.log import RunLog
+from jaxpose.run.paths import PROFILE_FOLDER
 from jaxpose.threads import allowed_cores, arithmetic_threads
 from jaxpose.training.batches import batches_on_devices, host_batches
-from jaxpose.training.clip_setup import ClipStreams, close_clips
-from jaxpose.training.diverged import Diverged
-from jaxpose.training.network_training import NetworkTraining, Outcome
-from jaxpose.training.profiler import Profiler
+from jaxpose.training.network_training import Diverged, HostLog, NetworkTraining, Outcome, TakenStep
 from jaxpose.training.run_step import RunStep
-from jaxpose.training.step_log import HostLog, TakenStep
-from jaxpose.video.key_frames import Stopped
+from jaxpose.training.setup import ClipStreams, close_clips
+from jaxpose.video.index import Stopped
+
+# The profiler's trace of the steps that `log.profile_steps` names.
+
+
+class Profiler:
+    """A context that stops the trace at its end, even after an error.
+
+    Args:
+      config: names the first and the last step of the trace, counted from 1, or none.
+      log: its folder gets the trace; without a folder, nothing is traced.
+      first_step: steps taken before; a run that resumes inside of the window traces at once.
+    """
+
+    def __init__(self, config: LogConfig, log: RunLog, first_step: int):
+        first, _, last = config.profile_steps.partition(":")
+        self._first, self._last = (max(int(first), first_step + 1), int(last)) if last else (0, 0)
+        self._log = log
+        self._trace = contextlib.ExitStack()
+
+    def start_before(self, step: int) -> None:
+        """Starts the trace if a step, counted from 1, is the first of its window."""
+        if self._log.folder and step == self._first <= self._last:
+            folder = str(self._log.folder / PROFILE_FOLDER)
+            self._trace.callback(self._log.text, f"the profiler's trace is in {folder}; TensorBoard and xprof show it")
+            self._trace.enter_context(jax.profiler.trace(folder))
+
+    def stop_after(self, step: int, metrics: list[dict[str, Any]]) -> None:
+        """Stops the trace if a step, counted from 1, is the last of its window; waits for the devices first."""
+        if step == self._last:
+            jax.block_until_ready(metrics)
+            self._trace.close()
+
+    def __enter__(self) -> "Profiler":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._trace.__exit__(*error)
 
 
 class Loop:

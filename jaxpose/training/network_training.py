@@ -1,20 +1,277 @@
 """The training of one network, step by step: takes steps, logs, validates, saves, and knows when it is over."""
 
+import dataclasses
+import itertools
+import math
+import time
 from typing import Any, NamedTuple
 
-from jaxpose.cluster.agreement import broadcast_from_0
-from jaxpose.cluster.stragglers import StragglerMonitor
+import jax
+import numpy as np
+
+from jaxpose.cluster.agreement import StragglerMonitor, broadcast_from_0, gather_lists
+from jaxpose.cluster.mesh import Replicas, replicate
 from jaxpose.config import Config
+from jaxpose.config.losses import LARGEST_FACTOR
+from jaxpose.config.terms import terms
 from jaxpose.config.train import steps_between_validations
+from jaxpose.data.images import overlay_keypoints
+from jaxpose.pose import metrics
 from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.progress import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.log import RunLog
-from jaxpose.steps.state import State
+from jaxpose.steps.state import State, evaluated_weights
+from jaxpose.training.batches import clip_names, image_names
 from jaxpose.training.compiled_run import CompiledRun
-from jaxpose.training.diverged import ADVICE, Diverged
-from jaxpose.training.saver import Saver
-from jaxpose.training.step_log import StepLog, TakenStep
-from jaxpose.training.validation import validate
+from jaxpose.training.setup import Setup
+
+# Describes what was not finite in a skipped step.
+
+
+def describe_skip(
+    setup: Setup, step: int, draws: np.ndarray, sample_loss: list[jax.Array], values: dict[str, float]
+) -> str:
+    """Returns a sentence on a skipped step, with the images, losses or clips at fault; every process must call this.
+
+    Args:
+      setup: the set-up of the training.
+      step: the number of steps taken, this one included.
+      draws: the step's draws (m,) on this host, -1 where empty.
+      sample_loss: the loss of each sample of the step on this process, in the order of its draws.
+      values: the other metrics of the step.
+    """
+    is_finite = np.concatenate([np.zeros(0, bool), *(np.isfinite(np.asarray(losses)) for losses in sample_loss)])
+    is_finite, draws = (np.array(gather_lists(rows.tolist()), rows.dtype) for rows in (is_finite, draws))
+    bad = draws[~is_finite & (draws >= 0)]
+    clips = clip_names(setup, step - 1)
+    causes = [f"the loss of {', '.join(image_names(setup, bad))}"] * bool(len(bad))
+    for term in terms(setup.config):
+        # Of a loss that is alone, the loss itself is logged.
+        for name, weight in term.losses.items() if term.factor else ():
+            factor = values[term.factor] * weight
+            if not abs(values[name] * factor) <= LARGEST_FACTOR:
+                own = ", ".join(clips[term.stream.name])
+                causes.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {own}")
+    if not causes and math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
+        causes.append(
+            f"the new parameters, batch statistics or optimizer state (learning rate {values['learning_rate']:g})"
+        )
+    elif not causes:
+        images = image_names(setup, draws[draws >= 0])
+        causes.append(f"the gradient of a batch with {', '.join(itertools.chain(images, *clips.values()))}")
+    return (
+        f"step {step} skipped: loss {values['loss']:g}, gradient norm {values['gradient_norm']:g}; "
+        f"not finite: {'; '.join(causes)}"
+    )
+
+
+# Logs each step: its metrics, why it was skipped, and what the loaders and slow processes report.
+
+# Metrics shown first, after the losses; a compiled program returns its metrics in alphabetical order.
+_SHOWN_FIRST = ("gradient_norm", "learning_rate")
+
+
+@dataclasses.dataclass(frozen=True)
+class TakenStep:
+    """A step whose metrics have not been read yet.
+
+    Attributes:
+      step: the number of steps taken, this one included.
+      draws: the step's draws (m,) on this host, -1 where empty.
+      metrics: by name, on the devices; `sample_loss` is a list of arrays.
+      waited_s: seconds that the devices waited for its data.
+    """
+
+    step: int
+    draws: np.ndarray
+    metrics: dict[str, Any]
+    waited_s: float
+
+
+class StepLog:
+    """Logs the steps of a network. All processes must call its methods in the same way.
+
+    Args:
+      setup: the set-up of the training.
+      log: gets metrics and sentences.
+      stragglers: compares the speed of the processes.
+    """
+
+    def __init__(self, setup: Setup, log: RunLog, stragglers: StragglerMonitor):
+        self._setup, self._log, self._stragglers = setup, log, stragglers
+
+    def write(self, taken: TakenStep) -> dict[str, float]:
+        """Logs a step and returns its metrics; names what was not finite in a skipped one."""
+        config = self._setup.config
+        own = [name for term in terms(config) for name in term.losses]
+        # A single one equals the loss.
+        losses = ("loss", *own) if len(own) > 1 else ("loss",)
+        rest = sorted(taken.metrics.keys() - {"sample_loss", *losses, *_SHOWN_FIRST})
+        names = (*losses, *_SHOWN_FIRST, *rest)
+        with self._stragglers.elsewhere():
+            metrics = jax.device_get({name: taken.metrics[name] for name in names})
+        values = {name: float(metrics[name]) for name in names}
+        self._log.step(taken.step, values, config.train.batch_size, taken.waited_s, len(losses))
+        if values["skipped_in_row"]:
+            sample_loss = taken.metrics["sample_loss"]
+            self._log.alert(describe_skip(self._setup, taken.step, taken.draws, sample_loss, values))
+        return values
+
+
+class HostLog:
+    """Logs what the clip readers and slow processes report. All processes must call its methods in the same way.
+
+    Args:
+      setup: the set-up of the training.
+      log: gets metrics and sentences.
+      stragglers: compares the speed of the processes.
+    """
+
+    def __init__(self, setup: Setup, log: RunLog, stragglers: StragglerMonitor):
+        self._setup, self._log, self._stragglers = setup, log, stragglers
+        self._reported: set[str] = set()
+
+    def write(self, step: int) -> None:
+        """Logs reports after a step; with several processes not after each, as all take part in the exchange."""
+        if jax.process_count() == 1 or step % self._setup.config.log.every_steps == 0:
+            with self._stragglers.elsewhere():
+                self.report_clips()
+                self._report_stragglers(step)
+
+    def report_clips(self) -> None:
+        """Logs what the clip readers of all processes report, each sentence once."""
+        found = [text for stream in self._setup.clips.values() for text in stream.source.messages()]
+        for sentence in dict.fromkeys(gather_lists(found)):
+            if sentence not in self._reported:
+                self._reported.add(sentence)
+                self._log.text(sentence)
+
+    def _report_stragglers(self, step: int) -> None:
+        if self._stragglers.is_due():
+            figures, sentences = self._stragglers.compare()
+            self._log.record(step, figures)
+            for sentence in sentences:
+                self._log.text(f"warning: {sentence}")
+
+
+# Measures a state on the validation set during training.
+
+
+def validate(
+    state: State, training: dict[str, float], setup: Setup, runner: BatchRunner, log: RunLog
+) -> tuple[State, bool]:
+    """Measures and logs a state.
+
+    Args:
+      state: after the last step.
+      training: the metrics of that step; `train.monitor` may name one of them.
+      setup: what the training began with.
+      runner: predicts the validation set.
+      log: where metrics and pictures go.
+
+    Returns:
+      The state with its best metric and patience brought up to date, and whether it is the best so far.
+    """
+    train = setup.config.train
+    # All processes use the figures of process 0: another machine may round the last digit differently.
+    measured = _measure(state, setup, runner, log)
+    measured = broadcast_from_0(lambda: {f"val_{name}": value for name, value in measured.items()})
+    if measured:
+        log.event(int(state.step), measured)
+    monitored = (training | measured).get(train.monitor)
+    if monitored is None:
+        return state, False
+    value, best = np.float32(monitored), np.asarray(state.best_metric)
+    better = value < best if train.monitor_mode == "min" else value > best
+    is_best = bool(np.isfinite(value) and (np.isnan(best) or better))
+    waited = np.int32(0) if is_best else np.asarray(state.validations_since_best) + np.int32(1)
+    changed = replicate(setup.mesh, {"best": value if is_best else best, "waited": waited})
+    state = dataclasses.replace(state, best_metric=changed["best"], validations_since_best=changed["waited"])
+    return state, is_best
+
+
+def _measure(state: State, setup: Setup, runner: BatchRunner, log: RunLog) -> dict[str, float]:
+    """Returns loss and errors of the validation set, {} if it is empty, and logs a few of its frames."""
+    data, shown_frames = setup.data, setup.config.log.frames
+    rows = data.rows("validation")
+    if not len(rows):
+        return {}
+    with phase("predicting the validation set"):
+        predicted = runner.labelled(*evaluated_weights(state), data.samples, rows)
+    errors_px = metrics.pixel_errors(predicted["keypoints_frame_px"].astype(np.float64), data.measured_frame_px(rows))
+    count = predicted["loss_count"].sum()
+    loss = float(predicted["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
+    error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")
+    if shown_frames:
+        shown = np.linspace(0, len(rows) - 1, min(shown_frames, len(rows))).astype(int)
+        batch = data.samples.batch(rows[shown], shown)
+        labelled_px = np.where(batch["visibility"][..., None] > 0, batch["keypoints_px"], np.nan)
+        pictures = overlay_keypoints(batch["frames"][:, 0], predicted["keypoints_px"][shown], labelled_px)
+        log.images(int(state.step), "validation", pictures)
+    return {"loss": loss, "mean_px_error": error}
+
+
+# The error that ends a training: it cannot continue.
+
+ADVICE = "Try a new run with a lower optim.lr or with optim.clip_norm=1, or check the images that train.log names"
+
+
+class Diverged(RuntimeError):
+    """Too many steps in a row, or all steps, were not finite; or the devices hold different states."""
+
+
+# Saves the state of a training when it is time, and only if all devices hold the same state.
+
+
+class Saver:
+    """Saves the states of a training. All processes must call its methods in the same way.
+
+    Args:
+      setup: the set-up of the training.
+      checkpoints: gets the states.
+      first_step: the step that training resumes from.
+
+    Attributes:
+      saved_step: the step of the last save, `first_step` before the first one.
+    """
+
+    def __init__(self, setup: Setup, checkpoints: Checkpoints, first_step: int):
+        self.saved_step = first_step
+        self._saved_at = time.monotonic()
+        self._setup, self._checkpoints = setup, checkpoints
+        self._replicas = Replicas(setup.mesh)
+
+    def is_due(self, step: int) -> bool:
+        """Returns whether `train.save_every_steps` or `train.save_every_minutes` have passed since the last save."""
+        config = self._setup.config
+        if config.train.save_every_steps:
+            return step - self.saved_step >= config.train.save_every_steps
+        # With several processes, the clock of process 0 decides. All processes take part in asking it, so ask rarely.
+        if jax.process_count() > 1 and step % config.log.every_steps:
+            return False
+        return broadcast_from_0(lambda: time.monotonic() - self._saved_at >= 60 * config.train.save_every_minutes)
+
+    def save(self, step: int, state: State, is_best: bool) -> None:
+        """Starts to save a state.
+
+        Raises:
+          Diverged: the devices no longer hold the same state.
+        """
+        if differing := self._replicas.differing(state):
+            self._checkpoints.wait()
+            saved = self._checkpoints.steps()
+            raise Diverged(
+                f"at step {step} the devices no longer hold the same state (different: {', '.join(differing)}): "
+                "stopped without saving. The memory of a device may be faulty; the same command resumes from step "
+                f"{saved[-1] if saved else 0}"
+            )
+        names = list(self._setup.config.data.keypoint_names)
+        self._checkpoints.save(step, state, {"keypoint_names": names, "step": step}, is_best)
+        if self._setup.config.train.save_every_steps:
+            # save_every_steps bounds the lost steps, so wait for the save.
+            self._checkpoints.wait()
+        self.saved_step, self._saved_at = step, time.monotonic()
 
 
 class Outcome(NamedTuple):

@@ -10,31 +10,26 @@ from jax.sharding import Mesh
 from jaxpose.cluster.agreement import arrays_from_0, on_all_processes
 from jaxpose.config import SYNTHETIC, Config, DataConfig, ModelConfig, project_folder
 from jaxpose.config import train as lengths
+from jaxpose.data.boxes import boxes_of_videos
 from jaxpose.data.dataset import SYNTHETIC_FOLDER, Dataset
 from jaxpose.data.images import square_side_px
+from jaxpose.data.inputs import clip_sessions, named_videos, video_files
 from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.loader import Samples
 from jaxpose.data.project import Project
-from jaxpose.data.sessions import clip_sessions, named_videos, video_files
 from jaxpose.data.synthetic import make_project
-from jaxpose.data.video_boxes import boxes_of_videos
-from jaxpose.errors import UserError
-from jaxpose.extras import need
+from jaxpose.errors import UserError, need
 from jaxpose.formats import project as formats
-from jaxpose.model.pose_net import make_network
-from jaxpose.model.teacher import make_teacher, map_count
+from jaxpose.model.pose_net import make_network, make_teacher, map_count
 from jaxpose.poses import Poses
 from jaxpose.remote.store import load_hook
-from jaxpose.run.out import refuse_unusable_out
+from jaxpose.run.paths import refuse_unusable_out
 from jaxpose.run.weights import checksum
-from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
-from jaxpose.training.clip_setup import open_clip_streams
-from jaxpose.training.initial_weights import load_initial_weights
-from jaxpose.training.pretrained import load_backbone
-from jaxpose.training.setup import Setup, describe_limits
-from jaxpose.video.index import read_index
-from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+from jaxpose.steps.terms import DataFacts
+from jaxpose.training.initial_weights import load_backbone, load_initial_weights
+from jaxpose.training.setup import Setup, describe_limits, open_clip_streams
+from jaxpose.video.index import as_labelled, labelled_sizes_px, read_index
 
 _TEACHER = "pretrain.teacher"
 _WHY = "a pretraining learns from videos"

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxpose.cluster.device_program import on_device
-from jaxpose.cluster.mesh import copies, joined, local_devices, put_batch, replicate
+from jaxpose.cluster.mesh import copies, joined, local_devices, on_device, put_batch, replicate
 from jaxpose.data.loader import Batch
 from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.sharded_step import ShardedStep

@@ -1,31 +1,229 @@
 """The set-up of a training: its frames, initial weights, lengths and clips, and messages for the user."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from jaxpose import geometry
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.devices import other_threads
 from jaxpose.config import Config
 from jaxpose.config import train as lengths
-from jaxpose.config.check import FRAMES_PER_SHARD
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, refuse_epsilons, weights
 from jaxpose.config.model import norm_of
+from jaxpose.config.rules import FRAMES_PER_SHARD
+from jaxpose.config.terms import terms
+from jaxpose.data.boxes import boxes_of_videos
 from jaxpose.data.dataset import Dataset, describe_not_visible
-from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
+from jaxpose.data.inputs import clip_sessions
 from jaxpose.data.report import left_out_title
+from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
+from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
-from jaxpose.pose.pca import from_json, to_json
-from jaxpose.run.pca import Subspaces, agreeing_views
-from jaxpose.steps.data_facts import DataFacts
+from jaxpose.pose.pca import Pca, columns_of, fit_multiview, fit_singleview, from_json, parts_of, to_json
+from jaxpose.run.pca import VIEWS_AGREE, Subspaces, agreeing_views, side_by_side
 from jaxpose.steps.layout import microbatch_size
+from jaxpose.steps.optim import clip_loss_factor
+from jaxpose.steps.terms import DataFacts
+from jaxpose.terminal import count
 from jaxpose.threads import THREADS_VARIABLE
-from jaxpose.training.clip_setup import ClipStreams, check_losses_on_video, open_clip_streams
-from jaxpose.training.fit_pca import fit_subspaces
 from jaxpose.training.initial_weights import load_initial_weights
+from jaxpose.video.clips import ClipSource, UnusableClips, open_clips
+from jaxpose.video.index import Stopped
+
+# Fits the PCA subspaces of poses to the training labels, for losses and metrics.
+
+# Parts of labelled frames that all views show: below, the relation of the views would be that of chance.
+_FEWEST_PLACES = 10
+
+
+def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
+    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and messages.
+
+    A subspace is fitted if its loss is on, or if its keypoints or views are named; then it only measures predictions.
+    If such a subspace cannot be fitted, it is left out, and a message gives the reason. That of `model.views_agree` is
+    in pixels of the network's input.
+
+    Raises:
+      UserError: a keypoint does not exist or is named twice, the labels are too few for a loss that is on or for
+        `model.views_agree`, or it keeps all components.
+    """
+    on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
+    labels = data.labelled_frame_px(data.rows("train"))
+    fitted: Subspaces = {}
+    messages: list[str] = []
+
+    def fit(name: str, make: Callable[[], Pca]) -> None:
+        try:
+            fitted[name] = make()
+        except UserError as error:
+            if name in on:
+                raise
+            messages.append(f"{name} is not measured: {error}")
+
+    if "pca_singleview" in on or losses.pca_singleview.keypoints:
+        chosen = losses.pca_singleview.keypoints or names
+        columns = columns_of(chosen, names, "losses.pca_singleview.keypoints")
+        if config.data.views:
+            messages.append("pca_singleview is not measured: data.views names several cameras")
+        else:
+            fit("pca_singleview", lambda: fit_singleview(labels, columns, losses.pca_singleview))
+    if config.data.views and "pca_multiview" in on:
+        # A row has the keypoints of all views of a moment.
+        keypoints, views = len(names), len(config.data.views)
+        moments = side_by_side(labels, views)
+        cameras = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
+        fit("pca_multiview", lambda: fit_multiview(moments, cameras, losses.pca_multiview))
+    elif losses.pca_multiview.views:
+        option = "losses.pca_multiview.views"
+        entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
+        # Check all views at once, because no keypoint may be in two of them.
+        columns_of([name for entry in entries for name in entry], names, option)
+        mirrors = [columns_of(entry, names, option) for entry in entries]
+        fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
+        if config.model.views_agree:
+            frame_from_input = data.samples.frame_from_input[data.rows("train")].astype(np.float64)
+            fitted[VIEWS_AGREE], message = _fit_relation(labels, frame_from_input, mirrors, losses.pca_multiview)
+            messages.append(message)
+    return fitted, messages
+
+
+def _fit_relation(
+    labels_frame_px: np.ndarray,
+    frame_from_input: np.ndarray,
+    views: Sequence[Sequence[int]],
+    options: PcaMultiviewConfig,
+) -> tuple[Pca, str]:
+    """Returns the subspace of the views that agree, and a message about it.
+
+    In the input, unlike in the frame, a place of the arena is the same whatever the size of the frames.
+    """
+    labels_px = geometry.apply(geometry.invert(frame_from_input), labels_frame_px)
+    places = int(np.isfinite(labels_px).all(-1)[:, np.array(parts_of(views))].all(-1).sum())
+    parts = f"{count(len(views[0]), 'body part')} in {len(views)} views"
+    if places < _FEWEST_PLACES:
+        raise UserError(
+            "model.views_agree learns how the views are related from places that all of them show, and needs "
+            f"{_FEWEST_PLACES}; the training labels have {places}, of {parts}: label more frames, or leave it out"
+        )
+    scale = float(np.median(geometry.scale(frame_from_input)))
+    source = f"from the deviations at {places} labelled places"
+    if options.epsilon_px is not None:
+        source = "losses.pca_multiview.epsilon_px"
+        options = dataclasses.replace(options, epsilon_px=options.epsilon_px / scale)
+    pca = fit_multiview(labels_px, views, options)
+    return pca, f"views agree on {parts} within {pca.epsilon_px * scale:.2f} px of the frame ({source})"
+
+
+# The unlabelled video of a training: its clips and single frames, opened and checked before its first step.
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipStream:
+    """An endless stream of clips of one length.
+
+    Attributes:
+      source: reads them.
+      per_step: clips of an update.
+      frames: of a whole clip.
+    """
+
+    source: ClipSource
+    per_step: int
+    frames: int
+
+
+# By their name in a batch: see `jaxpose.config.terms.Stream`.
+ClipStreams = dict[str, ClipStream]
+
+
+def open_clip_streams(config: Config, why: str) -> tuple[ClipStreams, list[str]]:
+    """Returns the streams of video of the objective's terms, if any, and messages for the user.
+
+    Args:
+      config: the run's config.
+      why: why they are needed, for a message.
+
+    Raises:
+      UserError: there is no video to draw clips from.
+    """
+    video, wanted = config.video, [term.stream for term in terms(config) if term.stream.is_video]
+    if not wanted:
+        return {}, []
+    sessions = clip_sessions(config.data, video, why)
+    boxes_px = boxes_of_videos(config.data, [file for session in sessions for file in session])
+    streams = {}
+    for stream in wanted:
+        source = open_clips(sessions, stream.frames, config.data, video.cache, boxes_px, stream.mixed_blocks)
+        streams[stream.name] = ClipStream(source, stream.per_step, stream.frames)
+    notes = dict.fromkeys(note for stream in streams.values() for note in stream.source.notes)
+    return streams, list(notes)
+
+
+def check_losses_on_video(config: Config, facts: DataFacts) -> list[str]:
+    """Returns messages about losses on unlabelled video that never count.
+
+    Raises:
+      UserError: a loss on clips does not fit the keypoints.
+    """
+    losses, messages = config.losses, []
+    refuse_epsilons(losses, len(config.data.keypoint_names))
+    if weights(losses) and (reason := _why_they_never_count(losses, facts.total_steps, facts.steps_per_epoch)):
+        messages.append(f"the losses on clips never count: {reason}")
+    if losses.consistency.weight and losses.consistency.start_steps >= facts.total_steps:
+        start = f"losses.consistency.start_steps is {losses.consistency.start_steps}"
+        steps = f"the training has {facts.total_steps} steps"
+        messages.append(f"the teacher never counts: {start}, and {steps}; lower it, or train longer")
+    return messages
+
+
+def close_clips(streams: ClipStreams) -> None:
+    """Ends all decoding, in every thread, at the next frame; may be called by a signal handler."""
+    for stream in streams.values():
+        stream.source.close()
+
+
+def require_usable_clips(streams: ClipStreams, step: int) -> None:
+    """Raises UnusableClips on all processes if process 0 finds no usable clip of a stream from a step on."""
+
+    def find() -> str:
+        try:
+            for stream in streams.values():
+                stream.source.require_usable(step * stream.per_step)
+        except UnusableClips as error:
+            return str(error)
+        except Stopped:
+            pass  # a signal: the loop ends before its first step
+        return ""
+
+    if text := broadcast_from_0(find):
+        raise UnusableClips(text)
+
+
+def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoch: int) -> str:
+    """Returns why the factor of the losses on clips is 0 up to the last step, and the fix; "" if it is not."""
+
+    def ends_at_zero(losses: LossesConfig) -> bool:
+        return not clip_loss_factor(losses, jnp.int32(total_steps - 1), steps_per_epoch)
+
+    if not ends_at_zero(losses):
+        return ""
+    if not losses.anneal_end:
+        return "losses.anneal_end, the largest value of their factor, is 0; raise it"
+    if not losses.anneal_increase_per_epoch:
+        return (
+            "their factor begins at losses.anneal_init = 0, and losses.anneal_increase_per_epoch is 0; raise one of "
+            "the two"
+        )
+    until = f"their factor is 0 up to the last step, {total_steps}, in epoch {-(-total_steps // steps_per_epoch)}"
+    if ends_at_zero(dataclasses.replace(losses, anneal_start_epochs=0.0)):
+        return f"{until}, as it grows from 0 with every whole epoch; train longer, or raise losses.anneal_init"
+    return f"{until}; lower losses.anneal_start_epochs = {losses.anneal_start_epochs:g}, or train longer"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,10 @@ import av
 import numpy as np
 
 from jaxpose import cache
-from jaxpose.fitting import FIT_VERSION
-from jaxpose.phases import phase
+from jaxpose.geometry import FIT_VERSION
+from jaxpose.progress import phase
+from jaxpose.video.decoding import Damage, RangeReader
 from jaxpose.video.index import VideoIndex
-from jaxpose.video.range import Damage, RangeReader
 
 # Part of the key of cached videos: increase it when the decoded frames change.
 _VERSION = 2

@@ -4,25 +4,282 @@ Input: videos, and the number of a draw. Output: the frames of its clip, of ever
 none and a message. A draw is always the same clip, whichever draws were read before.
 """
 
+import collections
+import concurrent.futures
+import dataclasses
+import functools
 import itertools
 import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from jaxpose import cache, geometry
-from jaxpose.config import DataConfig
+from jaxpose.config import DataConfig, crop_of_video
+from jaxpose.errors import UserError
 from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
-from jaxpose.video.clip_fit import ClipFit, fit_clips
-from jaxpose.video.clip_loss import describe_cost, describe_loss, loss_reasons
-from jaxpose.video.clip_order import block_around, place, window_count
-from jaxpose.video.index import VideoIndex, read_index
-from jaxpose.video.once import Once
-from jaxpose.video.range import find_damage
-from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
-from jaxpose.video.session import check_session
+from jaxpose.video.decoding import Damage, find_damage
+from jaxpose.video.index import VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
+
+# How the frames of a video are fitted into the input where they are shown in clips.
+#
+# With boxes, all frames of a clip show one box. Losses on clips compare maps of neighbouring frames cell by cell, and a
+# context network adds them up, so the frames need one affine: what moves in the clip moves in the world.
+
+# Beyond every pixel, in both directions.
+_FAR_PX = 2**40
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipFit:
+    """The part of a video's frames that clips show, and the affines that fit it into the input.
+
+    Attributes:
+      input_from_frame: (2, 3), or with boxes (n, 2, 3), of each frame.
+      crop_px: (x, y, width, height), () for whole frames; or with boxes (n, 4), the same for all frames of a clip,
+        width 0 where none of them has a box.
+    """
+
+    input_from_frame: np.ndarray
+    crop_px: tuple[int, ...] | np.ndarray
+
+    def affine(self, first: int) -> np.ndarray:
+        """Returns input_from_frame (2, 3) of the clip with a frame."""
+        return self.input_from_frame[first] if self.input_from_frame.ndim == 3 else self.input_from_frame
+
+    def is_shown(self, first: int) -> bool:
+        """Returns whether the clip with a frame has a box, or needs none."""
+        return isinstance(self.crop_px, tuple) or bool(self.crop_px[first, 2])
+
+
+def fit_clips(index: VideoIndex, data: DataConfig, sequence_length: int, boxes_px: np.ndarray | None) -> ClipFit:
+    """Returns how clips show the frames of a video.
+
+    Args:
+      index: the video.
+      data: how frames are fitted into the input, and the crop of frames without boxes.
+      sequence_length: frames of a clip.
+      boxes_px: (n, 4) the box of each frame, as in `boxes_of_clips`; None without boxes.
+    """
+    size_px = data.input_width_px, data.input_height_px
+    if boxes_px is None:
+        crop_px = crop_of_video(data, index.path.stem)
+        frame_px = index.width_px, index.height_px
+        return ClipFit(geometry.input_from_frame(frame_px, size_px, data.resize, crop_px), crop_px)
+    shown_px = boxes_of_clips(boxes_px, sequence_length)
+    # A clip without a box is not used, so its affine does not matter.
+    affines = geometry.input_from_boxes(np.maximum(shown_px, [0, 0, 1, 1]), size_px, data.resize)
+    return ClipFit(affines, shown_px)
+
+
+def boxes_of_clips(boxes_px: np.ndarray, sequence_length: int) -> np.ndarray:
+    """Returns for each frame (n, 4) the smallest box with the boxes of all frames of its clip.
+
+    Clips begin at the frames 0, S, 2 S, ...; where the last one is moved back to end with the video, it shares its box
+    with the clip before, as they share frames.
+
+    Args:
+      boxes_px: (n, 4) x, y, width and height of the box of each frame, width 0 without one.
+      sequence_length: frames of a clip (S), at most n.
+    """
+    clip = np.minimum(np.arange(len(boxes_px)) // sequence_length, len(boxes_px) // sequence_length - 1)
+    starts = np.flatnonzero(np.diff(clip, prepend=-1))
+    is_box = boxes_px[:, 2:3] > 0
+    low = np.minimum.reduceat(np.where(is_box, boxes_px[:, :2], _FAR_PX), starts)
+    high = np.maximum.reduceat(np.where(is_box, boxes_px[:, :2] + boxes_px[:, 2:], -_FAR_PX), starts)
+    boxes = np.concatenate([low, high - low], axis=1)
+    return np.where(boxes[:, 2:3] > 0, boxes, 0)[clip]
+
+
+# The order of clips: maps each draw to a window of consecutive frames.
+
+# Keeps the order of the clips apart from other uses of data.seed.
+_ORDER = 3
+# Frames decoded at once if clips are not read from the cache: a few GOPs.
+_BLOCK_FRAMES = 256
+
+
+def place(
+    draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: int, mixed_blocks: int = 1
+) -> tuple[int, int]:
+    """Returns the number of the session and the number of the first frame of a draw.
+
+    The windows of a session of n frames begin at 0, S, 2 S, ...; the last one ends with the session, so that every
+    frame is in a window. Pass e over all windows shuffles blocks of neighbouring windows and the windows inside of each
+    block, so that frames decoded for one clip serve the next ones too. With mixed blocks, the windows of several blocks
+    are shuffled together.
+
+    Args:
+      draw: not negative.
+      frame_counts: frames of each session, none below `sequence_length`.
+      sequence_length: frames of a clip (S).
+      seed: data.seed.
+      mixed_blocks: number of these blocks.
+    """
+    window_counts = tuple(window_count(count, sequence_length) for count in frame_counts)
+    first_windows = np.cumsum([0, *window_counts])
+    epoch, position = divmod(draw, int(first_windows[-1]))
+    window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length), mixed_blocks)[position])
+    session = int(np.searchsorted(first_windows, window, side="right")) - 1
+    first = (window - int(first_windows[session])) * sequence_length
+    return session, min(first, frame_counts[session] - sequence_length)
+
+
+def window_count(frame_count: int, sequence_length: int) -> int:
+    """Returns how many windows a session has; the last one may overlap the one before."""
+    return -(-frame_count // sequence_length)
+
+
+@functools.lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int, mixed_blocks: int) -> np.ndarray:
+    """Returns the windows (n,), numbered over all sessions, in the order in which a pass draws them."""
+    # A block is numbered by its first window; other numbers are not used.
+    first_windows = np.cumsum([0, *window_counts[:-1]])
+    blocks = [
+        first + np.arange(count) // block_windows * block_windows
+        for first, count in zip(first_windows, window_counts, strict=True)
+    ]
+    block_of_window = np.concatenate(blocks)
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _ORDER, epoch])))
+    rank_of_block = rng.permutation(len(block_of_window))
+    _, rank_of_window = np.unique(rank_of_block[block_of_window], return_inverse=True)
+    return np.lexsort((rng.random(len(block_of_window)), rank_of_window // mixed_blocks))
+
+
+def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:
+    """Returns the frames [start, end) of the block of a clip that begins at frame `first` of a session."""
+    length = _block_windows(sequence_length) * sequence_length
+    # The last window was moved back and may begin before its block; if it is alone there, it is the block.
+    window_start = -(-first // sequence_length) * sequence_length
+    start = min(window_start // length * length, frame_count - sequence_length)
+    return start, min(start + length, frame_count)
+
+
+def _block_windows(sequence_length: int) -> int:
+    return max(1, _BLOCK_FRAMES // sequence_length)
+
+
+# Why a clip cannot be used, in a sentence for the log.
+
+# Above this share of a video's clips, one sentence reports all that cannot be used.
+_MANY = 0.1
+# Above the first number of decoded frames per delivered frame, a warning is due, once the second number is delivered.
+_HIGH_COST, _COST_FRAMES = 4, 2048
+
+
+def loss_reasons(index: VideoIndex, damage: list[Damage], first: int, length: int) -> list[str]:
+    """Returns why the clip of `length` frames from frame `first` cannot be used; [] where it can."""
+    last = first + length - 1
+    hit = sorted((one for one in damage if one.first <= last and one.last >= first), key=lambda one: one.first)
+    leaps = [f"frames are lost before frame {leap}" for leap in index.leaps if first < leap <= last]
+    return [one.reason for one in hit] + leaps
+
+
+def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: int, reason: str) -> str:
+    """Returns the sentence about a clip that cannot be used, or the one about all its video where many clips cannot.
+
+    Args:
+      index: the video.
+      damage: of the whole video.
+      first, length: the clip, in frames.
+      reason: why this clip cannot be used.
+    """
+    count = window_count(index.frame_count, length)
+    # Only clips beside damage and leaps can be lost, and the last one, which may begin before its place.
+    near = {count - 1, *(leap // length for leap in index.leaps)}
+    near.update(window for one in damage for window in range(one.first // length, one.last // length + 1))
+    firsts = [min(window * length, index.frame_count - length) for window in sorted(near) if 0 <= window < count]
+    lost = [reasons for window in firsts if (reasons := loss_reasons(index, damage, window, length))]
+    if 1 < len(lost) > _MANY * count:
+        places = len({text for reasons in lost for text in reasons})
+        more = f" (and {places - 1} more places)" if places > 1 else ""
+        return f"{index.path}: {len(lost)} of its {count} clips are not used: {lost[0][0]}{more}"
+    which = f"frame {first} is" if length == 1 else f"frames {first} to {first + length - 1} are"
+    return f"{index.path}: {which} not used: {reason}"
+
+
+def describe_cost(decoded: int, delivered: int) -> str:
+    """Returns a warning if far more frames were decoded than handed out, or ""."""
+    if delivered < _COST_FRAMES or decoded <= _HIGH_COST * delivered:
+        return ""
+    return (
+        f"{decoded / delivered:.1f} frames are decoded for each frame of a clip; use video.cache=auto with a larger "
+        "data.cache_limit_gib, or re-encode the videos with more key frames"
+    )
+
+
+# Results that several threads want and one thread makes, such as decoded videos.
+
+Result = TypeVar("Result")
+
+
+class Once(Generic[Result]):
+    """Holds results by their key; a result that is being made is waited for, not made twice."""
+
+    def __init__(self, limit: int | None = None):
+        """Holds at most `limit` results, those used last; None is no limit."""
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._held: collections.OrderedDict[Hashable, concurrent.futures.Future[Result]] = collections.OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
+        """Returns the result under a key, or makes it.
+
+        An error of `make` is raised in every thread that waits for it, and not held. `make` must not call `get`: two
+        threads could then wait for each other.
+        """
+        with self._lock:
+            future = self._held.get(key)
+            is_mine = future is None
+            if future is None:
+                future = self._held[key] = concurrent.futures.Future()
+            self._held.move_to_end(key)
+            while self._limit is not None and len(self._held) > self._limit:
+                self._held.popitem(last=False)
+        if is_mine:
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                future.set_exception(error)
+                with self._lock:
+                    self._held.pop(key, None)
+        return future.result()
+
+
+# Videos that show the same frames from several cameras.
+
+
+def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: DataConfig) -> None:
+    """Checks that clips can be taken from the videos of a session.
+
+    Raises:
+      UserError: the videos are of unequal length or shorter than a clip, or a frame is smaller than data.crop_px.
+    """
+    first = session[0]
+    for index in session:
+        if index.frame_count != first.frame_count:
+            raise UserError(
+                f"{index.path} has {index.frame_count} frames, but {first.path} of the same session has "
+                f"{first.frame_count}; the cameras of a session must have the same frames"
+            )
+        if index.frame_count < sequence_length:
+            raise UserError(
+                f"{index.path} has {index.frame_count} frames, but a clip holds {sequence_length}; remove the video "
+                "or, if a loss on clips is on, lower video.sequence_length (video.context_sequence_length for context "
+                "models)"
+            )
+        size_px = (index.width_px, index.height_px)
+        crop_px = crop_of_video(data, index.path.stem)
+        if crop_px and np.any(np.add(crop_px[:2], crop_px[2:]) > size_px):
+            option = "data.crop_px" if crop_px == data.crop_px else "its crop in data.video_crops_px"
+            raise UserError(
+                f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; {option} = {crop_px} reaches beyond "
+                "them"
+            )
+
 
 # Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
@@ -50,7 +307,7 @@ def open_clips(
         cache.
       cache_mode: video.cache: auto, off, or a folder.
       boxes_px: {video: (n, 4)}, the box of each frame, width 0 without one; empty without boxes.
-      mixed_blocks: see `jaxpose.video.clip_order.place`.
+      mixed_blocks: see `jaxpose.video.clips.place`.
 
     Raises:
       UserError: a file is no video or has no frames; a session is shorter than a clip; its videos

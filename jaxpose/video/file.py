@@ -15,9 +15,33 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from jaxpose.errors import UserError
-from jaxpose.video import avi, matroska, mp4
-from jaxpose.video.depth import bits_of, is_nearly_black
+from jaxpose.video import containers, packets
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
+
+# Videos of more than 8 bits per channel: their upper 8 bits become the pixels, by the depth that the file states.
+
+# A format of 16 bits may hold values of fewer, which FFmpeg does not know.
+_UNKNOWN_BITS = 16
+# Between a black frame and one that uses more than 12 bits; colours are rounded.
+_BLACK, _NEARLY_BLACK = 2**8, 2**12 + 64
+
+
+def bits_of(frame: VideoFrame) -> int:
+    """Returns the bits per channel of a decoded frame."""
+    return max(component.bits for component in frame.format.components)
+
+
+def is_nearly_black(frame: VideoFrame) -> bool:
+    """Returns whether a frame of a 16-bit format uses 12 bits or fewer, so that its upper 8 bits look black."""
+    if bits_of(frame) != _UNKNOWN_BITS:
+        return False
+    return _BLACK <= int(frame.reformat(format="rgb48le").to_ndarray().max()) < _NEARLY_BLACK
+
+
+def describe_depth(path: object, bits: int) -> str:
+    """Returns a sentence about a video of more than 8 bits, "" for others."""
+    return f"{path}: of its {bits} bits per channel, the upper 8 are used" if bits > 8 else ""
+
 
 # Frames of an AVI file, from which on its index says how many places each has.
 _FEWEST_STEPS = 8
@@ -128,10 +152,10 @@ def file_damage(path: Path, unshown: int) -> tuple[str, bool]:
     """
     if not path.exists():
         return "", False
-    if false := avi.find_false_entry(path):
+    if false := packets.find_false_entry(path):
         return false, False
-    clause, breaks_off = matroska.find_damage(path)
-    return (clause, breaks_off) if clause else mp4.find_damage(path, unshown)
+    clause, breaks_off = containers.find_matroska_damage(path)
+    return (clause, breaks_off) if clause else containers.find_mp4_damage(path, unshown)
 
 
 def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:
@@ -206,7 +230,7 @@ def _states_length(path: Path, container: InputContainer, stream: VideoStream) -
     if stream.frames:
         return True
     if "mov" in container.format.name:
-        return mp4.lists_fragments(path)
+        return containers.lists_fragments(path)
     has_duration = any(name in container.format.name for name in _DURATION_FORMATS)
     return has_duration and bool(container.duration if len(container.streams) == 1 else _noted_end_s(stream))
 

@@ -8,17 +8,24 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import av
 import numpy as np
+from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
 
 from jaxpose import cache
+from jaxpose.config import DataConfig
 from jaxpose.errors import UserError
-from jaxpose.quantities import count as count_of
-from jaxpose.video.file import file_damage, scan_packets
-from jaxpose.video.packets import Packets
+from jaxpose.terminal import count as count_of
+from jaxpose.video.file import Video, file_damage, scan_packets, to_rgb, turned_size_px
+from jaxpose.video.packets import Packets, PacketWalk
 
 # Part of the key of an index: increase it when the content of an index changes.
 _VERSION = 8
@@ -227,3 +234,137 @@ def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
     is_whole = np.abs(count - np.round(count)) <= max(_FRACTION, 1.5 / step)
     before = np.flatnonzero(is_late & (is_whole | (count >= _LONG_STEPS)))
     return (before + 1).tolist(), np.maximum(np.round(count[before]).astype(int) - 1, 1).tolist()
+
+
+# Where decoding of a video may begin: at its start, and at its key frames if these have passed a check.
+#
+# Not every frame that the container calls a key frame is one. With intra refresh the image is complete only some frames
+# later, some files mark other frames as key frames, and some decoders need information from the first packet.
+
+# Part of the key of the notes: increase it when the check changes.
+_CHECK_VERSION = 1
+# Frames compared after each key frame that is checked.
+_COMPARED_FRAMES = 64
+_checking = threading.Lock()
+_logger = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """Reading was stopped on request before its end."""
+
+
+def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Returns whether decoding that begins at key frames gives the frames that decoding from the start gives.
+
+    The first and second key frame after the start, the middle one and the last one are checked: decoding from them, and
+    from the key frame before (for the first two: from the start), must give the same frames. The result is kept in the
+    cache folder, so a video is checked once.
+
+    Args:
+      index: of the video.
+      is_stopped: asked for every packet whether to raise `Stopped`.
+
+    Raises:
+      Stopped: `is_stopped` returned true.
+    """
+    keys = index.key_frames
+    if len(keys) == 1:
+        return False
+    known = ("key frames", _CHECK_VERSION, index.identity, av.library_versions["libavcodec"])
+    note = hashlib.sha256(repr(known).encode()).hexdigest()
+    # Threads that ask for the same video wait for the first one.
+    with _checking:
+        kept = cache.read_note(note)
+        if not isinstance(kept, bool):
+            kept = all(
+                _agree(index, keys[place - 1] if place > 2 else 0, keys[place], is_stopped)
+                for place in sorted({1, min(2, len(keys) - 1), len(keys) // 2, len(keys) - 1})
+            )
+            if not kept:
+                _logger.info("%s is always decoded from its start: decoding cannot begin at its key frames", index.path)
+            # If the file was deleted or replaced meanwhile, the result is not that of the index.
+            if is_unchanged(index):
+                with contextlib.suppress(OSError):
+                    cache.write_note(note, kept)
+    return kept
+
+
+def key_frame_before(index: VideoIndex, number: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
+    """Returns the number of the frame where decoding begins to reach a frame: a key frame, or 0, the start of the file.
+
+    Raises:
+      Stopped: `is_stopped` returned true.
+    """
+    keys = index.key_frames
+    key = keys[bisect.bisect_right(keys, number) - 1]
+    return key if key and can_begin_at_key_frames(index, is_stopped) else 0
+
+
+def _agree(index: VideoIndex, before: int, key: int, is_stopped: Callable[[], bool]) -> bool:
+    """Returns whether decoding from a key frame and from one before it gives the same frames."""
+    end = min(key + _COMPARED_FRAMES, index.frame_count)
+    reference = _sums(index, before, key, end, is_stopped)
+    return bool(reference) and _sums(index, key, key, end, is_stopped)[: len(reference)] == reference
+
+
+def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int]]:
+    """Returns (number, checksum) of the frames [first, end), up to the first that is damaged or missing."""
+    sums: list[tuple[int, int]] = []
+    converter = VideoReformatter()
+    with contextlib.suppress(FFmpegError, ValueError):
+        for packet in PacketWalk(index.path).packets(1, *index.begins_before(begin)):
+            if is_stopped():
+                raise Stopped
+            for frame in packet.decode():
+                number = index.number_of(frame.pts)
+                if number is None or number < first:
+                    continue
+                if number == end or frame.is_corrupt or number != first + len(sums):
+                    return sums
+                sums.append((number, zlib.crc32(to_rgb(frame, converter).tobytes())))
+    return sums
+
+
+# Decides, by the labelled images, whether the rotation in a video file is applied.
+#
+# Label tools that read videos with OpenCV extract upright frames, others take frames as they are stored. Input: a
+# video, and the sizes of the labelled images. Output: the video with the rotation to apply.
+
+AnyVideo = TypeVar("AnyVideo", Video, VideoIndex)
+Sizes = Collection[tuple[int, int]]
+
+
+def labelled_sizes_px(data: DataConfig) -> set[tuple[int, int]]:
+    """Returns the sizes (width, height) of a run's labelled images."""
+    return set(zip(data.frame_sizes_px[::2], data.frame_sizes_px[1::2], strict=True))
+
+
+def as_labelled(video: AnyVideo, sizes_px: Sizes) -> AnyVideo:
+    """Returns a video whose frames are read as the labelled images show them.
+
+    The rotation in the file is not applied if labelled images have the size of the stored frames and none has that of
+    the upright ones. Otherwise it is applied, also for half a turn and for square frames, which keep their size.
+
+    Args:
+      video: as `scan` or `read_index` returned it: its rotation is applied.
+      sizes_px: (width, height) of labelled images.
+    """
+    stored = turned_size_px(video.width_px, video.height_px, video.quarter_turns)
+    if not video.quarter_turns or stored not in sizes_px or (video.width_px, video.height_px) in sizes_px:
+        return video
+    return dataclasses.replace(video, width_px=stored[0], height_px=stored[1], quarter_turns=0)
+
+
+def describe_rotation(video: AnyVideo, sizes_px: Sizes) -> str:
+    """Returns a sentence about the rotation in a video file, "" if it has none; arguments as above."""
+    if not video.quarter_turns:
+        return ""
+    shown = as_labelled(video, sizes_px)
+    noted = f"{video.path}: the file stores a rotation by {90 * video.quarter_turns} degrees clockwise"
+    size = f"{shown.width_px} x {shown.height_px} px"
+    if not shown.quarter_turns:
+        return f"{noted}; it is not applied, because the labelled images have the size of the stored frames, {size}"
+    stored = turned_size_px(video.width_px, video.height_px, video.quarter_turns)
+    if (shown.width_px, shown.height_px) in sizes_px and stored not in sizes_px:
+        return f"{noted}; it is applied, because the labelled images have the size of the upright frames, {size}"
+    return f"{noted}; it is applied, frames are {size}; the sizes of the labelled images do not decide it"

@@ -6,9 +6,8 @@ from pathlib import Path
 import cv2
 
 from jaxpose.errors import UserError
-from jaxpose.quantities import count
-from jaxpose.video.index import VideoIndex, read_index
-from jaxpose.video.rotation import AnyVideo, as_labelled
+from jaxpose.terminal import count
+from jaxpose.video.index import AnyVideo, VideoIndex, as_labelled, read_index
 
 # Libraries round the rates of files, and estimate them from time stamps.
 _RATE_TOLERANCE = 0.005

@@ -5,7 +5,9 @@ the file. Frames are rotated by the quarter turns of the `Video` (see `rotation.
 no part, so a variable frame rate needs no special treatment.
 """
 
+import bisect
 import collections
+import dataclasses
 import math
 import queue
 import threading
@@ -15,12 +17,96 @@ import numpy as np
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
-from jaxpose import quantities
-from jaxpose.fitting import fit_numbered
+from jaxpose import terminal
+from jaxpose.config import DataConfig, crop_of_video
+from jaxpose.geometry import fit_numbered
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
 from jaxpose.video.file import Video, file_damage, scan, to_rgb
-from jaxpose.video.key_frames import Stopped, key_frame_before
-from jaxpose.video.segments import Segment
+from jaxpose.video.index import (
+    Stopped,
+    VideoIndex,
+    as_labelled,
+    can_begin_at_key_frames,
+    key_frame_before,
+    labelled_sizes_px,
+    read_index,
+)
+
+# Parts of a long video that can be predicted separately: cut at key frames, where decoding can begin.
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """The frames [first, end) of the video of an index, which knows the time of each."""
+
+    index: VideoIndex
+    first: int
+    end: int
+
+
+def cut(video: Video, minutes: float) -> list[Segment] | None:
+    """Returns the parts of a video, all but the last at least so many minutes long; None if it is not cut.
+
+    A video is not cut if it is not longer than that, if its file stores neither its rate nor the times of its frames,
+    if decoding cannot begin at its key frames, or if the file is damaged: then it is read from its start until it
+    breaks off.
+
+    Args:
+      video: as `scan` returned it.
+      minutes: of the video's own time.
+
+    Raises:
+      UserError: the file is no longer a video.
+    """
+    most = max(1, round(minutes * 60 * video.fps))
+    if not video.fps or video.expected_frames <= most:
+        return None
+    # Reads the whole file, but does not decode it.
+    index = read_index(video.path)
+    # A gap in the time stamps is no damage: no frame of the file is missing.
+    if not index.times or index.is_damaged:
+        return None
+    if not can_begin_at_key_frames(index):
+        return None
+    firsts = [0]
+    while True:
+        place = bisect.bisect_left(index.key_frames, firsts[-1] + most)
+        if place == len(index.key_frames):
+            break
+        firsts.append(index.key_frames[place])
+    return [Segment(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)]
+
+
+def padded(segment: Segment, margin_frames: int, radius: int, batch: int) -> Segment:
+    """Returns the frames that the network needs so that every row equals that of a prediction of the whole video.
+
+    Args:
+      segment: whose rows are wanted.
+      margin_frames: rows before it that are wanted as well.
+      radius: neighbours on either side that the network looks at.
+      batch: frames of a step on a device. The first frame is a multiple of it, so that each frame has the same place in
+        its batch as in the whole video: the order of a sum, and so its last bit, may depend on the place.
+    """
+    first = max(0, segment.first - margin_frames - radius) // batch * batch
+    return dataclasses.replace(segment, first=first, end=min(segment.index.frame_count, segment.end + radius))
+
+
+def rows_of(
+    segment: Segment, first: int, found: Iterable[tuple[np.ndarray, np.ndarray]]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the results from the frame before a segment to its end.
+
+    Args:
+      segment: whose rows are wanted.
+      first: number of the first frame of the results.
+      found: keypoints (m, k, 2) and confidences (m, k) of consecutive frames.
+    """
+    for keypoints, confidence in found:
+        rows = slice(max(0, segment.first - 1 - first), max(0, segment.end - first))
+        first += len(keypoints)
+        if len(keypoints[rows]):
+            yield keypoints[rows], confidence[rows]
+
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -243,4 +329,36 @@ def _problem(
 
 
 def _were(number: int, noun: str) -> str:
-    return f"{quantities.count(number, noun)} {'was' if number == 1 else 'were'}"
+    return f"{terminal.count(number, noun)} {'was' if number == 1 else 'were'}"
+
+
+# The crop of a video, where the labelled images of a project are crops of their frames.
+
+
+def describe_crop(name: str, data: DataConfig) -> str:
+    """Returns a sentence if the run crops a video of this name (the file without suffix), "" otherwise."""
+    if not data.video_crops_px or not (crop_px := crop_of_video(data, name)):
+        return ""
+    x, y, width, height = crop_px
+    return (
+        f"{name}: the network sees the crop of {width} x {height} px at ({x}, {y}) of the frames "
+        "(data.video_crops_px); results are in pixels of whole frames"
+    )
+
+
+def describe_whole_frames(video: Video, data: DataConfig) -> str:
+    """Returns a warning of a video without a crop and of a new size, where labelled images were crops; "" otherwise.
+
+    Args:
+      video: as `scan` returned it.
+      data: of the run, with the sizes of the labelled images that were whole frames.
+    """
+    sizes_px = labelled_sizes_px(data)
+    shown = as_labelled(video, sizes_px)
+    is_known = crop_of_video(data, video.path.stem) or (shown.width_px, shown.height_px) in sizes_px
+    if is_known or not data.video_crops_px:
+        return ""
+    return (
+        f"{video.path} is predicted as a whole, but the labelled images were crops of their videos, and "
+        "data.video_crops_px has none for it: expect larger errors"
+    )

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxpose.cluster.device_shares import device_shares, usable_gpus
+from jaxpose.cluster.gpus import device_shares, usable_gpus
 
 
 @pytest.mark.parametrize(

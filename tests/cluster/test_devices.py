@@ -184,7 +184,7 @@ def test_a_platform_of_jax_that_cannot_start_is_one_line(
     code = (
         "import sys\n"
         "from jaxpose import export, predict\n"
-        "from jaxpose.doctor.machine import devices\n"
+        "from jaxpose.doctor import devices\n"
         "from jaxpose.export.__main__ import main\n"
         f"sys.argv = ['jaxpose predict', '--run', {str(whole)!r}, '.']\n"
         f"argv = ['--run', {str(whole)!r}, '--out', {str(tmp_path / 'x.stablehlo')!r}]\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxpose import config as c
-from jaxpose.video.clip_order import place
+from jaxpose.video.clips import place
 from tests.painted_videos import write
 from tests.parallel import distance
 from tests.process_pair import LIMIT_S, STEPS, Pair, losses_of, small, weights_of

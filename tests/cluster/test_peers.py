@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.cluster.peers import PeerMonitor
 from jaxpose.cluster.process_info import ProcessInfo
-from jaxpose.cluster.rendezvous import rendezvous
+from jaxpose.cluster.processes import PeerMonitor, rendezvous
 
 VERSIONS = {"jax": "0.10.2", "numpy": "2.4"}
 HERE = socket.gethostname()
 # A process of a run that does nothing but to be there, until it is told to fail, to leave or to end by itself.
 PROCESS = """
 import sys, time, traceback
-from jaxpose.cluster.rendezvous import rendezvous
+from jaxpose.cluster.processes import rendezvous
 from jaxpose.cluster.process_info import ProcessInfo
 
 address, event, index, heartbeat_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])

@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache as public_cache
 
 from jaxpose.cache import cache_folder
 from jaxpose.cluster import program_cache
-from jaxpose.cluster.device_program import DeviceProgram, on_device
+from jaxpose.cluster.mesh import DeviceProgram, on_device
 from jaxpose.cluster.program_cache import ProgramFiles, keep_programs
 
 _OPTIONS = (

@@ -11,12 +11,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxpose import train as verb
-from jaxpose.cluster.mesh import make_mesh
-from jaxpose.cluster.replicas import Replicas
+from jaxpose.cluster.mesh import Replicas, make_mesh
 from jaxpose.data.loader import Batch
 from jaxpose.steps.state import State
 from jaxpose.training.compiled_run import CompiledRun, compile_step
-from jaxpose.training.diverged import Diverged
+from jaxpose.training.network_training import Diverged
 from jaxpose.training.run_step import ShardPrograms
 from tests.small_run import make_config, small_project
 

@@ -16,17 +16,15 @@ import scipy.stats
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
 from jaxpose.compare.__main__ import main
-from jaxpose.compare.bootstrap import bootstrap_means, interval_px
-from jaxpose.compare.comparison import compare
-from jaxpose.compare.listing import format_comparison
-from jaxpose.compare.parent import compare_with_parent, find_parent, parent_lines
+from jaxpose.compare.comparison import bootstrap_means, compare, interval_px
+from jaxpose.compare.listing import compare_with_parent, find_parent, format_comparison, parent_lines
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_errors
 from jaxpose.formats.project import read_project
-from jaxpose.report.comparing import parent_section
 from jaxpose.report.facts import read_facts
-from jaxpose.run.evaluated import write_evaluated
+from jaxpose.report.headline import parent_section
 from jaxpose.run.identity import read_config, write_config
+from jaxpose.run.status import write_evaluated
 from tests.formats.other_projects import deeplabcut_project
 
 NAMES = ("nose", "tail")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.config import Config, check
+from jaxpose.config import Config, rules
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.option import common_names, flat_options
 
@@ -289,7 +289,7 @@ def test_a_rule_that_main_finds_broken_is_a_line_and_a_fault_keeps_its_traceback
     def refuse(config: Config, options: Options) -> int:
         config.train.batch_size = 0
         config.optim.lr = -1.0
-        check.validate(config)
+        rules.validate(config)
         return 0
 
     def fail(config: Config, options: Options) -> int:

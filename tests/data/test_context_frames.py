@@ -14,17 +14,16 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.data import dataset
-from jaxpose.data.context import load_windows
+from jaxpose.data.context import load_windows, plan_windows
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.images import load_frames
+from jaxpose.data.inputs import video_files
 from jaxpose.data.project import read_project
-from jaxpose.data.sessions import video_files
 from jaxpose.data.split import read_split, split_text
 from jaxpose.data.synthetic import make_project
-from jaxpose.data.windows import plan_windows
 from jaxpose.errors import UserError
-from jaxpose.fitting import fit_image
 from jaxpose.formats.project import prepare
+from jaxpose.geometry import fit_image
 from jaxpose.run.folder import open_run
 from jaxpose.training.data_check import show_data
 

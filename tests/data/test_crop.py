@@ -20,8 +20,8 @@ from jaxpose.data import dataset
 from jaxpose.data.image_file import decode_image
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import predict_images
 from jaxpose.run.load import load_network
 from jaxpose.video.clips import open_clips
 from jaxpose.video.video import read_chunks, scan

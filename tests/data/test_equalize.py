@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from jaxpose.config.augment import AugmentConfig, resolve_preset
-from jaxpose.data.equalize import equalize_samples
+from jaxpose.config.data import AugmentConfig, resolve_preset
+from jaxpose.data.loader import equalize_samples
 
 
 def _config(**numbers: Any) -> AugmentConfig:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpose.data.flip_pairs import flip_permutation
+from jaxpose.data.skeleton import flip_permutation
 
 
 @pytest.mark.parametrize(

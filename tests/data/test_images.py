@@ -15,7 +15,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import input_size_px, load_frames
 from jaxpose.data.project import read_project
 from jaxpose.errors import UserError
-from jaxpose.fitting import fit_image, fit_still
+from jaxpose.geometry import fit_image, fit_still
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
 # (frame size, input size, resize, crop): shrunk a little, a lot, anisotropically, enlarged, and by odd amounts.

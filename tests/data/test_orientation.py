@@ -10,20 +10,26 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from jaxpose.check.writing import write_check
+from jaxpose.check.page import write_check
 from jaxpose.config import Config, DataConfig, resolve
-from jaxpose.conversion.label_files import convert_labels
-from jaxpose.conversion.target import Target
-from jaxpose.data.image_file import STORED, UPRIGHT, PixelRule, decode_image, image_facts
+from jaxpose.conversion.label_files import Target, convert_labels
+from jaxpose.data.image_file import (
+    STORED,
+    UPRIGHT,
+    PixelRule,
+    decode_image,
+    image_facts,
+    read_orientation,
+    turn_back,
+    turn_upright,
+)
 from jaxpose.data.images import load_frames
-from jaxpose.data.orientation import read_orientation, turn_back, turn_upright
 from jaxpose.data.project import Project, read_project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import prepare
 from jaxpose.formats.project import read_project as read_any
-from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.index import row_of
-from jaxpose.prediction.video_tables import Incomplete
+from jaxpose.prediction.video_tables import Incomplete, predict_images
 from tests.random_predictor import predictor_of
 
 ORIENTATIONS = range(1, 9)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxpose.data.overlay import overlay_keypoints
+from jaxpose.data.images import overlay_keypoints
 
 
 def test_dots_and_rings_lie_on_their_points():

@@ -17,9 +17,9 @@ from PIL import Image
 
 from jaxpose.config import Config, DataConfig, VideoConfig, resolve
 from jaxpose.data.images import load_frames
+from jaxpose.data.inputs import video_files
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import read_project
-from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions

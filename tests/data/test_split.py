@@ -12,9 +12,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from jaxpose.checksums import write_csv
 from jaxpose.config import Config, DataConfig
-from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import Project, read_project
-from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
+from jaxpose.data.split import assign_sets, describe_leaks, describe_limit, describe_new, read_split, split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.poses import Poses

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from jaxpose.data import synthetic, synthetic_animal
-from jaxpose.data.baselines import blob_errors_px, mean_position_errors_px
 from jaxpose.data.synthetic import make_project
+from jaxpose.prediction.evaluation import blob_errors_px, mean_position_errors_px
 
 SMALL = {"videos": 2, "labelled_frames": 4, "video_frames": 20, "side_px": 64}
 

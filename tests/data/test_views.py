@@ -14,11 +14,10 @@ import pytest
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
 from jaxpose.data import dataset
-from jaxpose.data.label_files import ending_beside, extra_label_files
+from jaxpose.data.inputs import clip_sessions, sessions
+from jaxpose.data.label_files import ending_beside, extra_label_files, label_file_of_view, moment_of_image
 from jaxpose.data.project import read_project
-from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, read_split, split_text
-from jaxpose.data.views import label_file_of_view, moment_of_image
 from jaxpose.errors import UserError
 
 # Below this line a mirror is a second camera; both show these columns of keypoints.

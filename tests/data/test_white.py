@@ -13,12 +13,10 @@ from PIL import Image
 
 from jaxpose.config import Config, DataConfig, resolve
 from jaxpose.data import dataset
-from jaxpose.data.image_file import PixelRule, decode_image, image_facts
-from jaxpose.data.white import ValueRange, choose_white, describe_white
+from jaxpose.data.image_file import PixelRule, ValueRange, choose_white, decode_image, describe_white, image_facts
 from jaxpose.errors import UserError
 from jaxpose.formats.project import prepare, read_project
-from jaxpose.prediction.image_tables import predict_images
-from jaxpose.prediction.video_tables import Incomplete
+from jaxpose.prediction.video_tables import Incomplete, predict_images
 from tests.random_predictor import predictor_of
 
 GREY = np.random.default_rng(0).integers(0, 256, (20, 30), np.uint8)

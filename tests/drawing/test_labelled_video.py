@@ -12,17 +12,13 @@ import av
 import numpy as np
 import pytest
 
-from jaxpose.data.overlay import keypoint_colours
-from jaxpose.drawing.caption import Caption, clock
+from jaxpose.data.images import keypoint_colours
 from jaxpose.drawing.labelled_video import draw_video
-from jaxpose.drawing.planes import new_frame
-from jaxpose.drawing.pose_painter import PosePainter
-from jaxpose.drawing.style import BT709, FULL_RANGE, Style, to_yuv
+from jaxpose.drawing.pose_painter import BT709, FULL_RANGE, Caption, PosePainter, Style, clock, new_frame, to_yuv
 from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
-from jaxpose.video.index import read_index
-from jaxpose.video.key_frames import Stopped
+from jaxpose.video.index import Stopped, read_index
 from tests.painted_videos import SIZE_PX, number_in, plain, write
 from tests.video.test_rotation import by_opencv
 from tests.video.test_rotation import write as write_rotated

@@ -18,7 +18,7 @@ from jaxpose import load
 from jaxpose.errors import UserError
 from jaxpose.export.__main__ import main
 from jaxpose.export.command import export, read_frame_size
-from jaxpose.export.stablehlo import load_stablehlo
+from jaxpose.export.program import load_stablehlo
 from jaxpose.prediction.predictor import Found, Predictor
 from jaxpose.run.identity import read_config, write_config
 from tests.small_run import environment

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from jaxpose import geometry
-from jaxpose.export.check import random_frames
-from jaxpose.export.frame_fit import make_fit
-from jaxpose.fitting import fit_still
+from jaxpose.export.command import random_frames
+from jaxpose.export.program import make_fit
+from jaxpose.geometry import fit_still
 
 # Frame, input, resize, crop.
 CASES = [

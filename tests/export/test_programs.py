@@ -9,10 +9,16 @@ import pytest
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.errors import UserError
-from jaxpose.export.check import COUNT, check_file, random_frames
-from jaxpose.export.frame_fit import FrameFit, make_fit
-from jaxpose.export.program import frame_shape, in_float32, make_program
-from jaxpose.export.stablehlo import load_stablehlo, to_stablehlo
+from jaxpose.export.command import COUNT, check_file, random_frames
+from jaxpose.export.program import (
+    FrameFit,
+    frame_shape,
+    in_float32,
+    load_stablehlo,
+    make_fit,
+    make_program,
+    to_stablehlo,
+)
 from jaxpose.model import vit
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network

@@ -16,8 +16,8 @@ from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_label_table, read_project, refuse_absent
 from jaxpose.poses import Skeleton
-from jaxpose.prediction.evaluation_tables import summarize
-from jaxpose.run.error_text import not_visible_text
+from jaxpose.prediction.evaluation import summarize
+from jaxpose.run.status import not_visible_text
 from jaxpose.training.data_check import show_data
 from tests.formats.other_projects import KEYPOINTS, LABELLED, points_px
 from tests.painted_videos import plain, write

@@ -23,7 +23,7 @@ from jaxpose.config.train import steps_per_epoch
 from jaxpose.data.split import assign_sets
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.config import read_config
-from jaxpose.formats.lightning_pose.keys import KNOWN
+from jaxpose.formats.lightning_pose.training import KNOWN
 from jaxpose.formats.project import prepare, read_project, without_config_file
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import (
     PredictionWriter,
+    read_errors,
     read_predictions,
     write_errors,
     write_predictions,

@@ -8,12 +8,11 @@ import pytest
 
 from jaxpose.check.__main__ import main as check
 from jaxpose.config import Config, DataConfig, validate
-from jaxpose.data.label_table import LabelTable
-from jaxpose.data.repeated_places import describe_repeats
+from jaxpose.data.label_table import LabelTable, describe_repeats
 from jaxpose.errors import UserError
-from jaxpose.formats import coco_writer, sleap_labels
-from jaxpose.formats.deeplabcut import label_file as deeplabcut
-from jaxpose.formats.lightning_pose import label_file as lightning_pose
+from jaxpose.formats import coco, sleap_files
+from jaxpose.formats.deeplabcut import tables as deeplabcut
+from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.project import read_label_table, read_project
 from jaxpose.poses import Poses
 
@@ -43,10 +42,10 @@ def write_project(folder: Path, tool: str, points: np.ndarray, mark: int = 2) ->
     if tool in ("lightning_pose", "folder"):
         lightning_pose.write_labels(folder / ("CollectedData.csv" if tool == "lightning_pose" else "a.csv"), labels)
     elif tool == "coco":
-        coco_writer.write_labels(folder / "labels.json", labels)
+        coco.write_labels(folder / "labels.json", labels)
         return folder / "labels.json"
     elif tool == "sleap":
-        sleap_labels.write_slp(folder / "labels.slp", labels)
+        sleap_files.write_labels_slp(folder / "labels.slp", labels)
         return folder / "labels.slp"
     else:
         deeplabcut.write_labels(folder, labels)

@@ -12,8 +12,8 @@ import sleap_io
 from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.image_file import decode_image
+from jaxpose.data.inputs import clip_sessions, video_files
 from jaxpose.data.project import Project
-from jaxpose.data.sessions import clip_sessions, video_files
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.project import prepare, read_project

@@ -20,8 +20,8 @@ from jaxpose import labels
 from jaxpose.check.__main__ import main as check
 from jaxpose.checksums import write_json
 from jaxpose.data import label_changes
-from jaxpose.data.label_lock import locked_labels
-from jaxpose.formats.deeplabcut.h5 import read_h5
+from jaxpose.data.label_changes import locked_labels
+from jaxpose.formats.deeplabcut.tables import read_h5
 from tests.small_run import environment
 
 Capture = pytest.CaptureFixture[str]

@@ -13,8 +13,7 @@ from pycocotools.coco import COCO
 
 from jaxpose import config as c
 from jaxpose import labels, suggest
-from jaxpose.conversion.label_files import convert_labels
-from jaxpose.conversion.target import Target
+from jaxpose.conversion.label_files import Target, convert_labels
 from jaxpose.data.project import Project
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.formats.project import read_project

@@ -7,8 +7,7 @@ import pytest
 from flax import nnx
 
 from jaxpose.config import ModelConfig
-from jaxpose.model.context import ContextHead
-from jaxpose.model.head import HeatmapHead, SubPixelConv
+from jaxpose.model.heads import ContextHead, HeatmapHead, SubPixelConv
 from jaxpose.model.pose_net import apply_network, make_network
 
 KEYPOINTS = 3

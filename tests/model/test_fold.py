@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxpose import config as c
-from jaxpose.model.fold import fold_norms
 from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.layers import fold_norms
 from jaxpose.model.pose_net import DTYPES, apply_network, make_network
 
 # Relative to the largest output.

@@ -10,8 +10,7 @@ import torch
 from flax import nnx
 
 from jaxpose.errors import UserError
-from jaxpose.model.context import ContextHead
-from jaxpose.model.head import HeatmapHead
+from jaxpose.model.heads import ContextHead, HeatmapHead
 from jaxpose.model.lightning_pose import head_options, head_parameters, sort_tensors
 
 CHANNELS, KEYPOINTS = 32, 3

@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from jaxpose.config import ModelConfig
 from jaxpose.model import layers
-from jaxpose.model.head import SubPixelConv, pixel_shuffle
+from jaxpose.model.heads import SubPixelConv, pixel_shuffle
 from jaxpose.model.layers import Conv, convolve, max_pool
 from jaxpose.model.pose_net import apply_network, make_network
 

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from jaxpose.config import ModelConfig
+from jaxpose.model.heads import PyramidContext, PyramidHead
 from jaxpose.model.pose_net import apply_network, make_network
-from jaxpose.model.pyramid import PyramidContext, PyramidHead
 
 KEYPOINTS, WIDTH = 3, 5
 

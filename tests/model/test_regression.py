@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpose.model.regression import RegressionHead
+from jaxpose.model.heads import RegressionHead
 
 SIZE = (64, 96)  # height, width
 

@@ -15,9 +15,8 @@ from flax import nnx
 from jaxpose.config import ModelConfig
 from jaxpose.model import vit
 from jaxpose.model.pose_net import apply_network, make_network
-from jaxpose.model.positions import antialiased_matrix, bicubic_matrix
 from jaxpose.model.vit import FORMS, Vit, VitForm
-from jaxpose.model.vit_weights import convert, resize_patch
+from jaxpose.model.vit_weights import antialiased_matrix, bicubic_matrix, convert, resize_patch
 from tests.published_vits import full_size, published
 
 TINY = VitForm(channels=24, heads=3, epsilon=1e-6, grid=3, depth=2)

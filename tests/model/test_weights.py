@@ -14,7 +14,7 @@ import torch
 from flax import nnx
 
 from jaxpose.errors import UserError
-from jaxpose.model.weights import fill_resnet
+from jaxpose.model.resnet import fill_resnet
 from tests.published_resnets import backbone, torch_shapes
 
 DEPTHS = {"resnet18": [2, 2, 2, 2], "resnet50": [3, 4, 6, 3]}

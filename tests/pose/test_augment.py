@@ -13,7 +13,7 @@ import scipy.ndimage
 from jax.sharding import PartitionSpec as P
 
 from jaxpose import geometry
-from jaxpose.config.augment import AugmentConfig, resolve_preset
+from jaxpose.config.data import AugmentConfig, resolve_preset
 from jaxpose.pose.augment import draw_params, elastic_shifts, move_keypoints, render, sample_keys, undo_elastic
 
 MOVES: dict[str, dict[str, Any]] = {

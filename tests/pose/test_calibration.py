@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from jaxpose.pose.calibration import LEAST_POINTS, Calibration, auroc, fit_calibration, reliability, spread_px
+from jaxpose.pose.metrics import LEAST_POINTS, Calibration, auroc, fit_calibration, reliability, spread_px
 
 
 def test_the_spread_is_the_root_of_the_mean_variance() -> None:

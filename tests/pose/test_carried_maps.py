@@ -7,10 +7,10 @@ import pytest
 from scipy import ndimage
 
 from jaxpose import geometry
-from jaxpose.codes import VISIBLE
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose import heatmap
-from jaxpose.pose.carried_maps import carry
+from jaxpose.pose.pixels import carry
+from jaxpose.poses import VISIBLE
 
 SIDE_PX, STRIDE = 64, 4
 SHIFT_PX = 0.5 - 0.5 * STRIDE

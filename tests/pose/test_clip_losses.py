@@ -9,10 +9,9 @@ import pytest
 import scipy.special
 
 from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, PcaSingleviewConfig, TemporalConfig, weights
-from jaxpose.pose import clip_losses
+from jaxpose.pose import unlabelled_losses
 from jaxpose.pose.heatmap import encode
-from jaxpose.pose.pca import errors_px
-from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
+from jaxpose.pose.pca import errors_px, fit_multiview, fit_singleview
 from jaxpose.steps.layout import clip_shards
 
 CLIPS, WINDOWS, KEYPOINTS, STRIDE, SIGMA, SURE = 3, 7, 4, 4, 1.25, 0.3
@@ -51,17 +50,17 @@ def loss(name, clips, owned, owned_pairs):
     """The loss by its name in the config: (sums, counts)."""
     points, maps, confidence = clips["keypoints_frame_px"], clips["maps"], clips["confidence"]
     if name == "temporal":
-        return clip_losses.temporal(points, confidence, owned_pairs, EPSILONS_PX, SURE)
+        return unlabelled_losses.temporal(points, confidence, owned_pairs, EPSILONS_PX, SURE)
     if name == "temporal_heatmap_mse":
-        return clip_losses.temporal_heatmap_mse(maps, confidence, owned_pairs, (1e-4,), SURE)
+        return unlabelled_losses.temporal_heatmap_mse(maps, confidence, owned_pairs, (1e-4,), SURE)
     if name == "temporal_heatmap_kl":
-        return clip_losses.temporal_heatmap_kl(maps, confidence, owned_pairs, (2.0,), SURE)
+        return unlabelled_losses.temporal_heatmap_kl(maps, confidence, owned_pairs, (2.0,), SURE)
     if name == "unimodal_mse":
         flat = clips["keypoints_px"].reshape(-1, KEYPOINTS, 2)
         visible = jnp.full(flat.shape[:2], 2, jnp.int8)
         targets = encode(flat, visible, SIZE_PX, STRIDE, SIGMA).reshape(maps.shape)
-        return clip_losses.unimodal_mse(maps, targets, confidence, owned, SURE)
-    return clip_losses.pca(points, owned, fitted(name))
+        return unlabelled_losses.unimodal_mse(maps, targets, confidence, owned, SURE)
+    return unlabelled_losses.pca(points, owned, fitted(name))
 
 
 compiled = jax.jit(loss, static_argnums=0)
@@ -221,7 +220,7 @@ def test_the_pca_loss_keeps_its_precision_in_a_step_of_less():
     owned = jnp.ones((CLIPS, WINDOWS), bool)
     points = random_clips()["keypoints_frame_px"]
     with jax.default_matmul_precision("bfloat16"):
-        gradient = jax.grad(lambda points: clip_losses.pca(points, owned, fitted("pca_singleview"))[0].sum())
+        gradient = jax.grad(lambda points: unlabelled_losses.pca(points, owned, fitted("pca_singleview"))[0].sum())
         program = str(jax.make_jaxpr(gradient)(points))
     products = program.count("dot_general[")
     assert products == 4 == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
@@ -237,7 +236,7 @@ def steps(lengths):
 def temporal(points, epsilon=(0.0,)):
     sure = jnp.ones(points.shape[:-1])
     pairs = jnp.ones((1, points.shape[1] - 1), bool)
-    return jax.jit(lambda points: clip_losses.temporal(points, sure, pairs, epsilon, 0.0))(points)
+    return jax.jit(lambda points: unlabelled_losses.temporal(points, sure, pairs, epsilon, 0.0))(points)
 
 
 def test_the_temporal_values_of_the_reference_trainer():
@@ -285,14 +284,14 @@ def test_points_that_do_not_move_have_a_gradient_of_zero():
     pca = fit_singleview(labels, range(3), PcaSingleviewConfig(components=2, epsilon_px=0.0))
     mean = jnp.asarray(pca.mean_px.reshape(1, 1, 3, 2), jnp.float32)
     owned = jnp.ones((1, 1), bool)
-    gradient = jax.jit(jax.grad(lambda points: clip_losses.pca(points, owned, pca)[0].sum()))(mean)
+    gradient = jax.jit(jax.grad(lambda points: unlabelled_losses.pca(points, owned, pca)[0].sum()))(mean)
     np.testing.assert_array_equal(gradient, np.zeros_like(mean))
 
 
 def compare_maps(name, maps):
     """The loss of clips (c, 2, height, width) of one keypoint and two maps, without epsilon."""
     sure, pair = jnp.ones((len(maps), 2, 1)), jnp.ones((len(maps), 1), bool)
-    loss = jax.jit(lambda maps: getattr(clip_losses, name)(maps[:, :, None], sure, pair, (0.0,), 0.0)[0])
+    loss = jax.jit(lambda maps: getattr(unlabelled_losses, name)(maps[:, :, None], sure, pair, (0.0,), 0.0)[0])
     return np.asarray(loss(maps))
 
 
@@ -321,7 +320,7 @@ def test_two_peaks_are_drawn_to_the_one_that_is_found():
 
     @jax.jit
     def unimodal(maps, targets):
-        return clip_losses.unimodal_mse(maps[None], targets[None], *ones, 0.0)[0].sum()
+        return unlabelled_losses.unimodal_mse(maps[None], targets[None], *ones, 0.0)[0].sum()
 
     assert unimodal(one, one) == 0 and unimodal(two, one) > 0.01
     by_map, by_target = jax.jit(jax.grad(unimodal, argnums=(0, 1)))(two, one)
@@ -331,14 +330,14 @@ def test_two_peaks_are_drawn_to_the_one_that_is_found():
 
 def test_the_regression_values_of_the_reference_trainer():
     labels, used = jnp.full((3, 5, 2), 2.0), jnp.ones((3, 5), bool)
-    sums, counts = clip_losses.regression(jnp.zeros((3, 5, 2)), labels, used)
+    sums, counts = unlabelled_losses.regression(jnp.zeros((3, 5, 2)), labels, used)
     assert sums.sum() / counts.sum() == 4
     assert jnp.sqrt(sums.sum() / counts.sum()) == 2
     used = used.at[0, 1].set(False).at[2].set(False)
     labels = jnp.where(used[..., None], labels, jnp.nan)
     predicted = jnp.zeros((3, 5, 2)).at[0, 0].set(jnp.array([2.0, -1.0]))
-    compare = jax.jit(jax.value_and_grad(lambda p: clip_losses.regression(p, labels, used)[0].sum()))
-    sums, counts = jax.jit(clip_losses.regression)(predicted, labels, used)
+    compare = jax.jit(jax.value_and_grad(lambda p: unlabelled_losses.regression(p, labels, used)[0].sum()))
+    sums, counts = jax.jit(unlabelled_losses.regression)(predicted, labels, used)
     np.testing.assert_array_equal(sums, [4.5 + 3 * 4, 20, 0])
     np.testing.assert_array_equal(counts, [4, 5, 0])
     value, gradient = compare(predicted)

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from jaxpose.pose.ensemble_smoother import VARIANCE, combine, smooth, variance_px2
-from jaxpose.pose.inflation import inflated
-from jaxpose.pose.state_space import StateSpace
+from jaxpose.pose.smooth import VARIANCE, StateSpace, combine, inflated, smooth, variance_px2
 from jaxpose.poses import Poses
 from tests.pose.smoothed_arrays import arrays
 from tests.pose.test_state_space import reference

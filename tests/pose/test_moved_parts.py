@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpose.config.augment import AugmentConfig, resolve_preset
-from jaxpose.pose.augment import draw_params, move_keypoints, render, sample_keys
-from jaxpose.pose.moved_parts import mean_colour
+from jaxpose.config.data import AugmentConfig, resolve_preset
+from jaxpose.pose.augment import draw_params, mean_colour, move_keypoints, render, sample_keys
 
 HEIGHT, WIDTH = 24, 32
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpose.pose.noise import shot_noise
+from jaxpose.pose.unlabelled_losses import shot_noise
 
 MAX = 10.0
 noisy = jax.jit(shot_noise, static_argnums=3)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpose.pose import occluders
+from jaxpose.pose import augment
 
 HEIGHT, WIDTH = 96, 64
 
@@ -16,8 +16,8 @@ def covered(keypoints_px: np.ndarray, count: int = 3, seed: int = 0) -> tuple[np
     place = np.stack([x, y, np.full_like(x, 255)], axis=-1).astype(np.float32)
     pictures = np.tile(place[None, None], (len(keypoints_px), 2, 1, 1, 1))
     keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.key(seed), number))(jnp.arange(len(keypoints_px)))
-    params = occluders.draw_params(keys, count, jnp.float32)
-    return pictures, np.asarray(jax.jit(occluders.cover)(pictures, jnp.float32(keypoints_px), params))
+    params = augment.draw_occluders(keys, count, jnp.float32)
+    return pictures, np.asarray(jax.jit(augment.cover)(pictures, jnp.float32(keypoints_px), params))
 
 
 def test_a_rectangle_shows_another_keypoint_of_the_frame_or_one_grey() -> None:

@@ -12,14 +12,20 @@ from sklearn.datasets import load_diabetes
 from sklearn.decomposition import PCA
 
 from jaxpose.config.losses import PcaMultiviewConfig, PcaSingleviewConfig
-from jaxpose.pose.pca import Pca, errors_px, from_json, poses_of, residuals_px, scores, to_json
-from jaxpose.pose.pca_fit import (
+from jaxpose.pose.pca import (
+    Pca,
     choose_components,
     columns_of,
     empirical_epsilon_px,
+    errors_px,
     fit_multiview,
     fit_singleview,
+    from_json,
+    poses_of,
     principal_axes,
+    residuals_px,
+    scores,
+    to_json,
 )
 
 TOP, BOTTOM = (0, 1, 2, 3, 4, 5, 6), (8, 9, 10, 11, 12, 13, 14)

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose.pose.smooth import is_used, kalman, median, median_of_known
-from jaxpose.pose.state_space import StateSpace
+from jaxpose.pose.smooth import StateSpace, is_used, kalman, median, median_of_known
 from jaxpose.poses import Poses
 from tests.pose.smoothed_arrays import arrays
 from tests.pose.test_state_space import reference

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from statsmodels.tsa.statespace.kalman_smoother import KalmanSmoother
 
-from jaxpose.pose.state_space import StateSpace, best_in, covariances, posterior
+from jaxpose.pose.smooth import StateSpace, best_in, covariances, posterior
 
 
 def reference(walk: StateSpace, observed: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

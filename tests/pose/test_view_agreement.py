@@ -7,10 +7,9 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import geometry
-from jaxpose.codes import VISIBLE
 from jaxpose.pose import heatmap, view_agreement
-from jaxpose.pose.pca import Pca
-from jaxpose.pose.pca_fit import fit_multiview
+from jaxpose.pose.pca import Pca, fit_multiview
+from jaxpose.poses import VISIBLE
 
 SIDE_PX, STRIDE, SIGMA_CELLS = 96, 4, 1.25
 # A keypoint in no view, then two body parts in three views.

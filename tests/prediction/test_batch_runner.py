@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
-from jaxpose.model.fold import fold_norms
+from jaxpose.model.layers import fold_norms
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.steps.predict_step import build_predict

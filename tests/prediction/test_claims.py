@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index import Claims
 from jaxpose.run.paths import CLAIMS_FOLDER
 
 # Claims that count as dead after this time; a process that holds one prints a line and waits.
@@ -19,7 +19,7 @@ SILENT_S = 1.0
 HOLDER = """
 import sys, time
 from pathlib import Path
-from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index import Claims
 
 with Claims(Path(sys.argv[1]), float(sys.argv[2])) as claims:
     with claims.take("work") as claim:

@@ -21,17 +21,24 @@ import pytest
 from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import PredictionIndex, row_of
-from jaxpose.prediction.index_row import DAMAGED, DONE, FAILED, WAITING, identity_of
+from jaxpose.prediction.index import (
+    DAMAGED,
+    DONE,
+    FAILED,
+    WAITING,
+    Claims,
+    PredictionIndex,
+    identity_of,
+    row_of,
+    suffixes_beside,
+)
 from jaxpose.prediction.job import Job, key_of
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.video_tables import Incomplete, predict_segment
 from jaxpose.prediction.worker import Worker
-from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
+from jaxpose.terminal import count
 from jaxpose.video.video import scan
 from tests import painted_videos
 from tests.index_row import row

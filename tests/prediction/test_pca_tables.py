@@ -12,9 +12,8 @@ from jaxpose import predict
 from jaxpose.config.losses import PcaMultiviewConfig, PcaSingleviewConfig
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.pose.pca import Pca, errors_px
-from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
-from jaxpose.prediction.moment_errors import write_moment_errors
+from jaxpose.pose.pca import Pca, errors_px, fit_multiview, fit_singleview
+from jaxpose.prediction.project_videos import write_moment_errors
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.run.pca import save_subspaces

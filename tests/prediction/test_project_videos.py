@@ -10,10 +10,9 @@ import pytest
 from jaxpose.checksums import read_csv, write_csv
 from jaxpose.data.synthetic import make_project
 from jaxpose.prediction import project_videos
-from jaxpose.prediction.load import load
-from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import predict_project
-from jaxpose.video.key_frames import Stopped
+from jaxpose.video.index import Stopped
 from tests.logged import logged
 
 

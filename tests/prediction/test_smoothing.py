@@ -13,8 +13,7 @@ from jaxpose.config import PredictConfig
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions
-from jaxpose.prediction.ensemble import write_ensembles
-from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
+from jaxpose.prediction.ensemble import smooth_ensembles, write_ensembles
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.run.load import read_run_config
 from tests.logged import logged

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpose.checksums import signed_json, write_csv
 from jaxpose.remote.restore import restore
-from jaxpose.run.summary import read_summary
+from jaxpose.run.status import read_summary
 from tests.remote_copies import SPLIT, config_of, files_at, opened, restored_step, save, synced
 from tests.remote_stores import Switched
 from tests.small_run import files_in

@@ -14,17 +14,11 @@ from sklearn.calibration import calibration_curve
 from jaxpose.checksums import write_csv
 from jaxpose.data.project import read_project
 from jaxpose.data.split import split_text
-from jaxpose.report.confidence import calibrate
-from jaxpose.report.confusions import count_confusions, find_pairs
-from jaxpose.report.errors import errors_section, measure, pck
-from jaxpose.report.facts import read_facts
+from jaxpose.report.errors import calibrate, count_by_folder, count_confusions, errors_section, find_pairs, measure, pck
+from jaxpose.report.facts import errors_of_frames, find_stretches, least_evidence, read_facts
 from jaxpose.report.headline import headline_section, result
-from jaxpose.report.labelled import errors_of_frames
-from jaxpose.report.learning import learning_section, read_history
-from jaxpose.report.recordings import find_stretches, least_evidence
-from jaxpose.report.running import read_times
-from jaxpose.report.sets import count_by_folder
 from jaxpose.report.traces import traces_section
+from jaxpose.report.training import learning_section, read_history, read_times
 from jaxpose.report.writing import write_report
 from jaxpose.run.identity import read_config, write_config
 from tests.written_runs import write_run, write_video

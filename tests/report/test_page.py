@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxpose.labelling.evidence import POSE_ERROR_PX
+from jaxpose.labelling.recordings import POSE_ERROR_PX
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.poses import Poses
-from jaxpose.report.facts import read_facts
-from jaxpose.report.recordings import Recording, Stretch
-from jaxpose.report.section import colours, table
+from jaxpose.report.facts import Recording, Stretch, read_facts
+from jaxpose.report.page import colours, table
 from jaxpose.report.traces import traces_section
 from jaxpose.report.writing import write_report
 from tests.written_runs import write_run, write_video

@@ -17,10 +17,9 @@ from jaxpose.files import write_atomic
 from jaxpose.formats.project import read_project
 from jaxpose.report import writing
 from jaxpose.report.__main__ import main
-from jaxpose.report.augmented import first_samples
-from jaxpose.report.facts import read_facts
-from jaxpose.report.project_labels import read_labels
-from jaxpose.report.worst import worst_rows
+from jaxpose.report.errors import worst_rows
+from jaxpose.report.facts import read_facts, read_labels
+from jaxpose.report.writing import first_samples
 from jaxpose.run.identity import read_config, write_config
 from jaxpose.run.paths import CONFIG_FILE
 from tests.logged import logged

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxpose.report.thinning import block_length, keep_extremes, spread_rows
+from jaxpose.report.page import block_length, keep_extremes, spread_rows
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 997, 1000])

@@ -15,7 +15,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import evaluate, predict, watch
 from jaxpose.checksums import read_json, write_json
-from jaxpose.pose.pca_fit import fit_singleview
+from jaxpose.pose.pca import fit_singleview
 from jaxpose.run.identity import read_config, write_config
 from jaxpose.run.pca import save_subspaces
 from tests.small_run import call

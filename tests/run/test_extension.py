@@ -9,10 +9,9 @@ import pytest
 
 from jaxpose.config import Config, resolve
 from jaxpose.run.checkpoint import Checkpoints
-from jaxpose.run.extension import entries
 from jaxpose.run.folder import RunFolder, open_run
-from jaxpose.run.identity import read_config
-from jaxpose.run.out import default_path
+from jaxpose.run.identity import entries, read_config
+from jaxpose.run.paths import default_path
 from tests.small_run import assert_same, call, checkpoint_of, make_config, metrics_of, train, train_and_stop
 
 SPLIT = "path,bytes,sha256,set\n" + "".join(f"{n}.png,1,a{n},train\n" for n in range(20)) + "v.png,1,av,validation\n"

@@ -15,8 +15,8 @@ from jaxpose.config import Config, config_hash, resolve
 from jaxpose.files import write_atomic
 from jaxpose.run.folder import open_run
 from jaxpose.run.identity import read_config
-from jaxpose.run.out import default_path
-from jaxpose.run.summary import read_summary
+from jaxpose.run.paths import default_path
+from jaxpose.run.status import read_summary
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
 CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"
@@ -237,7 +237,7 @@ def test_lock_of_a_killed_process_is_free_again(tmp_path: Path):
     code = """
 import sys, time
 from jaxpose.config import Config, resolve
-from jaxpose.run.folder import (open_run)
+from jaxpose.run.folder import open_run
 run = open_run(resolve(Config(out=sys.argv[1])), sys.argv[2])
 print("locked", flush=True)
 time.sleep(60)
@@ -277,7 +277,7 @@ def test_read_only_folder_is_one_clear_error():
     code = """
 import os, tempfile
 from jaxpose.config import Config, resolve
-from jaxpose.run.folder import (open_run)
+from jaxpose.run.folder import open_run
 folder = tempfile.mkdtemp()
 open_run(resolve(Config(out=folder)), "path\\nx\\n").close()
 os.chmod(folder, 0o555)

@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jaxpose.config.weights import PUBLISHED
+from jaxpose.config.model import PUBLISHED
 from tests.hub_cache import add_to_cache
 
 # The hub's library reads its variables when it is imported, so this is a process of its own.
 PROGRAM = """
 from jaxpose.errors import UserError
-from jaxpose.run.hub import fetch
+from jaxpose.run.weights import fetch
 
 for name in ("resnet18_imagenet", "resnet50_superanimal_quadruped"):
     try:

@@ -20,7 +20,7 @@ from jaxpose.data.project import read_project
 from jaxpose.data.split import split_text
 from jaxpose.evaluate import evaluate
 from jaxpose.run.folder import open_run
-from jaxpose.run.out import default_path
+from jaxpose.run.paths import default_path
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training.setup import make_setup
 from tests.logged import logged

@@ -15,10 +15,9 @@ import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
 
 from jaxpose.config import LogConfig
-from jaxpose.console import HeldWarnings
-from jaxpose.run import speed
-from jaxpose.run.log import RunLog
-from jaxpose.run.tags import tag_of
+from jaxpose.run import step_progress
+from jaxpose.run.log import RunLog, tag_of
+from jaxpose.terminal import HeldWarnings
 from tests.log_files import events_of, lines_of, scalars_of
 from tests.terminal import show
 
@@ -59,7 +58,7 @@ def test_warnings_from_before_it_opens_come_first_and_once(tmp_path: Path, capsy
         logging.getLogger("jaxpose.run.checkpoint").warning("checkpoint 4 is damaged")
         with RunLog(tmp_path, LogConfig(tensorboard=False), 10, 0, held.take()) as log:
             log.text("resumes from step 2")
-            logging.getLogger("jaxpose.run.lock").warning("and later")
+            logging.getLogger("jaxpose.run.folder").warning("and later")
     texts = [line[20:] for line in (tmp_path / "train.log").read_text().splitlines()]
     assert texts == ["warning: checkpoint 4 is damaged", "resumes from step 2", "warning: and later"]
     assert capsys.readouterr() == ("resumes from step 2\n", "warning: checkpoint 4 is damaged\nwarning: and later\n")
@@ -188,7 +187,7 @@ def test_a_line_of_progress_has_no_speed_of_an_unfinished_interval(
 ):
     """A line comes every 30 s and at each tenth; soon after a line, a few steps or a validation would be the speed."""
     now_s = [0.0]
-    monkeypatch.setattr(speed, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(step_progress, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     with RunLog(tmp_path, LogConfig(tensorboard=False), 100, 0) as log:
         for step in range(1, 31):
             log.step(step, {"loss": 1.0}, images=4, wait_s=0.0)
@@ -214,7 +213,7 @@ import sys
 import time
 from pathlib import Path
 from jaxpose.config import LogConfig
-from jaxpose.run import speed
+from jaxpose.run import step_progress
 from jaxpose.run.log import RunLog
 
 with RunLog(Path(sys.argv[1]), LogConfig(tensorboard=False), 300, 100) as log:
@@ -243,7 +242,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from jaxpose.config import LogConfig
-from jaxpose.run import speed
+from jaxpose.run import step_progress
 from jaxpose.run.log import RunLog
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that grows too large is an error of write, as on a full disk

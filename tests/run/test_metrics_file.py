@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from jaxpose.run.metrics_file import write_means
+from jaxpose.run.log import write_means
 from jaxpose.run.paths import METRICS_FILE
 
 

@@ -13,8 +13,7 @@ from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
 from jaxpose.run.pca import load_subspaces, pose_errors_px, save_subspaces
-from jaxpose.training.fit_pca import fit_subspaces
-from jaxpose.training.setup import make_setup
+from jaxpose.training.setup import fit_subspaces, make_setup
 
 NAMES = ("nose", "ear", "tail")
 MOMENTS = 40

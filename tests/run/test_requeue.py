@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.run.requeue import is_stuck_requeue, refuse_stuck_requeue
+from jaxpose.run.status import is_stuck_requeue, refuse_stuck_requeue
 
 
 def turn(run: Path, step: int, count: int, job: str = "7") -> None:

@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from jaxpose.errors import UserError
-from jaxpose.run.tensor_file import find_tensor_file, read_tensors
+from jaxpose.run.weights import find_tensor_file, read_tensors
 
 TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.half": torch.ones(2, dtype=torch.bfloat16) / 3}
 

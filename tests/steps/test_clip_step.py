@@ -10,11 +10,10 @@ from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.config.losses import NAMES
 from jaxpose.pose import heatmap, heatmap_lightning_pose
-from jaxpose.pose.pca import errors_px
-from jaxpose.pose.pca_fit import fit_multiview
+from jaxpose.pose.pca import errors_px, fit_multiview
 from jaxpose.steps import clip_step
 from jaxpose.steps.layout import clip_shards
-from jaxpose.training.clip_batch import empty_clips
+from jaxpose.training.batches import empty_clips
 from tests.affines import compose
 
 HEIGHT, WIDTH, KEYPOINTS, STRIDE = 32, 48, 3, 4

@@ -10,13 +10,13 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import geometry
-from jaxpose.codes import VISIBLE
 from jaxpose.pose import heatmap
 from jaxpose.pose.pca import Pca
-from jaxpose.steps import consistency
-from jaxpose.steps.data_facts import DataFacts
+from jaxpose.poses import VISIBLE
+from jaxpose.steps import unlabelled
 from jaxpose.steps.layout import clip_shards
-from jaxpose.training.clip_batch import empty_clips
+from jaxpose.steps.terms import DataFacts
+from jaxpose.training.batches import empty_clips
 from tests.layouts import compare_layouts
 from tests.parallel import Trainer, make_config, shared_trainer
 from tests.steps.test_sharded_step import assert_same_bits
@@ -47,7 +47,7 @@ def microbatch_of(config: c.Config, pictures: np.ndarray) -> dict[str, Any]:
     batch = empty_clips(clip_shards(3, FRAMES, 1, 1, 1, 0), 1, (SIDE_PX, SIDE_PX))
     batch["frames"][:, 0, 0], batch["valid"][:-1] = pictures, True
     batch["frame_from_input"][:] = [[2, 0, 0.5], [0, 2, 0.5]]
-    prepared = jax.jit(lambda batch: consistency.frame_microbatches(batch, jnp.uint32(0), config, 1))(batch)
+    prepared = jax.jit(lambda batch: unlabelled.frame_microbatches(batch, jnp.uint32(0), config, 1))(batch)
     return jax.tree.map(lambda leaf: leaf[0], prepared)
 
 
@@ -55,7 +55,7 @@ def labels_of(outputs: Any, microbatch: Any, config: c.Config, facts: DataFacts,
     """The labels of the teacher, and how many passed the threshold, by one program."""
     thresholds = jnp.full(KEYPOINTS, threshold)
     label = jax.jit(
-        lambda outputs, microbatch: consistency.pseudo_labels(outputs, microbatch, config, facts, thresholds)
+        lambda outputs, microbatch: unlabelled.pseudo_labels(outputs, microbatch, config, facts, thresholds)
     )
     return label(outputs, microbatch)
 
@@ -85,7 +85,7 @@ def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place(move_p:
     outputs = teacher_outputs(np.repeat(said_px[:, None], KEYPOINTS, axis=1))
     labels, passed = labels_of(outputs, microbatch, config, FACTS, 0.5)
     np.testing.assert_array_equal(passed, FRAMES - 1)
-    see = jax.jit(lambda microbatch, labels: consistency.student_input(microbatch, labels, config, jnp.float32))
+    see = jax.jit(lambda microbatch, labels: unlabelled.student_input(microbatch, labels, config, jnp.float32))
     student, counted = jax.tree.map(np.asarray, see(microbatch, labels))
     np.testing.assert_array_equal(counted[:, 0], [*[True] * (FRAMES - 1), False])
     assert len({float(turn) for turn in np.asarray(microbatch["hard"]["flip"])}) == 2
@@ -148,9 +148,9 @@ def test_a_prediction_below_its_threshold_teaches_nothing() -> None:
     hidden = np.where(flipped, 0, 1)[:-1]
     assert not np.take_along_axis(np.asarray(labels["visibility"])[:-1], hidden[:, None], axis=1).any()
     student = jnp.zeros_like(outputs)
-    whole = consistency.loss_sum(student, labels, config)
+    whole = unlabelled.loss_sum(student, labels, config)
     poisoned = student.at[-1].set(jnp.nan)
-    assert whole > 0 and consistency.loss_sum(poisoned, labels, config) == whole
+    assert whole > 0 and unlabelled.loss_sum(poisoned, labels, config) == whole
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
@@ -161,21 +161,21 @@ def test_the_threshold_goes_where_the_wanted_share_passes(share: float) -> None:
     for _ in range(2000):
         confidence = rng.beta(2, 5, 16)
         means = {"consistency_passed": jnp.mean(confidence >= thresholds)[None]}
-        thresholds = consistency.moved_thresholds(thresholds, means, counts, config)
+        thresholds = unlabelled.moved_thresholds(thresholds, means, counts, config)
     passed = (rng.beta(2, 5, 100_000) >= float(thresholds[0])).mean()
     assert abs(passed - share) < 0.06
     # Of a step whose frames did not decode, nothing passed.
     none = {"consistency_passed": jnp.zeros(1)}
-    same = consistency.moved_thresholds(thresholds, none, {"consistency_passed": jnp.float32(0)}, config)
+    same = unlabelled.moved_thresholds(thresholds, none, {"consistency_passed": jnp.float32(0)}, config)
     assert same == thresholds
 
 
 def test_the_factor_grows_from_its_start_to_its_weight() -> None:
     config = taught_config(start_steps=10, ramp_steps=20)
-    factors = [float(consistency.factor(config, jnp.int32(step))) for step in (0, 9, 10, 19, 29, 1000)]
+    factors = [float(unlabelled.factor(config, jnp.int32(step))) for step in (0, 9, 10, 19, 29, 1000)]
     np.testing.assert_allclose(factors, [0, 0, 0.05, 0.5, 1, 1])
     # Without a ramp it counts from the first step on.
-    assert consistency.factor(taught_config(start_steps=0, ramp_steps=0), jnp.int32(0)) == 1
+    assert unlabelled.factor(taught_config(start_steps=0, ramp_steps=0), jnp.int32(0)) == 1
 
 
 def test_the_loss_of_a_step_is_that_of_the_labels_and_of_what_the_teacher_is_believed() -> None:

@@ -9,12 +9,11 @@ import numpy as np
 
 from jaxpose import config as c
 from jaxpose.model.pose_net import make_network
-from jaxpose.steps import pretrain_step
-from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps import unlabelled
 from jaxpose.steps.layout import clip_shards
 from jaxpose.steps.objective import Objective, terms_of
-from jaxpose.steps.terms import Weights
-from jaxpose.training.clip_batch import empty_clips
+from jaxpose.steps.terms import DataFacts, Weights
+from jaxpose.training.batches import empty_clips
 
 SIDE_PX, FRAMES = 64, 6
 FACTS = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=1, total_steps=10)
@@ -69,12 +68,12 @@ def test_only_hidden_squares_of_frames_that_decode_count() -> None:
 
 
 def test_the_view_turns_as_far_as_the_labelled_frames_and_has_no_noise() -> None:
-    view = pretrain_step.view(pretraining(rotate_deg=30.0))
+    view = unlabelled.view(pretraining(rotate_deg=30.0))
     assert view.rotate_deg == 180 and view.scale_min == 0.75 and view.flip_p == 0
     dlc = c.resolve(c.Config(augment=c.AugmentConfig(preset="dlc"))).augment
     noisy = dataclasses.replace(pretraining(), augment=dlc)
     assert dlc.dropout_p and dlc.motion_blur_p
-    assert not pretrain_step.view(noisy).dropout_p and not pretrain_step.view(noisy).motion_blur_p
+    assert not unlabelled.view(noisy).dropout_p and not unlabelled.view(noisy).motion_blur_p
 
 
 def test_a_new_network_knows_no_more_than_one_that_says_nothing() -> None:

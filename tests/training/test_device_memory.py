@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.training.device_memory import largest_fitting
+from jaxpose.training.dry_run import largest_fitting
 from tests.small_run import call, make_config
 
 

@@ -16,7 +16,7 @@ import torch
 from huggingface_hub import constants
 
 from jaxpose import config as c
-from jaxpose.config import weights as table
+from jaxpose.config import model as table
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
 from jaxpose.model import vit

@@ -9,7 +9,7 @@ from jaxpose.model import vit
 from jaxpose.steps.state import initial_state, parameter_count
 from jaxpose.threads import allowed_cores
 from jaxpose.training.compiled_run import CompiledRun
-from jaxpose.training.start_block import start_block
+from jaxpose.training.start import start_block
 from tests.small_run import make_config, small_project
 from tests.training.setups import begin
 

@@ -14,7 +14,7 @@ from jaxpose.errors import UserError
 from jaxpose.model import vit
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.load import LoadedNetwork
-from jaxpose.training.transfer import transfer
+from jaxpose.training.initial_weights import transfer
 
 NAMES = ("nose", "neck", "left_paw", "right_paw")
 # As many channels between the layers as keypoints: the shapes do not tell the layers of the head apart.

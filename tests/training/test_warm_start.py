@@ -18,8 +18,8 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.run.folder import open_run
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.optim import learning_rates
+from jaxpose.training.initial_weights import describe_backbone_rate
 from jaxpose.training.setup import Setup
-from jaxpose.training.transfer import describe_backbone_rate
 from tests.small_run import make_config
 from tests.training.setups import begin
 

@@ -8,15 +8,12 @@ import pytest
 
 from jaxpose import geometry
 from jaxpose.config import DataConfig
-from jaxpose.data.boxes import write_boxes
-from jaxpose.data.video_boxes import boxes_of_videos, read_video_boxes, video_box_file, video_boxes_folder
+from jaxpose.data.boxes import boxes_of_videos, read_video_boxes, video_box_file, video_boxes_folder, write_boxes
 from jaxpose.errors import UserError
-from jaxpose.fitting import fit_image
-from jaxpose.video.clip_fit import boxes_of_clips
-from jaxpose.video.clips import open_clips
+from jaxpose.geometry import fit_image
+from jaxpose.video.clips import boxes_of_clips, open_clips
 from jaxpose.video.index import read_index
-from jaxpose.video.segments import Segment
-from jaxpose.video.video import read_chunks, scan
+from jaxpose.video.video import Segment, read_chunks, scan
 from tests.painted_videos import plain, write
 
 FRAMES, INPUT_PX, DOT_PX = 22, (32, 32), (37, 22)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpose.steps.layout import ClipShards, clip_shards
-from jaxpose.training.clip_batch import clip_batch
-from jaxpose.video.clip_order import place
-from jaxpose.video.clips import ClipSource, open_clips
+from jaxpose.training.batches import clip_batch
+from jaxpose.video.clips import ClipSource, open_clips, place
 from tests.painted_videos import data_config, number_in, write
 
 # Frame i of video v is painted with the number 1000 v + i.

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpose import geometry
-from jaxpose.fitting import fit_image
-from jaxpose.video.clip_order import block_around, place
-from jaxpose.video.clips import ClipSource, open_clips
-from jaxpose.video.index import read_index
-from jaxpose.video.key_frames import Stopped
+from jaxpose.geometry import fit_image
+from jaxpose.video.clips import ClipSource, block_around, open_clips, place
+from jaxpose.video.index import Stopped, read_index
 from jaxpose.video.video import read_chunks, scan
 from tests.painted_videos import LENGTH, SIZE_PX, data_config, number_in, plain, windows, write
 

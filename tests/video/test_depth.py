@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxpose.errors import UserError
-from jaxpose.video.depth import describe_depth
+from jaxpose.video.decoding import RangeReader
+from jaxpose.video.file import describe_depth
 from jaxpose.video.index import read_index
-from jaxpose.video.range import RangeReader
 from jaxpose.video.video import read_chunks, scan
 from tests.random_predictor import predictor_of
 

@@ -13,11 +13,9 @@ from jaxpose import config as c
 from jaxpose.data.context import load_windows
 from jaxpose.data.project import read_project
 from jaxpose.video.clips import open_clips
-from jaxpose.video.index import read_index
-from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
-from jaxpose.video.range import RangeReader
-from jaxpose.video.segments import Segment, cut
-from jaxpose.video.video import read_chunks, scan
+from jaxpose.video.decoding import RangeReader
+from jaxpose.video.index import can_begin_at_key_frames, key_frame_before, read_index
+from jaxpose.video.video import Segment, cut, read_chunks, scan
 from tests import painted_videos
 from tests.painted_videos import LENGTH, SIZE_PX, data_config, plain, windows
 

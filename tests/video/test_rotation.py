@@ -18,8 +18,7 @@ from jaxpose.predict import load
 from jaxpose.predict import main as predict
 from jaxpose.video.clips import open_clips
 from jaxpose.video.index import read_index
-from jaxpose.video.segments import Segment
-from jaxpose.video.video import read_chunks, scan
+from jaxpose.video.video import Segment, read_chunks, scan
 from tests.painted_videos import data_config, plain
 from tests.random_predictor import predictor_of
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxpose.formats.lightning_pose.table_rows import join_tables
+from jaxpose.formats.lightning_pose.tables import join_tables
 from jaxpose.prediction.video_tables import Incomplete, bytes_a_frame, predict_segment
 from jaxpose.video.index import read_index
-from jaxpose.video.segments import Segment, cut, padded
-from jaxpose.video.video import read_chunks, scan
+from jaxpose.video.video import Segment, cut, padded, read_chunks, scan
 from tests.painted_videos import SIZE_PX, plain, write
 from tests.random_predictor import predictor_of
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxpose import torch_file
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
+from jaxpose.formats import torch_file
 
 # What a checkpoint may name besides tensors: the settings of omegaconf, paths (Python 3.13 names
 # them by `pathlib._local`), and types that are only mentioned.

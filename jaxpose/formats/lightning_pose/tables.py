@@ -8,22 +8,156 @@ header row and a column for each keypoint. Coordinates and errors are in frame p
 import array
 import contextlib
 import csv
+import io
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from jaxpose.codes import SETS
+from jaxpose.config.option import excerpt
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
-from jaxpose.data.label_header import named
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.labels import is_coords_row, named, refuse_several
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns, read_header
-from jaxpose.formats.lightning_pose.table_rows import write_rows
+from jaxpose.files import naming_errors, open_atomic, open_new, write_atomic
 from jaxpose.formats.prediction_table import PredictionTable
-from jaxpose.poses import Poses
+from jaxpose.poses import NOT_USED, SETS, VISIBLE, Poses
 from jaxpose.text_file import open_unicode, save_as_utf_8
+
+# The three header rows of a table of predictions: the network, the keypoint and the coordinate of each column.
+
+COORDS = ["x", "y", "likelihood"]
+_ROWS = ("scorer", "bodyparts", "coords")
+_MOST_SHOWN = 40  # characters of a wrong cell
+
+
+def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS) -> list[list[str]]:
+    """Returns the header: every keypoint has the columns `coords`."""
+    names = [name for name in keypoint_names for _ in coords]
+    return [["scorer", *[scorer] * len(names)], ["bodyparts", *names], ["coords", *list(coords) * len(keypoint_names)]]
+
+
+def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]], int]:
+    """Reads the header of a table, and returns its rows scorer, bodyparts, coords, and how many rows it had.
+
+    DeepLabCut and napari may add a row of individuals, and leave the first cells without names.
+
+    Args:
+      file: for the messages.
+      lines: the rows of the table; the header's are taken.
+
+    Raises:
+      UserError: there are several animals.
+    """
+    rows: list[list[str]] = []
+    while len(rows) < 4 and not (rows and is_coords_row(rows[-1])) and (row := next(lines, None)) is not None:
+        rows.append(row)
+    count = len(rows)
+    if count < 3 or not is_coords_row(rows[-1]) or not all(rows):
+        return rows[:3], count
+    if count == 4 and named(rows[1][0]) in ("individuals", ""):
+        refuse_several(file, [cell for cell in rows[1][1:] if cell != "set"])
+        rows = [rows[0], *rows[2:]]
+    return [[named(row[0]) or name, *row[1:]] for row, name in zip(rows, _ROWS, strict=False)], count
+
+
+def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
+    """Returns the names of the keypoints, and the numbers of the columns of x, y and likelihood of each.
+
+    A keypoint may have more columns behind these, such as its variance, the same for all keypoints.
+
+    Args:
+      file: for the messages.
+      header: the three rows.
+
+    Raises:
+      UserError: it is no such header.
+    """
+    starts = [row[0] for row in header if row]
+    if not starts:
+        raise UserError(f"{file} is empty; a table of predictions has three rows of header, and a row for each frame")
+    if any("\0" in start for start in starts):
+        raise UserError(f"{file} is not a CSV file")
+    if starts != list(_ROWS):
+        found = "; ".join(excerpt(start, quoted=False, longest=_MOST_SHOWN) for start in starts)
+        has_semicolons = starts[0].startswith("scorer;")
+        why = "separate its cells by commas" if has_semicolons else "is it a table of predictions?"
+        raise UserError(
+            f"{file}: the first three rows must start with scorer, bodyparts, coords, not with {found}: {why}"
+        )
+    columns = len(header[0]) - (header[0][-1] == "set")
+    names, coords = list(header[1][1:columns]), list(header[2][1:columns])
+    if coords and set(coords) <= {"", "x", "y"}:
+        raise UserError(
+            f"{file} is a label file, without likelihood columns; give a table of predictions, such as "
+            "video_preds/<video>.csv in the folder of a run"
+        )
+    first = [place for place, coord in enumerate(coords) if coord == "x"]
+    each = len(coords) // max(len(first), 1)
+    is_regular = coords == coords[:each] * len(first) and coords[: len(COORDS)] in ([], COORDS)
+    if not is_regular or len(names) != len(coords) or names != [names[at] for at in first for _ in range(each)]:
+        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+    return [names[place] for place in first], [1 + place + after for place in first for after in range(len(COORDS))]
+
+
+# Writes the rows of a table as CSV; the file gets its name when it is complete.
+
+
+def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
+    """Writes the rows of tables of one kind into one file, one table after the other, and returns their number.
+
+    Args:
+      parts: tables with the same header, at least one.
+      file: the file to write.
+      header_rows: lines of the header, which is written once.
+    """
+    count = 0
+    with open_atomic(file, sync=False) as joined:
+        for number, part in enumerate(parts):
+            with part.open("rb") as stream:
+                header = b"".join(stream.readline() for _ in range(header_rows))
+                joined.write(b"" if number else header)
+                for line in stream:
+                    joined.write(line)
+                    count += 1
+    return count
+
+
+@contextlib.contextmanager
+def write_rows(file: Path, keeps_rows: bool = False) -> Iterator[Any]:
+    """Gives a CSV writer; the file gets its name at the end.
+
+    Args:
+      file: the table; its folder is made.
+      keeps_rows: as of `PredictionWriter`.
+
+    Raises:
+      OSError: the file cannot be written; the error names it.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not keeps_rows:
+        with open_atomic(file) as stream:
+            yield csv.writer(_Utf8(stream), lineterminator="\n")
+        return
+    partial = file.with_name(file.name + ".partial")
+    with naming_errors(file):
+        with open_new(partial) as stream:
+            yield csv.writer(_Utf8(stream), lineterminator="\n")
+        os.replace(partial, file)
+
+
+class _Utf8:
+    """What `csv.writer` writes to: a binary file that gets text in UTF-8."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        self._stream.write(text.encode())
+
 
 # Lightning Pose's name of each kind of network in the first header row, by model.kind.
 SCORERS = {
@@ -218,3 +352,108 @@ def _read_rows(
     cells = cells.reshape(len(index), len(names), 3)
     poses = Poses.of_one_animal(names, index, cells[..., :2], cells[..., 2])
     return PredictionTable(file, poses, named(header[0][1]) if names else "", sets)
+
+
+# Writes tables of smoothed predictions: the header of a table of predictions, with more columns for each keypoint.
+#
+# The names of the columns are those of the Ensemble Kalman Smoother's tables, and `filled`, which is 1 where there was
+# no prediction to use.
+
+# Rows that are turned into text at once.
+_ROWS_AT_ONCE = 8192
+
+
+def write_smoothed(file: Path, poses: Poses, scorer: str) -> None:
+    """Writes a table of smoothed predictions; the file gets its name when it is complete.
+
+    Args:
+      file: what to write; its folder is made.
+      poses: x, y and confidence, then their columns; NaN is an empty cell.
+      scorer: the first row of the header.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    points_px, confidence = poses.one_animal()
+    more = {name: values[:, 0] for name, values in poses.columns.items()}
+    columns = {"x": points_px[..., 0], "y": points_px[..., 1], "likelihood": confidence, **more}
+    with write_rows(file) as rows:
+        rows.writerows(header_rows(scorer, poses.keypoint_names, list(columns)))
+        for first in range(0, len(poses.frames), _ROWS_AT_ONCE):
+            names = poses.frames[first : first + _ROWS_AT_ONCE]
+            parts = [_cells(values[first : first + _ROWS_AT_ONCE]) for values in columns.values()]
+            cells = np.stack(parts, axis=-1).reshape(len(names), -1).tolist()
+            rows.writerows([path_cell(name), *row] for name, row in zip(names, cells, strict=True))
+
+
+def _cells(values: np.ndarray) -> np.ndarray:
+    # As Python numbers, which are written with the digits that give the same number again.
+    cells = values.astype(object)
+    cells[np.isnan(values.astype(np.float64))] = ""
+    return cells
+
+
+# Reads files of errors: one header row, then a number for each frame and keypoint, as `tables.ErrorWriter` writes.
+
+
+class ErrorTable(NamedTuple):
+    """The content of a file of errors: n frames, k keypoints."""
+
+    index: list[str]
+    """Image path, or frame number as text."""
+    keypoint_names: list[str]
+    errors_px: np.ndarray
+    """(n, k) float64, NaN where the cell is empty."""
+    sets: list[str] | None
+    """The set of each frame, if the file has that column."""
+
+
+def read_errors(file: Path) -> ErrorTable:
+    """Reads a file of errors of jaxpose or Lightning Pose.
+
+    Raises:
+      UserError: the file does not exist or is not such a file; the message names the line.
+    """
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file of errors")
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            header, *rows = csv.reader(stream) if file.stat().st_size else [[]]
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not a UTF-8 CSV file") from None
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
+    has_sets = header[-1:] == ["set"]
+    names = header[1 : len(header) - has_sets]
+    if header[:1] != [""] or not names or len(set(names)) < len(names):
+        raise UserError(f"{file}: the first row must be an empty cell, then the name of each keypoint once")
+    errors = np.empty((len(rows), len(names)))
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise UserError(f"{file}:{number + 2}: {len(row)} cells instead of {len(header)}")
+        try:
+            errors[number] = [parse_number(cell) if cell else math.nan for cell in row[1 : 1 + len(names)]]
+        except ValueError as error:
+            raise UserError(f"{file}:{number + 2}: {error}") from None
+    sets = [row[-1] for row in rows] if has_sets else None
+    return ErrorTable([path_of_cell(row[0]) for row in rows], names, errors, sets)
+
+
+# Writes a label file in the layout of Lightning Pose; `jaxpose.data.labels` reads it.
+
+
+def write_labels(file: Path, labels: LabelTable) -> None:
+    """Writes a row for each image; the columns `visible` only where the positions do not tell the visibility."""
+    (points_px, visibility), keypoint_names = labels.poses.labels(), labels.poses.keypoint_names
+    told = np.where(np.isfinite(points_px[..., 0]), VISIBLE, NOT_USED)
+    coords = ["x", "y"] if np.array_equal(told, visibility) else ["x", "y", "visible"]
+    names = [name for name in keypoint_names for _ in coords]
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["scorer", *[labels.scorer] * len(names)])
+    rows.writerow(["bodyparts", *names])
+    rows.writerow(["coords", *coords * len(keypoint_names)])
+    for image, points, marks in zip(labels.poses.frames, points_px.tolist(), visibility.tolist(), strict=True):
+        cells = [[x, y, mark][: len(coords)] for (x, y), mark in zip(points, marks, strict=True)]
+        rows.writerow([image, *("" if cell != cell else cell for of_keypoint in cells for cell in of_keypoint)])
+    write_atomic(file, text.getvalue().encode())

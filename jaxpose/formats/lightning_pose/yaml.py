@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpose.config.excerpt import excerpt
-from jaxpose.config.project_config import PROJECT_SECTIONS
+from jaxpose.config.option import excerpt
+from jaxpose.config.paths import PROJECT_SECTIONS
 from jaxpose.errors import UserError
-from jaxpose.yaml_file import read_yaml
+from jaxpose.text_file import read_yaml
 
 # Tables that count as one value: transforms of imgaug by name.
 TABLES = ("training.imgaug",)

@@ -13,7 +13,7 @@ from jaxpose.data.dataset import select_keypoints
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_label_table, read_project
-from jaxpose.yaml_file import read_yaml
+from jaxpose.text_file import read_yaml
 from tests.formats.other_projects import KEYPOINTS, deeplabcut_project
 
 NFC, NFD = "Schw\u00e4nz", "Schwa\u0308nz"

@@ -18,12 +18,12 @@ from jaxpose.config import crop_of_video
 from jaxpose.data import dataset
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.formats.deeplabcut.h5 import read_h5
+from jaxpose.formats.deeplabcut.tables import read_h5
 from jaxpose.formats.project import prepare, read_label_table, read_project, refuse_absent
 from jaxpose.training.data_check import show_data
 from jaxpose.video.clips import open_clips
-from jaxpose.video.crop import describe_whole_frames
 from jaxpose.video.file import scan
+from jaxpose.video.video import describe_whole_frames
 from tests.formats.other_projects import CROP, KEYPOINTS, LABELLED, deeplabcut_project, points_px, write_labels
 from tests.painted_videos import plain, write
 

@@ -1,0 +1,431 @@
+"""Writes the page about a project, with everything that it shows inside, and the list of what it marks."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.check.frames import (
+    CheckedLabels,
+    Finding,
+    Frame,
+    as_csv,
+    headline,
+    list_file,
+    make_findings,
+    make_frames,
+    read_poses_px,
+    read_tables,
+    reason_of,
+    refused_rows,
+    without_folder,
+)
+from jaxpose.config import SYNTHETIC, Config, DataConfig, resolve
+from jaxpose.data.checked_table import check_image
+from jaxpose.data.image_file import PixelRule, decode_image
+from jaxpose.data.label_files import ending_beside, extra_label_files
+from jaxpose.data.label_table import hidden_px
+from jaxpose.data.project import Project
+from jaxpose.data.skeleton import edges_given, flip_permutation
+from jaxpose.data.split import assign_sets
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes, write_atomic
+from jaxpose.formats.project import prepare, read_project
+from jaxpose.init.facts import left_right_pairs, mirrored_views
+from jaxpose.labelling.merging import count_untouched_in, untouched_text
+from jaxpose.labelling.project_labels import read_project_labels
+from jaxpose.poses import NOT_VISIBLE, SETS, UNUSED, VISIBLE, Poses, Skeleton
+from jaxpose.progress import phase
+from jaxpose.report.page import Section, escaped, folded, make_page, paragraph, table
+from jaxpose.report.pictures import cut_around, draw_picture
+from jaxpose.terminal import count, listed, size
+from jaxpose.threads import map_in_threads
+
+# The sections with pictures: frames to look at first, and all other frames.
+
+# Pictures that are shown without a click on their title.
+_PER_FOLD = 100
+_LISTED = 1000
+
+
+def marked_section(
+    frames: Sequence[Frame], thumbnails: Sequence[str], refused: Sequence[tuple[str, str]], notes: Sequence[str]
+) -> Section:
+    """Returns the frames that somebody should look at before training, and the list of refused rows.
+
+    Args:
+      frames: all, the marked ones first.
+      thumbnails: figures of the first of them.
+      refused: place and reason of all refused rows.
+      notes: why some checks were not possible.
+    """
+    marked = sum(frame.is_marked for frame in frames)
+    parts = [paragraph(note) for note in notes]
+    if not marked and not refused:
+        nothing = "Nothing: no row is refused" + ("." if notes else ", and no pose is unlike the others.")
+        return Section("first", "To look at first", paragraph(nothing) + "".join(parts))
+    if refused:
+        more = f" The first {_LISTED:,} are listed." if len(refused) > _LISTED else ""
+        parts.append(
+            paragraph(
+                f"{count(len(refused), 'row')} cannot be used: a training stops with them, or leaves them out with "
+                f"data.on_bad_frame=skip.{more}"
+            )
+        )
+        parts.append(table(["row", "reason"], [list(row) for row in refused[:_LISTED]], "Refused rows"))
+    if any(frame.outlier for frame in frames):
+        parts.append(
+            paragraph(
+                "An outlier is a pose that a PCA of the other labels does not expect, or in which left and right look "
+                "exchanged. It may be a rare pose: look at it. Names are written at the keypoints in question; dots "
+                "are the nearest plausible places, or the labels exchanged."
+            )
+        )
+    shown = thumbnails[:marked]
+    if len(shown) < marked:
+        parts.append(paragraph(f"Shown are the first {len(shown):,} of {count(marked, 'picture')}."))
+    return Section("first", "To look at first", "".join(parts) + _grid(shown, "frames"))
+
+
+def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Section:
+    """Returns all other frames; arguments as those of `marked_section`."""
+    marked = sum(frame.is_marked for frame in frames)
+    shown, others = thumbnails[marked:], len(frames) - marked
+    if not others:
+        return Section("frames", "All other frames", paragraph("There are none."))
+    order = "the most unusual poses first" if any(frame.unusual for frame in frames) else "in the order of the labels"
+    text = f"{count(others, 'frame')}, {order}."
+    if len(shown) < others:
+        text = (
+            f"Shown are {len(shown):,} of {count(others, 'frame')}, {order}; the page would be too large with the "
+            f"other {others - len(shown):,}."
+        )
+    text += (
+        " Rings are labels, lines are the skeleton, and frames are cut to the points. The pointer on a ring shows its "
+        "name; the word after the name of a frame is its set."
+    )
+    return Section("frames", "All other frames", paragraph(text) + _grid(shown, "frames small"))
+
+
+def _grid(figures: Sequence[str], kind: str) -> str:
+    """Returns figures in a grid of a class of page.css, those after the first hundred folded in hundreds."""
+    parts = []
+    for start in range(0, len(figures), _PER_FOLD):
+        part = figures[start : start + _PER_FOLD]
+        grid = f'<div class="{kind}">{"".join(part)}</div>'
+        parts.append(folded(f"Frames {start + 1:,} to {start + len(part):,}", grid) if start else grid)
+    return "".join(parts)
+
+
+# The sections with figures: what the labels are, points of each keypoint, and what the split would be.
+
+_SIZES, _VIDEOS, _NAMES = 20, 1000, 20
+
+
+def summary_section(
+    project: Project, data: DataConfig, result: str, pairs: Sequence[tuple[int, int]], reason: str
+) -> Section:
+    """Returns what the labels are.
+
+    Args:
+      project: the usable frames.
+      data: with the options that depend on the project.
+      result: the headline.
+      pairs: (left, right) keypoints.
+      reason: why there are none.
+    """
+    names = project.poses.keypoint_names
+    views = list(dict.fromkeys(project.views))
+    labelled, all_points = int((project.visibility == VISIBLE).sum()), project.visibility.size
+    rows = {
+        "project": f"{project.folder}" + (f": {project.kind}" if project.kind else ""),
+        "label file": project.label_file.name,
+        "frames": f"{len(project.poses.frames):,}, of {count(len(set(project.videos)), 'video')}",
+        **({"views": ", ".join(views)} if views != [""] else {}),
+        "points": f"{labelled:,} of {all_points:,} ({labelled / max(all_points, 1):.0%})",
+        "keypoints": f"{len(names)}: {', '.join(names)}",
+        "left and right": ", ".join(f"{names[a]} and {names[b]}" for a, b in pairs) or f"no pairs: {reason}",
+        "mirrored views": _mirrored(names, data),
+        "skeleton": ", ".join(edge.replace(":", " to ") for edge in data.skeleton) or "none: data.skeleton gives one",
+        "network's input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
+    }
+    if extra := extra_label_files(data):
+        rows["also checked"] = f"{', '.join(extra)}: a training only measures errors on them"
+    terms = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(text)}</dd>" for name, text in rows.items())
+    notes = "".join(paragraph(note, "note") for note in project.notes)
+    body = f'<p class="result">{escaped(result)}.</p><dl>{terms}</dl>{notes}{_sizes(project)}'
+    return Section("labels", "Labels", body)
+
+
+def keypoints_section(project: Project, picture: str) -> Section:
+    """Returns the number of points of each keypoint.
+
+    Args:
+      project: the usable frames.
+      picture: HTML of a frame with all names.
+    """
+    number = len(project.poses.frames)
+    labelled = (project.visibility == VISIBLE).sum(axis=0)
+    hidden = (project.visibility == NOT_VISIBLE) | np.isfinite(hidden_px(project.poses)).all(axis=-1)
+    missing = ((project.visibility != VISIBLE) & ~hidden).sum(axis=0)
+    rows = [
+        [name, f"{labelled[k]:,}", f"{labelled[k] / max(number, 1):.0%}", f"{hidden[:, k].sum():,}", f"{missing[k]:,}"]
+        for k, name in enumerate(project.poses.keypoint_names)
+    ]
+    text = (
+        "Labelled points train the network. Hidden ones are marked as not visible in the label file; in COCO "
+        "files, they are labelled as well. Missing ones have neither a position nor such a mark."
+    )
+    head = ["keypoint", "labelled", "share of the frames", "hidden", "missing"]
+    points = table(head, rows, f"Points in {count(number, 'frame')}")
+    return Section("keypoints", "Keypoints", f'{paragraph(text)}<div class="beside">{points}{picture}</div>')
+
+
+def split_section(project: Project, sets: np.ndarray | None, problem: str, data: DataConfig) -> Section:
+    """Returns the number of frames of each video in each set; `sets` is None with a problem."""
+    title = "What the split would be"
+    if sets is None:
+        return Section("split", title, paragraph(f"There is no split: {problem}"))
+    total = Counter(sets.tolist())
+    present = [name for name in SETS if total[name] or name != UNUSED]
+    by_video: dict[str, Counter[str]] = {}
+    for video, name in zip(project.videos, sets.tolist(), strict=True):
+        by_video.setdefault(video, Counter())[name] += 1
+    rows = [
+        [video, f"{of_video.total():,}", *(f"{of_video[name]:,}" for name in present)]
+        for video, of_video in list(by_video.items())[:_VIDEOS]
+    ]
+    rows.append(["all videos", f"{len(sets):,}", *(f"{total[name]:,}" for name in present)])
+    shared = sum(len(of_video) > 1 for of_video in by_video.values())
+    text = f"data.split={data.split}, data.seed={data.seed}. "
+    if shared:
+        text += (
+            f"Frames of {count(shared, 'video')} are in several sets. Frames of one video look alike, so errors "
+            "on such frames are smaller than on new videos. "
+        )
+        text += "data.split=video keeps videos together. " if len(by_video) > 2 else ""
+    if len(by_video) > _VIDEOS:
+        text += f"Listed are the first {_VIDEOS:,} of {len(by_video):,} videos. "
+    if len(set(project.views)) > 1:
+        text += "The views of one moment are in one set, and each counts here. "
+    return Section("split", title, paragraph(text) + table(["video", "frames", *present], rows, "Frames of each set"))
+
+
+def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
+    views = mirrored_views(names)
+    if views:
+        shown = "; ".join(listed(view, _NAMES) for view in views)
+        return f"{len(views)} in one frame, which a flip would make impossible: {shown}"
+    return "set by data.mirror_views" if data.mirror_views else "none found in the names"
+
+
+def _sizes(project: Project) -> str:
+    sizes = Counter(map(tuple, project.sizes_px.tolist())).most_common()
+    rows = [[f"{width} x {height} px", f"{number:,}"] for (width, height), number in sizes[:_SIZES]]
+    if len(sizes) > _SIZES:
+        rows.append([f"{len(sizes) - _SIZES} other sizes", f"{sum(number for _, number in sizes[_SIZES:]):,}"])
+    return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
+
+
+# Thumbnails of labelled frames, as large as fits into a page of a bearable size.
+
+# Of all thumbnails; with the rest of the page, the file stays below 25 MB.
+MOST_BYTES = 22_000_000
+# Sides of thumbnails: the largest is taken with which all fit. With the smallest, the last ones are left out.
+_SIDES_PX = (360, 240, 160)
+# Frames that are drawn to find it.
+_SAMPLE = 12
+# The first marked frames are large in any case.
+_LARGE = 100
+
+
+def draw_thumbnails(frames: Sequence[Frame], poses: Poses, rule: PixelRule, threads: int) -> list[str]:
+    """Returns figures (HTML) of the first frames, of all of them if they fit into a page.
+
+    Args:
+      frames: in their order.
+      poses: of the frames, in pixels of the images, with the skeleton that is drawn.
+      rule: how the images become pixels.
+      threads: as `data.threads`.
+    """
+    side_px, drawn, size = _side_px(frames, poses, rule), [], 0
+
+    def draw(place: int) -> str:
+        is_large = place < _LARGE and frames[place].is_marked
+        return draw_thumbnail(frames[place], poses.at([place]), rule, _SIDES_PX[0] if is_large else side_px)
+
+    for figure in map_in_threads(draw, range(len(frames)), threads, "drawing the frames"):
+        size += len(figure.encode())
+        if size > MOST_BYTES:
+            break
+        drawn.append(figure)
+    return drawn
+
+
+def draw_thumbnail(frame: Frame, poses: Poses, rule: PixelRule, side_px: int, is_named: bool = False) -> str:
+    """Returns a frame with its points, cut to them, as a figure with its name, set and marks.
+
+    Args:
+      frame: the frame.
+      poses: of this frame alone, in pixels of its image.
+      rule: how the image becomes pixels.
+      side_px: of the picture, at most.
+      is_named: whether all names are written, not only those of a keypoint that looks wrong.
+    """
+    names, points = poses.keypoint_names, poses.points_px[0, 0]
+    known = int(np.isfinite(points).all(axis=1).sum())
+    alt = f"{frame.image} with {known} of {len(points)} keypoints"
+    wrong = frame.outlier.keypoints if frame.outlier else ()
+    expected = _expected_image_px(frame, np.full_like(points, np.nan))
+    try:
+        image, corner_px = cut_around(_read(frame, rule), np.concatenate([points, expected]))
+    except (UserError, OSError) as error:
+        picture = paragraph(f"no picture: {error}")
+    else:
+        named = range(len(points)) if is_named else wrong
+        edges = [(names.index(a), names.index(b)) for a, b in poses.skeleton.edges]
+        marks = {"labelled_px": points - corner_px, "expected_px": expected - corner_px, "named": named}
+        picture = draw_picture(image, names, edges, alt, side_px, **marks)
+    return f"<figure{' class=marked' * frame.is_marked}>{picture}{_caption(frame, names)}</figure>"
+
+
+def _expected_image_px(frame: Frame, absent: np.ndarray) -> np.ndarray:
+    """Returns where the keypoints (k, 2) in question might belong, in pixels of the image; NaN for the others."""
+    if frame.outlier:
+        places = list(frame.outlier.keypoints)
+        absent[places] = frame.outlier.expected_px[places] - frame.origin_px
+    return absent
+
+
+def _caption(frame: Frame, names: Sequence[str]) -> str:
+    lines = [escaped(frame.image) + (f" <span class=set>{escaped(frame.set)}</span>" if frame.set else "")]
+    lines += [f"<strong>refused</strong> {escaped(text)}" for text in frame.refused]
+    if frame.refused and frame.is_usable:
+        lines.append("The row that is shown is used.")
+    if frame.outlier:
+        lines.append(f"<strong>outlier</strong> {escaped(frame.outlier.text(names))}")
+    return f"<figcaption>{'<br>'.join(lines)}</figcaption>"
+
+
+def _read(frame: Frame, rule: PixelRule) -> np.ndarray:
+    """Returns the image (h, w, 3); raises UserError or OSError if it cannot be used."""
+    if not frame.is_usable:
+        # Not known to be intact, nor to lie in the project.
+        check_image(frame.path, frame.image, {})
+    return decode_image(read_bytes(frame.path, most_bytes=None), rule, is_known=True)
+
+
+def _side_px(frames: Sequence[Frame], poses: Poses, rule: PixelRule) -> int:
+    usable = [(frame, poses.at([place])) for place, frame in enumerate(frames) if frame.is_usable]
+    sample = [usable[place] for place in np.unique(np.linspace(0, len(usable) - 1, _SAMPLE).astype(int))]
+    for side_px in _SIDES_PX:
+        mean = np.mean([len(draw_thumbnail(frame, of_frame, rule, side_px).encode()) for frame, of_frame in sample])
+        # The sample may be of smaller ones than the others.
+        if 1.1 * mean * len(frames) < MOST_BYTES:
+            return side_px
+    return _SIDES_PX[-1]
+
+
+# Writes the page about a project, with everything that it shows inside, and the list of what it marks.
+
+# The picture with all names.
+_LARGE_PX = 640
+
+
+def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Finding]]:
+    """Writes a page about the labels of a project, and the list next to it.
+
+    Args:
+      config: as the user gave it.
+      out: the page.
+      like: a project whose poses also count as plausible, "" without one.
+
+    Returns:
+      The result in one line and a line for each note, and what was found.
+
+    Raises:
+      UserError: a project cannot be used, or no row of it.
+      OSError: a file cannot be written.
+    """
+    # Refused rows are shown, whatever a training would do with them.
+    kept = dataclasses.replace(config, data=dataclasses.replace(config.data, on_bad_frame="skip"))
+    given = kept.data
+    kept, project = prepare(resolve(kept))
+    data, names = kept.data, project.poses.keypoint_names
+    with phase("looking at the labels"):
+        tables = read_tables(data)
+        sets, problem = _sets(project, data)
+        pairs, reason = _pairs(names, data)
+        of_frames = [""] * len(project.poses.frames) if sets is None else sets.tolist()
+        extra = [_extra(data, labels, names) for labels in extra_label_files(data)]
+        checked = [CheckedLabels(project, of_frames, refused_rows(project, tables, names)), *extra]
+        of_extra = [f"{one.project.label_file.name}: {note}" for one in extra for note in one.project.notes]
+        project = dataclasses.replace(project, notes=(*project.notes, *of_extra, *_untouched(given)))
+        frames, poses, notes = make_frames(checked, names, pairs, read_poses_px(given, like, names) if like else {})
+        refused = [one.refused for one in checked]
+        findings = make_findings(frames, refused, names)
+    skeleton, rule = Skeleton(edges=edges_given("data.skeleton", data.skeleton, names)), project.pixel_rule(data.white)
+    poses = dataclasses.replace(poses, skeleton=skeleton)
+    thumbnails, fullest = draw_thumbnails(frames, poses, rule, data.threads), _fullest(frames, poses)
+    large = draw_thumbnail(frames[fullest], poses.at([fullest]), rule, _LARGE_PX, is_named=True)
+    result = headline(sum(len(one.project.poses.frames) for one in checked), findings, not notes)
+    rows = [(place, reason_of(table, row)) for table in refused for row, place in enumerate(table.sources)]
+    shown = [(without_folder(place, project.folder), without_folder(reason, project.folder)) for place, reason in rows]
+    sections = [
+        summary_section(project, data, result, pairs, reason),
+        marked_section(frames, thumbnails, shown, notes),
+        keypoints_section(project, large),
+        split_section(project, sets, problem, data),
+        others_section(frames, thumbnails),
+    ]
+    title = f"Labels of {Path(data.project).expanduser().resolve().name}"
+    page = make_page(title, sections, [], names, "jaxpose check")
+    write_atomic(out, page.encode())
+    write_atomic(list_file(out), as_csv(findings))
+    if problem:
+        notes.append(f"there is no split: {problem}")
+    if reason:
+        notes.append(f"left and right are not compared: {reason}; data.flip_pairs=LEFT:RIGHT,... names the pairs")
+    return "\n".join([result, *(f"note: {note}" for note in [*project.notes, *notes])]), findings
+
+
+def _extra(data: DataConfig, labels: str, names: tuple[str, ...]) -> CheckedLabels:
+    """Returns the labels of a file that is only evaluated after a training."""
+    project = read_project(data, labels)
+    refused = refused_rows(project, read_tables(data, labels), names)
+    return CheckedLabels(project, [ending_beside(labels, data.labels)] * len(project.poses.frames), refused)
+
+
+def _untouched(given: DataConfig) -> list[str]:
+    """Returns a sentence about predictions of `jaxpose suggest` that nobody corrected, if there are any."""
+    if given.project == SYNTHETIC:
+        return []
+    rows = count_untouched_in(read_project_labels(given))
+    return [f"{untouched_text(rows)}: correct them now if nobody looked at them"] if rows else []
+
+
+def _sets(project: Project, data: DataConfig) -> tuple[np.ndarray | None, str]:
+    """Returns the set of each frame (n,), or why there is no split."""
+    try:
+        return assign_sets(project, data), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def _pairs(names: tuple[str, ...], data: DataConfig) -> tuple[list[tuple[int, int]], str]:
+    """Returns the (left, right) keypoints of `data.flip_pairs`, or those of the names, and why there are none."""
+    if not data.flip_pairs:
+        found, reason = left_right_pairs(names)
+        if not found:
+            return [], reason
+    partners = flip_permutation(names, data.flip_pairs)
+    return [(place, partner) for place, partner in enumerate(partners) if place < partner], ""
+
+
+def _fullest(frames: list[Frame], poses: Poses) -> int:
+    """Returns the place of the usable frame with the most labels, an unmarked one if there is one."""
+    usable = [place for place, frame in enumerate(frames) if frame.is_usable]
+    labels = np.isfinite(poses.points_px).sum(axis=(1, 2, 3)).tolist()
+    return max(usable, key=lambda place: (not frames[place].is_marked, labels[place]))

@@ -1,0 +1,412 @@
+"""DeepLabCut's tables as HDF5, and the files that it reads: labels and predictions."""
+
+import dataclasses
+import pickletools
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
+from jaxpose.data.label_table import LabelTable, with_files
+from jaxpose.data.labels import named, refuse_several
+from jaxpose.errors import UserError, need
+from jaxpose.files import write_atomic
+from jaxpose.formats.hdf5_writer import write_pandas
+from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
+from jaxpose.terminal import count
+
+# The HDF5 tables of DeepLabCut, as pandas wrote them: read without pandas, because that would unpickle parts of them.
+#
+# Two layouts exist: "fixed", of today, and "table", of projects from before 2021.
+
+# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the others may only make lists and
+# tuples of text.
+_TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+# Names such as 1, 2, 3 are numbers there.
+_TEXT |= {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
+_KEEP, _FETCH = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
+_STRUCTURE = {
+    "PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "STOP",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of DeepLabCut.
+
+    Attributes:
+      columns: m names of columns, each (scorer, bodypart, coord); the scorer may be "".
+      index: n names of images, in which the parts of a path are joined by a slash, or numbers of frames as text.
+      values: (n, m) float64.
+    """
+
+    columns: list[tuple[str, ...]]
+    index: list[str]
+    values: np.ndarray
+
+
+def read_h5(file: Path) -> Table:
+    """Reads the table of a file; several tables with the same positions count as one.
+
+    Raises:
+      UserError: h5py is not installed; the file cannot be read, has no table or different ones, is of several animals,
+        or holds pickled objects in place of numbers and text.
+    """
+    need("deeplabcut", str(file), "h5py")
+    import h5py
+
+    try:
+        with h5py.File(file, "r") as opened:
+            groups = {key: entry for key, entry in opened.items() if "pandas_type" in entry.attrs}
+            tables = {
+                key: _read_table(group) if "table" in group else _read_fixed(group) for key, group in groups.items()
+            }
+    except UserError as error:
+        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+    except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
+    if not tables:
+        raise UserError(f"{file} has no table of pandas")
+    # Another table, which is no table of DeepLabCut, may lie beside one.
+    known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
+    first, *others = [_of_one_animal(file, table) for table in known.values()]
+    if any(not _is_same(first, other) for other in others):
+        raise UserError(
+            f"{file} has the tables {', '.join(known)}, and they differ: which one is right? Keep that one; without "
+            "the file, jaxpose reads the CSV of the same name"
+        )
+    return first
+
+
+def _depths(table: Table) -> set[int]:
+    return {len(column) for column in table.columns}
+
+
+def _is_same(first: Table, other: Table) -> bool:
+    """Returns whether two tables have the same positions, in any order of rows and columns."""
+    columns = [sorted(column[1:] for column in table.columns if column[2] in "xy") for table in (first, other)]
+    if columns[0] != columns[1] or sorted(first.index) != sorted(other.index):
+        return False
+    return np.array_equal(*(_positions(table, columns[0]) for table in (first, other)), equal_nan=True)
+
+
+def _positions(table: Table, columns: list[tuple[str, ...]]) -> np.ndarray:
+    """Returns the values of columns (bodypart, coord), with the rows in the order of their names."""
+    places = {column[1:]: place for place, column in enumerate(table.columns)}
+    rows = sorted(range(len(table.index)), key=table.index.__getitem__)
+    return table.values[np.ix_(rows, [places[column] for column in columns])]
+
+
+def _of_one_animal(file: Path, table: Table) -> Table:
+    """Returns the table without a row of individuals, which may name one animal or none.
+
+    Raises:
+      UserError: the header rows are not scorer, individuals, bodyparts, coords, or these without individuals; or there
+        are several animals.
+    """
+    depths = _depths(table)
+    columns: list[tuple[str, ...]] = table.columns
+    if depths == {4}:
+        refuse_several(file, [individual for _, individual, _, _ in columns])
+        columns = [(scorer, part, coord) for scorer, _, part, coord in columns]
+    elif depths != {3}:
+        raise UserError(
+            f"{file} is no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
+            f"{count(max(depths, default=0), 'row')}"
+        )
+    if len(set(columns)) < len(columns):
+        raise UserError(f"{file} has a column twice: {next(c for c in columns if columns.count(c) > 1)}")
+    return Table([(named(scorer), part, coord) for scorer, part, coord in columns], table.index, table.values)
+
+
+def _read_fixed(group: Any) -> Table:
+    columns = _axis(group, "axis0")
+    index = _index(group)
+    values = np.full((len(index), len(columns)), np.nan)
+    places = {column: place for place, column in enumerate(columns)}
+    for block in range(int(group.attrs["nblocks"])):
+        content = group[f"block{block}_values"]
+        if content.dtype.kind not in "fiu":
+            raise UserError("it holds Python objects in place of numbers; write it again from the CSV file")
+        values[:, [places[column] for column in _axis(group, f"block{block}_items")]] = content[...]
+    return Table(columns, index, values)
+
+
+def _index(group: Any) -> list[str]:
+    if group.attrs["axis1_variety"] != b"multi" and group["axis1"].dtype.kind in "iu":
+        return [str(frame) for frame in group["axis1"][...].tolist()]
+    return ["/".join(parts) for parts in _axis(group, "axis1")]
+
+
+def _axis(group: Any, name: str) -> list[tuple[str, ...]]:
+    if group.attrs[f"{name}_variety"] != b"multi":
+        return [(text,) for text in _texts(group[name])]
+    levels = []
+    for level in range(int(group.attrs[f"{name}_nlevels"])):
+        texts, labels = _texts(group[f"{name}_level{level}"]), group[f"{name}_label{level}"][...]
+        # -1 stands for a cell without a name.
+        levels.append([texts[label] if label >= 0 else "" for label in labels.tolist()])
+    return list(zip(*levels, strict=True))
+
+
+def _read_table(group: Any) -> Table:
+    content = group["table"]
+    blocks = [name for name in content.dtype.names if name.startswith("values_block_")]
+    texts = [text for block in blocks for text in _pickled_texts(bytes(content.attrs[f"{block}_kind"]))]
+    values = np.concatenate([content[block].reshape(len(content), -1) for block in blocks], axis=1)
+    depth = len(texts) // max(values.shape[1], 1)
+    columns = [tuple(texts[at : at + depth]) for at in range(0, len(texts), depth)]
+    if len(columns) != values.shape[1]:
+        raise UserError(f"it has {values.shape[1]} columns, but names of {len(columns)}")
+    index = [name.decode() if isinstance(name, bytes) else str(name) for name in content["index"].tolist()]
+    return Table(columns, index, values.astype(np.float64))
+
+
+def _texts(content: Any) -> list[str]:
+    if content.dtype.kind in "iuf":
+        return [str(number) for number in content[...].tolist()]
+    if content.dtype.kind != "S":
+        raise UserError(f"{content.name} holds {content.dtype} in place of text")
+    return [text.decode() for text in content[...].tolist()]
+
+
+def _pickled_texts(pickled: bytes) -> list[str]:
+    """Returns the texts of a pickled list of tuples of texts, in their order, without running the pickle."""
+    texts: list[str] = []
+    kept: dict[int, str | None] = {}
+    last: str | None = None
+    for step, argument, _ in pickletools.genops(pickled):
+        if step.name in _KEEP:
+            kept[len(kept) if argument is None else int(str(argument))] = last
+            continue
+        last = None
+        if step.name in _TEXT:
+            last = str(argument)
+        elif step.name in _FETCH:
+            last = kept[int(str(argument))]
+        elif step.name not in _STRUCTURE:
+            raise UserError(f"the names of its columns are no list of texts (step {step.name} of a pickle)")
+        if last is not None:
+            texts.append(last)
+    return texts
+
+
+# The labels of an .h5 file of DeepLabCut, and how they differ from the CSV beside it.
+
+IMAGES_FOLDER = "labeled-data"
+# Differences below this come from rounding in a text file.
+_ALIKE_PX = 1e-3
+
+
+def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
+    """Returns the labels of an .h5 file, with images named from the project's folder.
+
+    Args:
+      folder: the project.
+      file: the .h5 file.
+      missing: as in `read_table`.
+
+    Raises:
+      UserError: it cannot be read, is of several animals, lacks a column, or has a name that no table can hold.
+    """
+    found = read_h5(file)
+    names = tuple(dict.fromkeys(part for _, part, _ in found.columns))
+    refuse_odd_names(file, names)
+    places = {(part, coord): place for place, (_, part, coord) in enumerate(found.columns)}
+    absent = [(name, coord) for name in names for coord in "xy" if (name, coord) not in places]
+    if absent:
+        raise UserError(f"{file}: keypoint {absent[0][0]!r} has no column {absent[0][1]!r}")
+    points = np.stack([found.values[:, [places[name, "x"], places[name, "y"]]] for name in names], axis=1)
+    empty = np.isnan(points)
+    absent_code = NOT_VISIBLE if missing == "not_visible" else NOT_USED
+    images, sources, kept, problems = [], [], [], []
+    for row, image in enumerate(found.index):
+        source = f"{file}:row {row + 1}"
+        halves = np.flatnonzero(empty[row].any(axis=1) & ~empty[row].all(axis=1))
+        if halves.size or np.isinf(points[row]).any():
+            reason = f"{names[halves[0]]} has only one of x and y" if halves.size else "a coordinate is infinite"
+            problems.append(f"{source}: {reason}")
+            continue
+        images.append(PurePosixPath(image.replace("\\", "/")).as_posix())
+        sources.append(source)
+        kept.append(row)
+    visibility = np.where(empty.any(axis=2), absent_code, VISIBLE)[kept].astype(np.int8)
+    poses = Poses.of_one_animal(names, tuple(images), points[kept], visibility=visibility, pixels="image")
+    table = LabelTable(file, poses, sources=tuple(sources), problems=tuple(problems), scorer=found.columns[0][0])
+    return relocated(folder, table)
+
+
+def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: str) -> str:
+    """Returns "FILE differs from the CSV beside it ..." if an .h5 file has other labels than its CSV, else "".
+
+    Args:
+      folder: the project.
+      table: the labels of the CSV.
+      beside: the .h5 file.
+      missing: as in `read_table`.
+
+    Raises:
+      UserError: the .h5 file cannot be read.
+    """
+    other = read_h5_labels(folder, beside, missing)
+    images, others = table.poses.frames, other.poses.frames
+    rows = {image: row for row, image in enumerate(others)}
+    names = [name for name in table.poses.keypoint_names if name in other.poses.keypoint_names]
+    here, there = (part.poses.with_keypoints(names).points_px for part in (table, other))
+    differing = [
+        image
+        for row, image in enumerate(images)
+        if image not in rows or not np.allclose(here[row], there[rows[image]], rtol=0, atol=_ALIKE_PX, equal_nan=True)
+    ]
+    differing += [image for image in others if image not in set(images)]
+    if not differing and set(table.poses.keypoint_names) == set(other.poses.keypoint_names):
+        return ""
+    where = f"in {count(len(differing), 'frame')}, the first is {differing[0]}" if differing else "in its keypoints"
+    return f"{beside.relative_to(folder)} differs from the CSV beside it {where}"
+
+
+def relocated(folder: Path, table: LabelTable) -> LabelTable:
+    """Returns the table with images named from labeled-data/ on; some files hold paths of another machine."""
+
+    def from_images_folder(image: str) -> str:
+        parts = PurePosixPath(image).parts
+        at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
+        return PurePosixPath(*parts[at[-1] :]).as_posix() if at else image
+
+    poses = dataclasses.replace(table.poses, frames=tuple(map(from_images_folder, table.poses.frames)))
+    return with_files(folder, dataclasses.replace(table, poses=poses))
+
+
+# Writes labels as DeepLabCut does: labeled-data/<video>/CollectedData_<scorer>.csv and .h5 with the same content.
+
+
+def label_files(folder: Path, labels: LabelTable) -> list[Path]:
+    """Returns the files that `write_labels` writes; the images are called labeled-data/<video>/<image>."""
+    folders = dict.fromkeys(PurePosixPath(image).parent for image in labels.poses.frames)
+    return [
+        folder / of_video / f"CollectedData_{labels.scorer}{end}" for of_video in folders for end in (".csv", ".h5")
+    ]
+
+
+def write_labels(folder: Path, labels: LabelTable) -> None:
+    """Writes the label files of each folder of images; only visible keypoints have a position there.
+
+    Raises:
+      UserError: pandas or PyTables is not installed.
+    """
+    need("deeplabcut", str(folder))
+    import pandas
+
+    columns = pandas.MultiIndex.from_product(
+        [[labels.scorer], labels.poses.keypoint_names, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
+    )
+    points = np.where((labels.visibility == VISIBLE)[..., None], labels.keypoints_image_px, np.nan)
+    points = points.reshape(len(points), -1)
+    places = [PurePosixPath(image) for image in labels.poses.frames]
+    for file in label_files(folder, labels):
+        rows = [row for row, place in enumerate(places) if folder / place.parent == file.parent]
+        index = pandas.MultiIndex.from_tuples([places[row].parts for row in rows])
+        table = pandas.DataFrame(points[rows], index=index, columns=columns)
+        if file.suffix == ".csv":
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, table.to_csv().encode())
+        else:
+            write_pandas(file, table)
+
+
+# The predictions of a video as DeepLabCut leaves them: <video><scorer>.h5 and <video><scorer>_meta.pickle.
+#
+# Frames are counted from 0, and integer coordinates are pixel centres, as here.
+
+# create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
+SCORER = "DLC_jaxpose"
+SCORER_PREFIX = "DLC"
+_COORDS = ("x", "y", "likelihood")
+# DeepLabCut takes files with such names for other results than the predictions of one animal.
+_RESERVED, _ENDINGS = ("filtered", "skeleton", "full"), ("_labeled", "_sk", "_bx", "_el", "_ctd", "_tr")
+
+
+def file_name(video: str, scorer: str) -> str:
+    """Returns the name by which DeepLabCut finds the predictions of a video, whose name has no suffix.
+
+    Raises:
+      UserError: DeepLabCut would not find them under this name.
+    """
+    refuse_unprintable(scorer)
+    if not scorer.startswith(SCORER_PREFIX) or "/" in scorer or "\\" in scorer:
+        raise UserError(f"--scorer is {scorer!r}; DeepLabCut's scorers begin with DLC, such as {SCORER}")
+    stem = f"{video}{scorer}"
+    reserved = [part for part in _RESERVED if part in stem] + [end for end in _ENDINGS if stem.endswith(end)]
+    if reserved:
+        raise UserError(
+            f"DeepLabCut would not find {stem}.h5: it keeps {reserved[0]!r} in names for other results; rename the "
+            "video, or choose another --scorer"
+        )
+    return f"{stem}.h5"
+
+
+def write_predictions(file: Path, predictions: PredictionTable, scorer: str, footage: Footage | None) -> list[Path]:
+    """Writes the table of a video and, if its footage is known, the file about it; returns the files.
+
+    Args:
+      file: the table.
+      predictions: what to write.
+      scorer: the name of the network in the table.
+      footage: create_labeled_video needs its size.
+
+    Raises:
+      UserError: pandas or PyTables is not installed.
+    """
+    need("deeplabcut", str(file))
+    import pandas
+
+    names, (points_px, confidence) = predictions.poses.keypoint_names, predictions.poses.one_animal()
+    count = len(points_px)
+    cells = np.concatenate([points_px, confidence[..., None]], axis=2)
+    columns = pandas.MultiIndex.from_product([[scorer], names, _COORDS], names=["scorer", "bodyparts", "coords"])
+    table = pandas.DataFrame(cells.reshape(count, -1), columns=columns, index=range(count))
+    write_pandas(file, table)
+    if footage is None:
+        return [file]
+    about = file.with_name(f"{file.stem}_meta.pickle")
+    size_px = (footage.width_px, footage.height_px)
+    data = {
+        "Scorer": scorer,
+        "fps": footage.fps,
+        "frame_dimensions": list(size_px),
+        "nframes": count,
+        "cropping": False,
+        "cropping_parameters": [0, size_px[0], 0, size_px[1]],
+    }
+    write_atomic(about, b"%b." % _pickled({"data": data}))
+    return [file, about]
+
+
+def read_predictions(file: Path) -> PredictionTable:
+    """Reads the table of a video, made by DeepLabCut or `write_predictions`.
+
+    Raises:
+      UserError: h5py is not installed, or the file is not such a table; the message names the row.
+    """
+    found = read_h5(file)
+    names = list(dict.fromkeys(part for _, part, _ in found.columns))
+    if [column[1:] for column in found.columns] != [(name, coord) for name in names for coord in _COORDS]:
+        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+    cells = found.values.reshape(len(found.index), len(names), 3)
+    return check_predictions(file, found.columns[0][0], found.index, names, cells[..., :2], cells[..., 2], 1)
+
+
+def _pickled(value: Any) -> bytes:
+    """Returns a value in pickle's oldest protocol, which DeepLabCut loads: only tables, lists, numbers and texts."""
+    if isinstance(value, dict):
+        return b"(d" + b"".join(_pickled(key) + _pickled(entry) + b"s" for key, entry in value.items())
+    if isinstance(value, list):
+        return b"(l" + b"".join(_pickled(entry) + b"a" for entry in value)
+    if isinstance(value, bool):
+        return b"I01\n" if value else b"I00\n"
+    if isinstance(value, int | float):
+        return f"{'I' if isinstance(value, int) else 'F'}{value!r}\n".encode()
+    # The escapes of characters above U+00FF begin with a backslash, so one in the text becomes an escape first.
+    return b"V" + value.replace("\\", "\\u005c").encode("raw-unicode-escape") + b"\n"

@@ -1,0 +1,360 @@
+"""The .slp files that jaxpose writes, and the predictions that it reads from them."""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.data.inputs import natural_key
+from jaxpose.data.label_table import LabelTable, is_hidden
+from jaxpose.data.skeleton import DEFAULT_ANIMAL
+from jaxpose.errors import UserError, is_installed, need
+from jaxpose.files import replace_whole
+from jaxpose.formats import sleap, sleap_extras
+from jaxpose.formats.hdf5_writer import open_hdf5
+from jaxpose.formats.nwb import new_file, write_file
+from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
+from jaxpose.formats.sleap import read_videos
+from jaxpose.formats.sleap_extras import SCORER
+from jaxpose.poses import VISIBLE, Poses
+from jaxpose.terminal import count
+from jaxpose.video.video import Video
+
+# Writes projects of SLEAP (.slp, .pkg.slp) with sleap-io.
+
+# What a project takes, at most: without an instance, for an instance, for a point.
+_EMPTY_BYTES, _INSTANCE_BYTES, _POINT_BYTES = 2**19, 200, 100
+
+
+def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
+    """Writes `sleap_io.Labels`.
+
+    Args:
+      file: the .slp, or the .pkg.slp, which holds the labelled images.
+      labels: what to write.
+      image_bytes: of the images in a package, at most.
+
+    Raises:
+      OSError: the file cannot be written; the error names it.
+    """
+    from sleap_io.io.main import save_slp
+
+    instances = [instance for frame in labels.labeled_frames for instance in frame.instances]
+    points = len(instances) * max((len(skeleton.nodes) for skeleton in labels.skeletons), default=0)
+    needed_bytes = _EMPTY_BYTES + _INSTANCE_BYTES * len(instances) + _POINT_BYTES * points + image_bytes
+    # sleap-io opens the file by its name, and HDF5 may end the process where the disk is full (`hdf5_writer`).
+    # A package notes the path at which it is written: its name alone is right wherever the file lies.
+    with replace_whole(file, needed_bytes) as unfinished, contextlib.chdir(unfinished.parent):
+        save_slp(labels, unfinished.name, embed=image_bytes > 0, verbose=False)
+
+
+# Writes labels with sleap-io: as a SLEAP project (.slp, .pkg.slp), which `jaxpose.formats.sleap` reads, and as NWB.
+
+# The images lie in the file itself.
+PACKAGE = ".pkg.slp"
+
+
+def write_labels_slp(file: Path, labels: LabelTable) -> None:
+    """Writes a sequence of images for each video, in the order of their names, and an instance for each labelled image.
+
+    A keypoint that has a position and is not visible is marked so.
+
+    Args:
+      file: a .slp, which names its images, or a .pkg.slp, which holds them.
+      labels: what to write.
+
+    Raises:
+      UserError: sleap-io is not installed.
+    """
+    project = _project(file, labels)
+    # Images as PNG are hardly ever larger than their pixels.
+    pixels = sum(width * height for width, height in labels.sizes_px.values())
+    write_project(file, project, 3 * pixels if file.name.endswith(PACKAGE) else 0)
+
+
+def write_nwb(file: Path, labels: LabelTable, session_start: datetime.datetime) -> None:
+    """Writes `PoseTraining` of ndx-pose: a training frame for each labelled image, with the visible keypoints.
+
+    Args:
+      file: the .nwb.
+      labels: what to write; the file names its images.
+      session_start: the time that NWB asks for, with its time zone.
+
+    Raises:
+      UserError: sleap-io is not installed.
+    """
+    project = _project(file, labels)
+    from sleap_io.io.nwb_annotations import sleap_labels_to_nwb_pose_training
+
+    source = repr((labels.poses.frames, labels.poses.keypoint_names, labels.keypoints_image_px.tolist()))
+    content = new_file("Labelled keypoints", hashlib.sha256(source.encode()).hexdigest(), session_start)
+    # As `save_labels` of sleap-io has them.
+    behavior = content.create_processing_module(name="behavior", description="processed behavioral data")
+    training, skeletons = sleap_labels_to_nwb_pose_training(project, annotator=labels.scorer)
+    behavior.add(skeletons)
+    behavior.add(training)
+    write_file(file, content)
+
+
+def _project(file: Path, labels: LabelTable) -> Any:
+    """Returns the labels as sleap-io has them."""
+    need("sleap", str(file))
+    from sleap_io.model.instance import Instance
+    from sleap_io.model.labeled_frame import LabeledFrame
+    from sleap_io.model.labels import Labels
+    from sleap_io.model.skeleton import Edge, Node, Skeleton, Symmetry
+    from sleap_io.model.video import Video
+
+    poses = labels.poses
+    nodes = {name: Node(name) for name in poses.keypoint_names}
+    skeleton = Skeleton(
+        list(nodes.values()),
+        edges=[Edge(nodes[first], nodes[second]) for first, second in poses.skeleton.edges],
+        symmetries=[Symmetry([nodes[first], nodes[second]]) for first, second in poses.skeleton.symmetries],
+        name=poses.skeleton.animal or DEFAULT_ANIMAL,
+    )
+    visible = labels.visibility == VISIBLE
+    points = np.where((visible | is_hidden(poses))[..., None], labels.keypoints_image_px, np.nan)
+    frames, videos = [], []
+    for name in dict.fromkeys(labels.videos):
+        rows = [row for row, video in enumerate(labels.videos) if video == name]
+        rows.sort(key=lambda row: natural_key(poses.frames[row]))
+        videos.append(Video.from_filename([str(labels.paths[row].absolute()) for row in rows]))
+        for frame, row in enumerate(rows):
+            if np.isfinite(points[row]).any():
+                instance = Instance.from_numpy(points[row], skeleton)
+                instance.points["visible"] = visible[row]
+                frames.append(LabeledFrame(video=videos[-1], frame_idx=frame, instances=[instance]))
+    project = Labels(frames, videos=videos, skeletons=[skeleton])
+    project.provenance |= {"made_by": "jaxpose", SCORER: labels.scorer}
+    return project
+
+
+# The predictions of a video as a SLEAP project (.slp) or as SLEAP's analysis HDF5.
+#
+# SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as here.
+
+# The names of the axes, in the order of SLEAP's own export.
+_AXES = {
+    "tracks": ("track", "xy", "node", "frame"),
+    "track_occupancy": ("frame", "track"),
+    "point_scores": ("track", "node", "frame"),
+    "instance_scores": ("track", "frame"),
+    "tracking_scores": ("track", "frame"),
+}
+
+
+def write_predictions_slp(file: Path, predictions: PredictionTable, footage: Footage) -> None:
+    """Writes predicted instances, one for each frame, without a track.
+
+    The score of an instance is the mean of those of its points.
+
+    Raises:
+      UserError: sleap-io is not installed.
+    """
+    need("sleap", str(file))
+    from sleap_io.model.instance import PredictedInstance
+    from sleap_io.model.labeled_frame import LabeledFrame
+    from sleap_io.model.labels import Labels
+    from sleap_io.model.skeleton import Node, Skeleton
+    from sleap_io.model.video import Video
+
+    skeleton = Skeleton([Node(name) for name in predictions.poses.keypoint_names], name=DEFAULT_ANIMAL)
+    points_px, confidence = predictions.poses.one_animal()
+    shape = [len(points_px), footage.height_px, footage.width_px, 3]
+    metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False, "fps": footage.fps}
+    video = Video(str(footage.path), backend_metadata=metadata, open_backend=False)
+    rows = zip(points_px, confidence, np.nan_to_num(_instance_scores(confidence)), strict=True)
+    frames = []
+    for frame, (points, of_points, score) in enumerate(rows):
+        instance = PredictedInstance.from_numpy(points, skeleton, of_points, float(score))
+        frames.append(LabeledFrame(video=video, frame_idx=frame, instances=[instance]))
+    labels = Labels(frames, videos=[video], skeletons=[skeleton])
+    labels.provenance |= _provenance(predictions)
+    write_project(file, labels)
+
+
+def read_slp(file: Path) -> PredictionTable:
+    """Reads the predicted instances of a SLEAP project of one video and one animal.
+
+    Raises:
+      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predicted instance; or a
+        frame has several of them.
+    """
+    labels = sleap.load(file)
+    names = sleap.keypoint_names(file, labels)
+    predicted = [(int(frame.frame_idx), one) for frame in labels.labeled_frames for one in frame.predicted_instances]
+    if not predicted:
+        raise UserError(
+            f"{file} has no predicted instance, so it is not a table of predictions; jaxpose convert labels converts "
+            "labels"
+        )
+    if len(labels.videos) != 1:
+        raise UserError(
+            f"{file} has {count(len(labels.videos), 'video')}; a table of predictions is of one: remove the others in "
+            "SLEAP, or export the analysis HDF5 of each"
+        )
+    recording = sleap_extras.read_recording(labels.videos[0], str(labels.videos[0].filename))
+    length = max([recording.frame_count or 0, *(frame + 1 for frame, _ in predicted)])
+    cells, seen = np.full((length, len(names), 3), np.nan), set[int]()
+    for frame, instance in predicted:
+        if frame in seen:
+            raise UserError(f"{file}, frame {frame}: it has several predicted instances; a table is of one animal")
+        seen.add(frame)
+        cells[frame] = instance.numpy(scores=True)
+    by_hand = sum(bool(frame.user_instances) for frame in labels.labeled_frames)
+    notes = [f"{file}: labels of a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
+    scorer, index = sleap_extras.read_scorer(labels) or "SLEAP", [str(frame) for frame in range(length)]
+    found = check_predictions(file, scorer, index, names, cells[..., :2], cells[..., 2], 0)
+    return dataclasses.replace(found, notes=(*notes, *found.notes))
+
+
+def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | None) -> None:
+    """Writes the arrays of SLEAP's export for analysis: one track.
+
+    Raises:
+      UserError: h5py is not installed.
+    """
+    need("sleap", str(file))
+    points, confidence = predictions.poses.one_animal()
+    is_there = np.any(np.isfinite(points[..., 0]), axis=1)
+    arrays = {
+        "tracks": points.transpose(2, 1, 0)[None],
+        "track_occupancy": is_there[:, None].astype(np.uint8),
+        "point_scores": confidence.T[None],
+        "instance_scores": _instance_scores(confidence)[None],
+        "tracking_scores": np.full((1, len(points)), np.nan),
+    }
+    texts = {
+        "labels_path": "",
+        "video_path": str(footage.path) if footage else "",
+        "provenance": json.dumps(_provenance(predictions)),
+    }
+    with open_hdf5(file) as opened:
+        for name, array in arrays.items():
+            content = opened.create_dataset(name, data=array, compression="gzip")
+            content.attrs["dims"] = json.dumps(_AXES[name])
+        opened["track_names"] = np.array([b"track_0"])
+        opened["node_names"] = np.array([name.encode() for name in predictions.poses.keypoint_names])
+        opened["edge_names"], opened["edge_inds"] = np.zeros((0, 2), "S1"), np.zeros((0, 2), np.int64)
+        opened["video_ind"] = 0
+        for name, text in texts.items():
+            opened[name] = text
+        opened.attrs["preset"], opened.attrs["format"] = "matlab", "analysis"
+
+
+def is_analysis(file: Path) -> bool:
+    """Returns whether an HDF5 file looks like SLEAP's analysis; False where that cannot be known."""
+    if not is_installed("h5py"):
+        return False
+    import h5py
+
+    try:
+        with h5py.File(file, "r") as opened:
+            return "tracks" in opened and "point_scores" in opened
+    except OSError:
+        return False
+
+
+def read_analysis(file: Path) -> PredictionTable:
+    """Reads SLEAP's analysis HDF5 of one animal.
+
+    Raises:
+      UserError: h5py is not installed, or the file is not such a file or has several tracks; the message names the row.
+    """
+    need("sleap", str(file))
+    import h5py
+
+    try:
+        with h5py.File(file, "r") as opened:
+            content: Any = opened
+            if "tracks" in content and "point_scores" not in content:
+                raise UserError(
+                    f"{file} has tracks but no point_scores, as an old SLEAP wrote it; export it again with a newer one"
+                )
+            arrays = {name: _canonical(name, content[name]) for name in ("tracks", "point_scores")}
+            names = [name.decode() for name in content["node_names"][...].tolist()]
+            noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}
+    except UserError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is no analysis HDF5 of SLEAP that can be read: {error}") from None
+    points, scores = arrays["tracks"], arrays["point_scores"]
+    if points.shape != (len(points), 1, len(names), 2) or scores.shape != points.shape[:3]:
+        raise UserError(
+            f"{file} has tracks of shape {points.shape} (frame, track, node, xy); one track and {len(names)} nodes are "
+            "needed: several animals cannot be converted"
+        )
+    scorer = noted.get("scorer", "") if isinstance(noted, dict) else ""
+    return check_predictions(
+        file, str(scorer) or "SLEAP", [str(frame) for frame in range(len(points))], names, points[:, 0], scores[:, 0], 0
+    )
+
+
+def _canonical(name: str, content: Any) -> np.ndarray:
+    """Returns an array with the axes frame, track, node, xy, as far as it has them."""
+    axes = json.loads(content.attrs["dims"]) if "dims" in content.attrs else _AXES[name]
+    return content[...].transpose([axes.index(axis) for axis in ("frame", "track", "node", "xy") if axis in axes])
+
+
+def _instance_scores(confidence: np.ndarray) -> np.ndarray:
+    """Returns the mean confidence (n,) of the points (n, k) that have one, NaN where none has."""
+    known = np.isfinite(confidence)
+    total = np.where(known, confidence, 0).sum(axis=1)
+    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+
+def _provenance(predictions: PredictionTable) -> dict[str, str]:
+    return {"made_by": "jaxpose", "scorer": predictions.scorer, "table": predictions.file.name}
+
+
+# Writes frames to label as a SLEAP project (.slp) that SLEAP merges into the labelled one.
+
+
+def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[str, Video]) -> None:
+    """Writes a suggestion for each frame, and a predicted instance if a point is predicted.
+
+    Skeleton and videos are those of the project, so that SLEAP knows that they are the same.
+
+    Args:
+      file: the .slp to write.
+      project: the labelled .slp or .pkg.slp.
+      poses: predictions, NaN without one, in the order of the project's nodes. Frames are the name of a video, as
+        `jaxpose.formats.sleap.read_labels` gives it, and the number of the frame, from 0.
+      shown: {name: video} of all frames.
+
+    Raises:
+      UserError: sleap-io is not installed, or the project cannot be read.
+    """
+    labels, videos = read_videos(project)
+    from sleap_io.model.instance import PredictedInstance
+    from sleap_io.model.labeled_frame import LabeledFrame
+    from sleap_io.model.labels import Labels
+    from sleap_io.model.suggestions import SuggestionFrame
+    from sleap_io.model.video import Video as SleapVideo
+
+    # The images in a .pkg.slp are only the labelled ones.
+    videos = {name: video.source_video or video for name, video in videos.items()}
+    (skeleton,) = labels.skeletons
+    suggested, predicted = [], []
+    for (name, number), points, confidence in zip(poses.frames, *poses.one_animal(), strict=True):
+        if name not in videos:
+            of_video = shown[name]
+            shape = [of_video.expected_frames, of_video.height_px, of_video.width_px, 3]
+            metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False}
+            videos[name] = SleapVideo(str(of_video.path.absolute()), backend_metadata=metadata, open_backend=False)
+        suggested.append(SuggestionFrame(videos[name], number))
+        if (known := np.isfinite(points[:, 0])).any():
+            scores = np.nan_to_num(confidence)
+            instance = PredictedInstance.from_numpy(points, skeleton, scores, float(scores[known].mean()))
+            predicted.append(LabeledFrame(video=videos[name], frame_idx=number, instances=[instance]))
+    used = list({id(suggestion.video): suggestion.video for suggestion in suggested}.values())
+    result = Labels(predicted, videos=used, skeletons=[skeleton], suggestions=suggested)
+    result.provenance |= {"made_by": "jaxpose"}
+    write_project(file, result)
