@@ -20,11 +20,8 @@ def files_of(row: str) -> dict[str, list[Path]]:
     """The files and folders that each path in a row means; a bare name lies next to a file named before it."""
     folders, found = [ROOT], {}
     for name in re.findall(r"`([^`]+)`", row):
-        if (
-            not re.fullmatch(r"[\w./-]*(\.\w+|/)", name)
-            or re.fullmatch(r"\.?\w+(\.\w+)+", name)
-            and not is_file_name(name)
-        ):
+        is_option = bool(re.fullmatch(r"\w+(\.\w+)+", name)) and not is_file_name(name)
+        if is_option or not re.fullmatch(r"[\w./-]*(\.\w+|/)", name):
             continue
         places = [folder / name for folder in folders if (folder / name).exists()]
         found[name] = places
