@@ -60,16 +60,17 @@ class RemoteFolder:
         """Returns the names of the entries of a folder without unfinished uploads, [] if it does not exist."""
         return [name for name in self._names(path) if not name.startswith(_UPLOADING)]
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, most_bytes: int | None = None) -> bytes:
         """Returns the content of a file.
 
         Raises:
           FileNotFoundError: it does not exist.
-          NotRegularFile: on this machine, it is a folder, a pipe, a device, or a link that leads out of the folder.
+          NotRegularFile: on this machine, it is a folder, a pipe, a device, or a link that leads out of the folder, or
+            larger than `most_bytes`.
         """
         if not self.path:
             return self._tried(self._fs.cat_file, self._at(path))
-        content = self._tried(read_bytes, self.path / path, None)
+        content = self._tried(read_bytes, self.path / path, most_bytes)
         if not (target := os.path.realpath(self.path / path)).startswith(os.path.realpath(self.path) + os.sep):
             raise NotRegularFile(self.path / path, f"is a link to {target}, outside of the folder")
         return content

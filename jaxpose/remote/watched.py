@@ -36,6 +36,8 @@ _NO_LOG = "and has not written train.log yet: it reads its data or compiles"
 # Lines of metrics over which the speed is averaged.
 _LINES = 20
 _BAR_CHARACTERS = 40
+# A damaged or forged file must not fill the memory.
+_MOST_BYTES = 2**28
 # Names that are shown of a folder.
 _LISTED = 5
 
@@ -141,7 +143,7 @@ class Watched:
         names = self._remote.names()
         if CONFIG_FILE in names:
             try:
-                self._config = parse_config(self._remote.read(CONFIG_FILE), f"{self._where}/{CONFIG_FILE}")
+                self._config = parse_config(self._remote.read(CONFIG_FILE, _MOST_BYTES), f"{self._where}/{CONFIG_FILE}")
             except PermissionError as error:
                 raise UserError(f"{self._where}/{CONFIG_FILE} cannot be read: {error.strerror}") from None
             return ""
@@ -235,7 +237,7 @@ class Watched:
         try:
             size = self._remote.size(path)
             if self._seen.get(path, (-1, b""))[0] != size:
-                self._seen[path] = size, self._remote.read(path)
+                self._seen[path] = size, self._remote.read(path, _MOST_BYTES)
         except FileNotFoundError:
             return b""
         return self._seen[path][1]
