@@ -136,8 +136,7 @@ def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best
 _TIME = "%Y-%m-%d %H:%M:%S"
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 _START, _STOPPED, _WARNING = "jaxpose", "stopped by a signal", "warning: "
-# Logs of earlier versions have 1.04e+03 for 1,040.
-_WAITING = re.compile(r"([\d.,e+]+) images/s, (\d+)% waiting for data")
+_WAITING = re.compile(r"([\d.,]+) images/s, (\d+)% waiting for data")
 # Characters of the log in the page, and warnings in the list.
 _SHOWN, _WARNINGS = 100_000, 50
 
