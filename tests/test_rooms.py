@@ -3,6 +3,7 @@
 import ast
 import builtins
 import dis
+import functools
 import subprocess
 import sys
 import types
@@ -61,15 +62,20 @@ VERBS = {
 }  # fmt: skip
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     return {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
+
+
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
 
 
 def imports(file: Path) -> Iterator[str]:
     """The modules of the package that a file imports, anywhere in it."""
     known = {name.removesuffix(".__init__") for name in modules()}
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "jaxpose":
             base = (node.module or "").removeprefix("jaxpose").lstrip(".")
             for alias in node.names:
@@ -148,7 +154,7 @@ def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
     with_jax = {
         f"{name} imports {module}"
         for name in names
-        for module in imported_names(ast.parse(modules()[name].read_text()))
+        for module in imported_names(parsed(modules()[name]))
         if module.partition(".")[0] in {"jax", "jaxlib", "flax", "optax"}
     }
     assert not with_jax
@@ -163,7 +169,7 @@ def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
 
 @pytest.mark.parametrize("file", sorted(modules().values()), ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_loads_and_runs_nothing_unsafe(file: Path) -> None:
-    tree = ast.parse(file.read_text())
+    tree = parsed(file)
     modules = {module.split(".")[0] for module in imported_names(tree)}
     assert not modules & FORBIDDEN_IMPORTS
     assert "torch" not in modules or file.relative_to(PACKAGE).as_posix() in READ_TORCH
@@ -180,7 +186,7 @@ def test_a_file_loads_and_runs_nothing_unsafe(file: Path) -> None:
 def test_a_file_is_one_noun_of_bearable_length(file: Path) -> None:
     text = file.read_text()
     assert len(text.splitlines()) <= LONGEST_FILE
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < LONGEST_FUNCTION, node.name
     assert not {"utils", "util", "common", "helpers", "misc"}.intersection(file.with_suffix("").parts)

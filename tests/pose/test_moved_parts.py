@@ -144,7 +144,10 @@ def test_numbers_are_the_same_in_every_dtype() -> None:
     with jax.enable_x64(True):
         for dtype in (jnp.float32, jnp.float64):
             affine = jnp.tile(jnp.eye(2, 3, dtype=dtype)[None], (2000, 1, 1))
-            drawn = draw_params(sample_keys(7, 0, draw, 0), _config(move_p=0.5), affine, (384, 640))
+            make = jax.jit(
+                lambda draw, affine: draw_params(sample_keys(7, 0, draw, 0), _config(move_p=0.5), affine, (384, 640))
+            )
+            drawn = make(draw, affine)
             found.append([np.asarray(drawn[f"part_{name}_px"], np.float64) for name in ("low", "side", "shift")])
     np.testing.assert_array_equal(*found)
 

@@ -18,6 +18,10 @@ KEYPOINTS = 7
 FRAME_FROM_INPUT = np.array([[[2.0, 0.0, 3.0], [0.0, 2.0, -1.0]], [[1.5, 0.4, 0.0], [-0.4, 1.5, 9.0]]])
 
 
+encode_fast = jax.jit(heatmap.encode, static_argnums=(2, 3, 4))
+decode_fast = jax.jit(heatmap.decode, static_argnums=(1, 2))
+
+
 def seen(count: int, rng: np.random.Generator) -> np.ndarray:
     """Labels (count, k, 2) of points in space, as three affine cameras see them, in pixels of the frame."""
     cameras = rng.normal(size=(3, 2, 3))
@@ -100,13 +104,13 @@ def test_of_two_peaks_the_one_stays_that_the_other_views_confirm() -> None:
         other[:, VIEWS[0]] += 16 * normal[:2] / np.linalg.norm(normal[:2])
         visible = jnp.full(points.shape[:2], VISIBLE, jnp.int8)
         right, wrong = (
-            np.asarray(heatmap.encode(jnp.asarray(each), visible, (SIDE_PX, SIDE_PX), STRIDE, SIGMA_CELLS))
+            np.asarray(encode_fast(jnp.asarray(each), visible, (SIDE_PX, SIDE_PX), STRIDE, SIGMA_CELLS))
             for each in (points, other)
         )
         maps = right.copy()
         maps[:, VIEWS[0]] = 0.45 * right[:, VIEWS[0]] + 0.55 * wrong[:, VIEWS[0]]
-        before, _ = heatmap.decode(jnp.asarray(maps), STRIDE, SIGMA_CELLS)
-        after, _ = heatmap.decode(jnp.asarray(agreed(maps, pca, affine)), STRIDE, SIGMA_CELLS)
+        before, _ = decode_fast(jnp.asarray(maps), STRIDE, SIGMA_CELLS)
+        after, _ = decode_fast(jnp.asarray(agreed(maps, pca, affine)), STRIDE, SIGMA_CELLS)
         off_before, off_after = (np.linalg.norm(found - points, axis=-1)[0] for found in (before, after))
         assert off_before[list(VIEWS[0])].min() > 10
         # The wrong peak still moves the peaks of the other views a little: less than half a cell.

@@ -59,7 +59,10 @@ def whole(network: tuple) -> list[dict[str, np.ndarray]]:
     return found
 
 
-@pytest.mark.parametrize(("frames_per_step", "devices", "chunk"), [(4, 1, 4), (9, 3, 7), (16, 2, 16)])
+@pytest.mark.parametrize(
+    ("frames_per_step", "devices", "chunk"),
+    [pytest.param(4, 1, 4, marks=pytest.mark.slow), (9, 3, 7), pytest.param(16, 2, 16, marks=pytest.mark.slow)],
+)
 def test_every_length_has_a_row_per_frame_and_chunks_change_nothing(
     network: tuple, whole: list, frames_per_step: int, devices: int, chunk: int
 ) -> None:
