@@ -8,17 +8,19 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import mlflow
 import pytest
-from wandb.proto.wandb_internal_pb2 import Record
 
 from jaxpose.checksums import read_json
 from jaxpose.config import Config
 from jaxpose.trackers import tracker as module
 from jaxpose.trackers.tracker import Tracker
 from tests.small_run import assert_same_run, copy_of, log_of, make_config, metrics_of, train
-from tests.trackers.wandb_files import wandb_records
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from wandb.proto.wandb_internal_pb2 import Record
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path / 'store'}")
     return tmp_path / "store"
+
+
+def mlflow_client() -> "MlflowClient":
+    from mlflow import MlflowClient  # takes seconds, and most workers need none of it
+
+    return MlflowClient()
 
 
 def make(tracker: str, folder: Path) -> Config:
@@ -50,13 +58,15 @@ def wait_until_known(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def records_of(folder: Path) -> list[Record]:
+def records_of(folder: Path) -> "list[Record]":
     """What wandb keeps of its runs in a folder for a later upload, in its own messages."""
+    from tests.trackers.wandb_files import wandb_records  # imports wandb, which takes seconds
+
     files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
     return [record for file in files for record in wandb_records(file)]
 
 
-def history_of(records: list[Record]) -> list[dict]:
+def history_of(records: "list[Record]") -> list[dict]:
     rows = [record.history for record in records if record.HasField("history")]
     return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row.item} for row in rows]
 
@@ -73,7 +83,7 @@ def test_mlflow_has_the_numbers_the_config_and_the_report_and_a_resume_goes_on(s
         for step in (2, 3, 4):
             tracker.record(step, {"train/loss": 1 / step})
         tracker.finish("done", report)
-    client = mlflow.MlflowClient()
+    client = mlflow_client()
     experiment = client.get_experiment_by_name("mice")
     assert experiment
     (found,) = client.search_runs([experiment.experiment_id])
@@ -198,7 +208,7 @@ def test_a_resumed_run_may_be_tracked_and_keeps_its_numbers(
     (run / "report.html").write_text("of another time")
     assert train(make_config(project, run, log__tracker="mlflow", log__report=False))["exit_code"] == 0
     assert_same_run(run, whole)
-    client, known = mlflow.MlflowClient(), read_json(run / "tracker.json")
+    client, known = mlflow_client(), read_json(run / "tracker.json")
     assert f"mlflow tracks this run as {known['id']}" in log_of(run)
     found = client.get_run(known["id"])
     for tag, name in (("train/loss", "loss"), ("validation/mean_px_error", "val_mean_px_error")):
