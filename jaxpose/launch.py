@@ -19,8 +19,7 @@ from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variabl
 from jaxpose.config.arguments import DONE, USERS_MISTAKE, Arguments, make_folder, program
 from jaxpose.config.paths import TEMPLATES, read_template
 from jaxpose.errors import UserError
-from jaxpose.run.folder import RUN_FILE_VARIABLE, read_pointer
-from jaxpose.run.paths import CHECKPOINT_MANIFESTS
+from jaxpose.run.paths import CHECKPOINT_MANIFESTS, RUN_FILE_VARIABLE, read_pointer
 
 _VERB = "jaxpose.launch"
 _RUN_FILE = "run_folder.txt"

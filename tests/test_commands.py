@@ -45,7 +45,7 @@ _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
-_DISTILL = "tests/test_pretrain.py::test_a_student_follows_its_teacher_on_any_devices_and_after_a_stop"
+_DISTILL = "tests/test_pretrain.py::test_a_distillation_is_the_same_on_any_devices_and_after_a_stop_and_has_one_teacher"
 _AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wrote"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
@@ -257,7 +257,7 @@ def _parse(verb: str, argv: list[str]) -> None:
         of = {"predict": predict_arguments, "evaluate": evaluate_arguments, "watch": watch_arguments}[verb]
         of().run(lambda given: 0, argv)
     else:
-        is_room = (ROOT / "jaxpose" / verb).is_dir()
+        is_room = (ROOT / "jaxpose" / verb / "__main__.py").is_file()
         assert importlib.import_module(f"jaxpose.{verb}" + ".__main__" * is_room).main(argv) == 0
 
 

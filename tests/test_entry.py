@@ -232,7 +232,7 @@ from jaxpose import early_signals
 early_signals.install("verb")
 print("ready", flush=True)
 import ctypes
-with __import__("jaxpose.progress").phases.phase("compiling"):
+with __import__("jaxpose.progress").progress.phase("compiling"):
     ctypes.CDLL(None).sleep(60)
 """
 

@@ -15,8 +15,7 @@ from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
 from jaxpose.init import facts as facts_module
-from jaxpose.init.__main__ import page
-from jaxpose.init.choices import Choice, apply, largest_microbatch, make_choices
+from jaxpose.init.choices import Choice, apply, largest_microbatch, make_choices, page
 from jaxpose.init.facts import Facts, left_right_pairs, mirrored_views
 from tests.test_entry import verb_without
 

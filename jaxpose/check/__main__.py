@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose import __version__
-from jaxpose.check.frames import list_file, refuse_other_list
+from jaxpose.check.findings import list_file, refuse_other_list
 from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, program, refuse_other_file
 from jaxpose.early_signals import exit_with
 from jaxpose.progress import phase, speak

@@ -1,19 +1,17 @@
 """The labelled frames of a project as a check shows them: refused ones first, then outliers, then all others."""
 
-import csv
 import dataclasses
 import functools
-import io
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from jaxpose.check.findings import OUTLIER, OUTSIDE, ROW, SWAP, Finding
 from jaxpose.config import DataConfig, project_folder
-from jaxpose.data.cells import parse_number, path_cell
+from jaxpose.data.cells import parse_number
 from jaxpose.data.checked_table import OUTSIDE_OF_IT, name_place
 from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.label_table import LabelTable
@@ -24,99 +22,6 @@ from jaxpose.formats.project import read_label_table, without_config_file
 from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
 from jaxpose.labelling.project_labels import frame_keypoints_px, read_cells, read_project_labels
 from jaxpose.poses import NOT_USED, Poses, join_poses
-from jaxpose.terminal import count
-
-# What a check finds, as a list: everything that the page marks, for a terminal and as CSV.
-
-ROW, OUTSIDE, SWAP, OUTLIER = "row", "outside", "swap", "outlier"
-_HEADER = "kind,place,image,keypoints,text\n"
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """Something to look at.
-
-    Attributes:
-      kind: row (it cannot be used), outside (likewise: a point is outside of its image), swap or outlier.
-      place: FILE:LINE, or FILE: and the entry of the file.
-      image: its name, "" if it is unknown.
-      keypoints: names of those that look wrong.
-      text: what is wrong, for the user.
-    """
-
-    kind: str
-    place: str
-    image: str
-    keypoints: tuple[str, ...]
-    text: str
-
-    def line(self) -> str:
-        """Returns the finding for a terminal."""
-        named = f"{self.image}: " if self.image and self.image not in self.text else ""
-        return f"{self.place}: {named}{self.text}"
-
-
-def headline(usable: int, findings: Sequence[Finding], is_compared: bool) -> str:
-    """Returns the result of a check in one line.
-
-    Args:
-      usable: frames.
-      findings: all.
-      is_compared: whether the poses of all views were compared.
-    """
-    found = Counter(finding.kind for finding in findings)
-    refused, poses = found[ROW] + found[OUTSIDE], found[SWAP] + found[OUTLIER]
-    outside = f" ({found[OUTSIDE]} with points outside of the image)" if found[OUTSIDE] else ""
-    parts = [
-        f"{count(usable, 'usable frame')}; {count(refused, 'row')} {'is' if refused == 1 else 'are'} refused{outside}"
-    ]
-    if poses or is_compared:
-        swapped = f" ({found[SWAP]} with left and right exchanged)" if found[SWAP] else ""
-        parts.append(f"{count(poses, 'pose')} look{'s' * (poses == 1)} unlike the others{swapped}")
-    else:
-        parts.append("poses are not compared")
-    return "; ".join(parts)
-
-
-def as_csv(findings: Sequence[Finding]) -> bytes:
-    """Returns the findings as a table: kind, place, image, keypoints (joined by spaces) and text."""
-    text = io.StringIO()
-    text.write(_HEADER)
-    writer = csv.writer(text, lineterminator="\n")
-    for finding in findings:
-        cells = finding.place, finding.image, " ".join(finding.keypoints), finding.text
-        writer.writerow([finding.kind, *map(path_cell, cells)])
-    return text.getvalue().encode()
-
-
-def list_file(page: Path) -> Path:
-    """Returns the list that belongs to a page."""
-    return page.with_suffix(".csv")
-
-
-def refuse_other_list(page: Path, overwrite: bool) -> None:
-    """Checks that the list next to a page is absent, or was written by a check.
-
-    Args:
-      page: what --out names.
-      overwrite: the list may be another file.
-
-    Raises:
-      UserError: it is a folder or another file.
-    """
-    file = list_file(page)
-    if file.is_dir():
-        raise UserError(f"--out is {page}, but {file} is a folder; the list is written there: choose another name")
-    if not file.exists() or overwrite:
-        return
-    with file.open("rb") as stream:
-        head = stream.read(len(_HEADER))
-    if head != _HEADER.encode():
-        raise UserError(
-            f"--out is {page}, and its list would be {file}, which jaxpose check did not write: --overwrite replaces "
-            "it; or choose another name"
-        )
-
 
 # Poses of another project, to which the labels of a project are compared.
 

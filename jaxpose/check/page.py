@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.check.findings import Finding, as_csv, headline, list_file
 from jaxpose.check.frames import (
     CheckedLabels,
-    Finding,
     Frame,
-    as_csv,
-    headline,
-    list_file,
     make_findings,
     make_frames,
     read_poses_px,

@@ -8,6 +8,7 @@ import argparse
 import ast
 import dataclasses
 import functools
+import importlib.machinery
 import importlib.util
 import os
 import textwrap
@@ -20,7 +21,8 @@ from typing import Any
 
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean
 from jaxpose.config.option import OptionError, common_names, flat_options, limits_of
-from jaxpose.config.paths import find_config, is_lightning_pose_config, is_project_config, shipped_folder, shipped_names
+from jaxpose.config.paths import find_config, shipped_folder, shipped_names
+from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.config.root import Config
 from jaxpose.config.rules import validate
 from jaxpose.errors import UserError
@@ -175,6 +177,16 @@ def _literal(text: str) -> Any:
         return text
 
 
+class _WithoutBytecode(importlib.machinery.SourceFileLoader):
+    """Reads a user's file itself, and writes nothing next to it.
+
+    Bytecode of a file that changed within a second, to a text of the same length, would be that of the former text.
+    """
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load_config(file: str, project: str | None) -> Config:
     """Runs FILE.py and returns what its get_config gives for the project, or without one."""
     path = find_config(file)
@@ -185,7 +197,8 @@ def _load_config(file: str, project: str | None) -> Config:
     if path.suffix != ".py":
         raise UserError(f"--config: {file!r} must be a Python file (.py) with a function get_config")
     try:
-        spec = importlib.util.spec_from_file_location("jaxpose_experiment", path)
+        loader = _WithoutBytecode("jaxpose_experiment", str(path))
+        spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
         assert spec and spec.loader
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
-from jaxpose.config.paths import is_lightning_pose_config, is_project_config
+from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.inputs import natural_key

@@ -6,19 +6,13 @@ A file that cannot be written does not stop a run: it gives one warning, and the
 import contextlib
 import json
 import logging
-import os
-import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
-from tensorboardX.proto import event_pb2, summary_pb2, tensor_pb2
-from tensorboardX.record_writer import masked_crc32c
 
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
@@ -40,63 +34,7 @@ from jaxpose.terminal import (
 )
 
 if TYPE_CHECKING:
-    pass
-
-
-# TensorBoard event files: scalars, texts and images, written at once and whole.
-#
-# tensorboardX gives the message types and the checksum. Its writer is not used: it hands events to a thread that dies
-# on the first error, after which the run hangs in a full queue.
-
-# Generated modules: their names appear when they are imported.
-Event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
-SessionLog = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-Summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
-SummaryMetadata = summary_pb2.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
-TensorProto = tensor_pb2.TensorProto  # pyright: ignore[reportAttributeAccessIssue]
-
-
-class EventFile:
-    """An event file below a folder; TensorBoard forgets everything in earlier files after `first_step`."""
-
-    def __init__(self, folder: Path, first_step: int):
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = GrowingFile(folder / name)
-        self._append(step=0, file_version="brain.Event:2")
-        # Steps that an interrupted run wrote after its checkpoint are shown once, not twice.
-        self._append(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one number for each tag."""
-        entries = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._append(step=step, summary=Summary(value=entries))
-
-    def page(self, tag: str, markdown: str) -> None:
-        """Writes a text, which TensorBoard reads as Markdown."""
-        plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-        text = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
-        self._append(step=0, summary=Summary(value=[Summary.Value(tag=tag, metadata=plugin, tensor=text)]))
-
-    def images(self, step: int, tag: str, images: np.ndarray) -> None:
-        """Writes images (n, h, w, 3, uint8, RGB) under the tags <tag>/0, <tag>/1 and so on."""
-        entries = []
-        for number, image in enumerate(images):
-            png = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
-            height, width = image.shape[:2]
-            content = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
-            entries.append(Summary.Value(tag=f"{tag}/{number}", image=content))
-        self._append(step=step, summary=Summary(value=entries))
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def _append(self, **content: Any) -> None:
-        event = Event(wall_time=time.time(), **content).SerializeToString()
-        length = struct.pack("<Q", len(event))
-        checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, event)]
-        self._file.append(length + checks[0] + event + checks[1])
+    from jaxpose.run.tensorboard import EventFile
 
 
 # metrics.jsonl: what the resume of an interrupted run keeps, and the means over the members of an ensemble.
@@ -374,6 +312,7 @@ class _Records(logging.Handler):
 
 def _event_file(folder: Path, first_step: int) -> "EventFile":
     # Imported only when needed: it takes as long as the rest of this file.
+    from jaxpose.run.tensorboard import EventFile
 
     return EventFile(folder, first_step)
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import sleap_io
 
+from jaxpose.check import page as check_page
 from jaxpose.check.__main__ import main
 from jaxpose.data.synthetic import make_project
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
@@ -260,7 +261,7 @@ def test_a_large_project_says_how_many_frames_are_shown(tmp_path: Path, monkeypa
     page = checked(project, folder=tmp_path)
     assert page.section("frames").count("<figure") == 130 and "Shown are" not in page.text
     assert "<summary>Frames 101 to 130</summary>" in page.source
-    monkeypatch.setattr(page, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(check_page, "MOST_BYTES", 50_000)
     page = checked(project, folder=tmp_path)
     shown = page.section("frames").count("<figure")
     assert 10 < shown < 130 and len(page.section("frames")) < 52_000

@@ -29,6 +29,22 @@ class Outcome:
         return 0
 
 
+def test_a_file_that_changed_within_a_second_is_read_anew_and_nothing_lies_next_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "own.py"
+    for seed in (3, 4):
+        file.write_text(
+            f"from jaxpose.config import Config, DataConfig\n\n\ndef get_config():\n"
+            f"    return Config(data=DataConfig(project='p', seed={seed}))\n"
+        )
+        os.utime(file, (1e9, 1e9))
+        ((config, _),) = Outcome([f"--config={file}"], capsys).seen
+        assert config.data.seed == seed
+    assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
+
+
 def test_the_config_file_gets_its_argument_and_the_options_change_it(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Outcome([f"{POSE}:some/project", "train.batch_size=12", "--dry_run"], capsys)
     ((config, options),) = outcome.seen

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxpose.config import command_line
-from jaxpose.config.paths import find_config, is_lightning_pose_config, shipped_folder, shipped_names
+from jaxpose.config.paths import find_config, shipped_folder, shipped_names
+from jaxpose.config.project_config import is_lightning_pose_config
 from jaxpose.errors import UserError
 
 

@@ -124,7 +124,7 @@ def test_suggestions_for_coco_are_a_coco_file(tmp_path: Path, capsys: Capture) -
     assert labels.main(["merge", str(out), "--project", str(project)]) == 2
     assert "is a file of COCO" in capsys.readouterr().err
     assert suggest.main(["--run", str(run), "--out", str(tmp_path / "other")]) == 2
-    assert "required: VIDEO (the project has none)" in capsys.readouterr().err
+    assert "VIDEO is required: the project has no videos" in capsys.readouterr().err
 
 
 def _add_video(project: Path, name: str, size_px: tuple[int, int] = (64, 48)) -> Path:

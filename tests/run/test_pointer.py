@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxpose.config import Config, resolve
-from jaxpose.run.folder import open_run, read_pointer, write_pointer
+from jaxpose.run.folder import open_run
+from jaxpose.run.paths import read_pointer, write_pointer
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.config.option import excerpt
-from jaxpose.config.paths import PROJECT_SECTIONS
+from jaxpose.config.project_config import PROJECT_SECTIONS
 from jaxpose.errors import UserError
 from jaxpose.text_file import read_yaml
 
