@@ -197,7 +197,7 @@ def _load_config(file: str, project: str | None) -> Config:
     if path.suffix != ".py":
         raise UserError(f"--config: {file!r} must be a Python file (.py) with a function get_config")
     try:
-        loader = _WithoutBytecode("jaxpose_experiment", str(path))
+        loader = _WithoutBytecode("jaxpose_experiment", str(path.absolute()))
         spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
         assert spec and spec.loader
         module = importlib.util.module_from_spec(spec)
