@@ -1,7 +1,7 @@
-"""Checks the labels of a project before any training: `jaxpose check PROJECT`.
+"""Checks the labels of a project before training: `jaxpose check PROJECT`.
 
-Input: a project, and options as `jaxpose train` takes them. Output: a list of what looks wrong, on the terminal and as
-check_<project>.csv, and check_<project>.html, one file that needs no network, with every labelled frame as a picture,
+Input: a project, and the options of `jaxpose train`. Output: a list of suspicious labels, on the terminal and as
+check_<project>.csv, and check_<project>.html, a page that works offline, with a picture of every labelled frame, the
 rows that a training would refuse, counts, pairs, sizes and the split.
 """
 
@@ -20,7 +20,7 @@ from jaxpose.terminal import count, print_lines, say, size
 if TYPE_CHECKING:
     from jaxpose.config import Config
 
-# Findings that are printed; the list has all.
+# Maximum number of findings that are printed; the list has all.
 _LISTED = 20
 
 

@@ -1,4 +1,4 @@
-"""The labelled frames of a project as a check shows them: refused ones first, then outliers, then all others."""
+"""The findings and the labelled frames of a check: first refused frames, then outliers, then all others."""
 
 import csv
 import dataclasses
@@ -26,7 +26,7 @@ from jaxpose.labelling.project_labels import frame_keypoints_px, read_cells, rea
 from jaxpose.poses import NOT_USED, Poses, join_poses
 from jaxpose.terminal import count
 
-# What a check finds, as a list: everything that the page marks, for a terminal and as CSV.
+# The list of findings: everything that the page marks, for the terminal and as CSV.
 
 ROW, OUTSIDE, SWAP, OUTLIER = "row", "outside", "swap", "outlier"
 _HEADER = "kind,place,image,keypoints,text\n"
@@ -118,7 +118,7 @@ def refuse_other_list(page: Path, overwrite: bool) -> None:
         )
 
 
-# Poses of another project, to which the labels of a project are compared.
+# Poses of another project, with which the labels are compared.
 
 
 def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mapping[str, np.ndarray]:
@@ -151,7 +151,7 @@ def _place(data: DataConfig) -> Path:
     return Path(without_config_file(data).project).expanduser().resolve()
 
 
-# Rows of labels that a training refuses, with the image and the points that can still be read from them.
+# Rows of labels that a training refuses, with the image and the points that can still be read.
 
 
 def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:

@@ -1,4 +1,4 @@
-"""Writes the page about a project, with everything that it shows inside, and the list of what it marks."""
+"""Writes the page about a project, with all pictures and figures inside, and the list of findings."""
 
 import dataclasses
 from collections import Counter
@@ -45,7 +45,7 @@ from jaxpose.threads import map_in_threads
 
 # The sections with pictures: frames to look at first, and all other frames.
 
-# Pictures that are shown without a click on their title.
+# Number of pictures that are shown before their title is clicked.
 _PER_FOLD = 100
 _LISTED = 1000
 
@@ -119,7 +119,7 @@ def _grid(figures: Sequence[str], kind: str) -> str:
     return "".join(parts)
 
 
-# The sections with figures: what the labels are, points of each keypoint, and what the split would be.
+# The sections with figures: the labels, the points of each keypoint, and the proposed split.
 
 _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 
@@ -229,15 +229,16 @@ def _sizes(project: Project) -> str:
     return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
 
 
-# Thumbnails of labelled frames, as large as fits into a page of a bearable size.
+# Thumbnails of labelled frames, as large as a page of reasonable size allows.
 
-# Of all thumbnails; with the rest of the page, the file stays below 25 MB.
+# Total size of all thumbnails; with the rest of the page, the file stays below 25 MB.
 MOST_BYTES = 22_000_000
-# Sides of thumbnails: the largest is taken with which all fit. With the smallest, the last ones are left out.
+# Sides of thumbnails: the largest side with which all fit is used. If even the smallest is too large, the last
+# thumbnails are left out.
 _SIDES_PX = (360, 240, 160)
-# Frames that are drawn to find it.
+# Number of frames that are drawn to find that side.
 _SAMPLE = 12
-# The first marked frames are large in any case.
+# The first marked frames are always large.
 _LARGE = 100
 
 
@@ -328,9 +329,9 @@ def _side_px(frames: Sequence[Frame], poses: Poses, rule: PixelRule) -> int:
     return _SIDES_PX[-1]
 
 
-# Writes the page about a project, with everything that it shows inside, and the list of what it marks.
+# Puts the sections together, and writes the page and the list.
 
-# The picture with all names.
+# Side of the picture with all keypoint names.
 _LARGE_PX = 640
 
 
