@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as visible before CUDA or JAX starts, and which process uses which of them."""
+"""Finds the NVIDIA GPUs of this machine before CUDA or JAX starts, and assigns them to processes."""
 
 import glob
 import importlib.util
@@ -111,9 +111,9 @@ def why_not_started(platforms: str, said: str) -> str:
     return f"JAX does not start with JAX_PLATFORMS={platforms}: {first_line}"
 
 
-# Which devices each of several processes on this machine gets, as environment variables.
+# Assigns devices to several processes on this machine, as environment variables.
 #
-# This is decided before CUDA or JAX starts: a process can use only the devices that its variables show to it.
+# This happens before CUDA or JAX starts: a process can use only the devices that its variables show to it.
 
 
 def usable_gpus() -> list[str]:

@@ -1,4 +1,4 @@
-"""Detects from the options `mesh.*` and the environment which process of a run this one is. Nothing is started here."""
+"""Detects the number of this process in a run from the options `mesh.*` and the environment. Starts nothing."""
 
 import dataclasses
 import re
@@ -15,7 +15,7 @@ _OURS = ("JAXPOSE_COORDINATOR", "JAXPOSE_NUM_PROCESSES", "JAXPOSE_PROCESS_ID")
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 _TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-# The range that JAX uses too. It lies above the ports that systems assign by themselves.
+# JAX uses the same range. It lies above the ports that systems assign by themselves.
 FIRST_PORT, PORTS = 61440, 4096
 
 Environment = Mapping[str, str]

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps; replaces `early_signals`.
+"""Turns SIGTERM and Ctrl-C into a flag that the training loop reads between two steps; replaces `early_signals`.
 
 With several processes, jax.distributed catches SIGTERM itself and informs the others, so that all stop at one step.
 """
