@@ -1,7 +1,7 @@
 """Compares trained runs: `jaxpose compare RUN RUN ...`, or `compare(runs)` from Python.
 
 Input: run folders, of which only tables are read. Output: the options that differ, the error of each keypoint with
-bootstrap intervals on the frames that no run trained on, and the spread over seeds.
+bootstrap intervals on the frames that none of the runs was trained on, and the spread over seeds.
 """
 
 import argparse

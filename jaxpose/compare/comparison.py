@@ -1,4 +1,4 @@
-"""Compares runs on the labelled frames that none of them trained on."""
+"""Compares runs on the labelled frames that none of them was trained on."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from jaxpose.formats.project import read_label_tables
 from jaxpose.run.paths import run_folder
 from jaxpose.terminal import count
 
-# Which frames are compared: those that none of the runs trained on, measured from the same labels.
+# Chooses the frames to compare: those that none of the runs was trained on, measured from the same labels.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
     return chosen, frames
 
 
-# The labels of a run's project as they are today, to tell which errors were measured from others; opens no image.
+# The current labels of a run's project, to find errors that were measured from other labels; opens no image.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str
     return found
 
 
-# What points that are marked as not visible would change in the errors of compared runs.
+# How points that are marked as not visible would change the errors of compared runs.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,13 +195,13 @@ def measure_not_visible(errors_px: list[np.ndarray], otherwise_px: list[np.ndarr
     return found if any(one.points for one in found) else []
 
 
-# Means of errors with bootstrap intervals: frames are drawn again with replacement, a frame with all its keypoints.
+# Mean errors with bootstrap intervals: whole frames are resampled with replacement, each with all its keypoints.
 
 RESAMPLES = 10_000
 PERCENT = 95
-# Frames without which a mean has no interval: draws of fewer frames hardly differ, whatever other frames would show.
+# Fewer frames than this give no interval: their resamples hardly differ, whatever other frames would show.
 LEAST_FRAMES = 5
-# Bounds the memory of the draws.
+# Bounds the memory of the resamples.
 _AT_ONCE = 500
 
 

@@ -1,4 +1,4 @@
-"""A comparison as text for the terminal."""
+"""Formats a comparison as text for the terminal, and compares a run with its parent."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from jaxpose.poses import TEST, TRAIN, VALIDATION
 from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.terminal import count, table_lines, wrapped
 
-# Characters of a cell that a terminal wraps, at least.
+# Minimum width of a cell that a terminal wraps.
 _CELL = 16
 
 
@@ -203,9 +203,9 @@ def _prose(text: str, width: int) -> str:
     return wrapped(text, width) if width else text
 
 
-# A run and its parent, whose weights or split it has: whether another round of labels helped, and where.
+# Compares a run with its parent, whose weights or split it uses: whether another round of labels helped, and where.
 
-# Frames that are named.
+# Number of frames that are listed by name.
 _NAMED = 5
 
 

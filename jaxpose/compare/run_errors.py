@@ -1,4 +1,4 @@
-"""The errors of a finished run on its labelled frames, read from its folder; no network is built."""
+"""Reads the errors of a finished run on its labelled frames from its folder; builds no network."""
 
 import dataclasses
 from pathlib import Path
