@@ -1,4 +1,4 @@
-"""The arguments of every verb, and exit codes: a verb prints a line for each mistake and exits with 2."""
+"""Reads the arguments of every verb and sets its exit code: a verb prints a line for each mistake and exits with 2."""
 
 import argparse
 import difflib
@@ -19,10 +19,10 @@ from jaxpose.terminal import ERROR, print_lines, quiet
 
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 _HEAD_BYTES = 4096
-# Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
+# Another process of the run was lost, and this one is not at fault: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
-# Of other flags, as of options, the last value counts: a script may have one that its caller replaces.
+# Other flags and options may be repeated, and the last value counts: a caller can override the value in a script.
 _ONCE = "--config"
 _KINDS = {int: "a whole number", float: "a number"}
 

@@ -1,7 +1,7 @@
 """The command line of a verb that trains: `PROJECT OPTION=VALUE --config FILE.py[:PROJECT]`.
 
 Input: the arguments, as `config.arguments` reads them. Output: a call of the verb with a checked `Config`, and an exit
-code. `config.check` refuses values that an option cannot have.
+code. `config.rules` refuses values that an option cannot have.
 """
 
 import argparse

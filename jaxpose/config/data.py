@@ -1,4 +1,4 @@
-"""Where the labelled frames come from, how they are fitted into the network's input, and how they are split."""
+"""Options of the data: labelled frames, their split and augmentation, and unlabelled video."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from jaxpose.config.model import CONTEXT_RADIUS, ModelConfig
 from jaxpose.config.option import Section, option
 from jaxpose.errors import UserError
 
-# Shares for training and validation; no frame is for testing.
+# Shares for training and validation; no test frames.
 _LIGHTNING_POSE_SHARES = (0.95, 0.05)
 
 
@@ -214,10 +214,10 @@ def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
     return tuple(map(int, crop.split(","))) if crop else data.crop_px
 
 
-# Augmentation of labelled frames: presets and every number in them.
+# Augmentation of labelled frames: presets and all their numbers.
 #
-# A number that is left at None is the preset's. Lengths in pixels are pixels of the original frame. Probabilities and
-# parameters of the dlc family are those of Lightning Pose 2.4 (imgaug), see docs/augmentation.md for the differences.
+# A number left at None is taken from the preset. Lengths in pixels are pixels of the original frame. Probabilities and
+# parameters of the dlc family are those of Lightning Pose 2.4 (imgaug); docs/augmentation.md lists the differences.
 
 _OFF: dict[str, float | tuple[int, ...]] = {
     "move_p": 0.0,
@@ -365,7 +365,7 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
     return dataclasses.replace(augment, **missing)
 
 
-# Unlabelled video as a teacher: which videos, how much of them in a step, and how their clips are augmented.
+# Unlabelled video: which videos, how many clips in a step, and how the clips are augmented.
 
 
 @dataclasses.dataclass

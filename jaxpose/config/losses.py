@@ -1,4 +1,4 @@
-"""Losses on unlabelled video. A loss is on if its weight is above 0."""
+"""Options of the losses on unlabelled video. A loss is on if its weight is above 0."""
 
 import dataclasses
 from typing import Any

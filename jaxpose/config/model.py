@@ -1,4 +1,4 @@
-"""The network, and the heatmaps that it learns."""
+"""Options of the network, its heatmaps and its pretraining, and the published weights that options can name."""
 
 import dataclasses
 
@@ -26,9 +26,9 @@ class BackboneFacts:
 
 
 _RESNET = BackboneFacts("resnet", stride=32, has_width=True, learning_rate=1e-3)
-# The learning rate is Lightning Pose's advice.
+# Lightning Pose recommends this learning rate.
 _VIT = BackboneFacts("vit", stride=16, has_width=False, learning_rate=5e-5)
-# A row is all that the package outside of the family's module knows about a backbone.
+# Outside of the family's own module, the package knows only these facts about a backbone.
 BACKBONES = {
     "resnet10": _RESNET,
     "resnet18": _RESNET,
@@ -115,10 +115,10 @@ def norm_of(model: ModelConfig) -> str:
     return model.norm if BACKBONES[model.backbone].has_width else "token"
 
 
-# Published weights of backbones that `model.weights` knows by name.
+# Published weights of backbones that `model.weights` can name.
 
 NO_WEIGHTS = "none"
-# Of the published ResNets: channels of the first stage.
+# Channels of the first stage of the published ResNets.
 PUBLISHED_WIDTH = 64
 
 
@@ -184,7 +184,7 @@ def _superanimal(animals: str, owner: str) -> PublishedWeights:
     )
 
 
-# One entry a line: it is the whole support of a name. docs/weights.md shows this table.
+# One line for each supported name. docs/weights.md shows this table.
 PUBLISHED = {
     # torchvision's own: its first recipe, and the second where there is one.
     "resnet18_imagenet": _torchvision("resnet18", "tv"),
@@ -211,7 +211,7 @@ def pixel_scale(weights: str) -> PixelScale:
     return PUBLISHED[weights].pixels if weights in PUBLISHED else IMAGENET
 
 
-# Pretraining: a backbone that learns from the frames of videos, without labels.
+# Pretraining: a backbone learns from the frames of videos, without labels.
 
 # A teacher is a vision transformer.
 TEACHERS = tuple(name for name, facts in BACKBONES.items() if facts.family == "vit")

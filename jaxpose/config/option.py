@@ -1,4 +1,4 @@
-"""Options of a config, each with its default, meaning and rule, and the sections that hold them."""
+"""Defines options, each with its default, meaning and rule, and the sections that hold them."""
 
 import dataclasses
 import difflib
@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxpose.errors import UserError
 
-# A value as a message shows it.
+# Values as messages show them.
 
 _LONGEST = 300
 

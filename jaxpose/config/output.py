@@ -1,10 +1,10 @@
-"""What a run writes about itself, and evaluation and prediction after training."""
+"""Options of the log, of evaluation and of prediction."""
 
 import dataclasses
 
 from jaxpose.config.option import Section, option
 
-# What a run writes about itself. None of these options changes a number of the run.
+# The records of a run. None of these options changes a number of the run.
 
 
 @dataclasses.dataclass
@@ -70,9 +70,9 @@ class EvalConfig(Section):
     oks_sigma: float = option(0.1, "OKS sigma of every keypoint", minimum=1e-6, harmless=True)
 
 
-# How prediction divides video among workers and readers, and how its tables are smoothed.
+# Prediction: how videos are divided among workers and readers, and how tables are smoothed.
 
-# Of the option orientation.
+# A value of the option orientation.
 AS_RUN = "run"
 
 

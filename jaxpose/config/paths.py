@@ -1,4 +1,4 @@
-"""Resolves the paths of a config once; afterwards neither the working directory nor links matter."""
+"""Resolves the paths of a config once, so that later neither working directory nor links matter; finds config files."""
 
 import dataclasses
 import os
@@ -75,7 +75,7 @@ def _relative(path: str, *folders: str) -> str:
     return next((pure.relative_to(folder).as_posix() for folder in folders if pure.is_relative_to(folder)), str(pure))
 
 
-# The files that come with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
+# The files that are shipped with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
 
 _FOLDER = Path("configs")
 # Files of launch/ by the names that users give.
@@ -116,9 +116,9 @@ def _shipped(installed: Path, in_checkout: Path) -> Path:
     return package / installed if (package / installed).is_dir() else package.parent / in_checkout
 
 
-# Whose config a YAML file is that is given in place of a project.
+# Recognises which tool wrote a YAML config that is given in place of a project.
 
-# Sections of Lightning Pose, of which a config may lack some, and an option of every DeepLabCut project.
+# Sections of Lightning Pose configs, some of which may be absent, and an option of every DeepLabCut project.
 PROJECT_SECTIONS, _DEEPLABCUT = ("data", "training", "model"), "bodyparts"
 
 

@@ -1,4 +1,4 @@
-"""The whole config, and its form as JSON."""
+"""The whole config, its form as JSON, and the comparison of two configs."""
 
 import dataclasses
 import hashlib

@@ -372,9 +372,9 @@ def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-# Checks a config before anything is read or compiled: each option by its own rule, then the options together.
+# Fills in what depends on other options, and applies all rules.
 
-# Threads of a run whose bits may not depend on the number of cores.
+# Number of threads of a run whose bits must not depend on the number of cores.
 _EXACT_THREADS = 8
 _TEACHER_DECAY = 0.99
 # With fewer frames, batch statistics of a shard are noisy; with more, fewer devices have work.

@@ -1,16 +1,16 @@
-"""How long to train, on how much at once, from which weights, and when to validate, save and stop."""
+"""Options of the training: length, batch, initial weights, validation, saving, stopping, optimizer and devices."""
 
 import dataclasses
 
 from jaxpose.config.option import Section, option
 from jaxpose.errors import UserError
 
-# Metrics that a run logs: of a validation, and of a training step.
+# Metrics that a run logs in a validation, and in a training step.
 METRICS = (
     "val_loss", "val_mean_px_error", "loss", "gradient_norm", "learning_rate", "backbone_learning_rate", "targets",
     "skipped_in_row",
 )  # fmt: skip
-# As train.monitor.
+# A value of train.monitor.
 NO_METRIC = "none"
 
 
@@ -118,7 +118,7 @@ def total_epochs(train: TrainConfig, frames: int) -> float:
     return total_steps(train, frames) / steps_per_epoch(train, frames)
 
 
-# How the gradient moves the parameters. Time is counted in optimizer steps; epochs are a way to write a number.
+# The optimizer. Time is counted in optimizer steps; options may give it in epochs.
 
 
 @dataclasses.dataclass
