@@ -1,4 +1,4 @@
-"""Converts the labels of a project into the label files of other tools, with their images."""
+"""Converts the labels of a project into label files of other tools, with their images."""
 
 import dataclasses
 import datetime
@@ -27,7 +27,7 @@ from jaxpose.formats.project import read_label_table
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count, tally
 
-# Where converted labels come from and may be written.
+# Checks where converted labels may be written.
 
 
 def refuse_out(project: str, out: Path) -> None:
@@ -48,7 +48,7 @@ def refuse_out(project: str, out: Path) -> None:
         )
 
 
-# What a conversion of labels or predictions writes.
+# The output of a conversion of labels or predictions.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,8 @@ SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", NWB: "nwb"}
 _DEFAULT_SCORER = "jaxpose"
 
-# What each format can hold next to the positions of visible keypoints, with its place for it: positions and marks of
-# keypoints that are not visible, the animal and its skeleton, and images without any position.
+# What each format can store besides the positions of visible keypoints: positions and marks of keypoints that are not
+# visible, the animal and its skeleton, and images without any position.
 _HIDDEN, _MARKS, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY = range(6)
 _HOLDS = {
     CSV: {_HIDDEN, _MARKS, _EMPTY},
@@ -85,7 +85,7 @@ _HOLDS = {
     SLP: {_HIDDEN, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY},
     NWB: {_ANIMAL, _EDGES, _EMPTY},
 }
-# What jaxpose does with a position that is marked as not visible, in each format that holds one.
+# How jaxpose treats a position that is marked as not visible, in each format that can store one.
 _USE_OF_HIDDEN = {CSV: NOT_VISIBLE, COCO: VISIBLE, SLP: NOT_USED}
 _USES = {
     VISIBLE: "trains them at their positions",

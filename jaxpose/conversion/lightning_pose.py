@@ -1,6 +1,6 @@
 """Converts a checkpoint of Lightning Pose into a finished run.
 
-Input: the checkpoint, and config.yaml and predictions.csv, which Lightning Pose left beside it. Output: a run folder
+Input: the checkpoint, and the config.yaml and predictions.csv that Lightning Pose left next to it. Output: a run folder
 with the same network, whose maps are decoded as Lightning Pose does.
 """
 
@@ -36,7 +36,7 @@ from jaxpose.run.weights import export_parameters
 from jaxpose.terminal import count
 from jaxpose.training.setup import fit_subspaces
 
-# The folder of a finished run whose network another tool has trained.
+# Writes the folder of a finished run whose network was trained by another tool.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
 
 _logger = logging.getLogger(__name__)
 
-# Lightning Pose leaves its config in the folder of the run (older versions in .hydra), and the checkpoint in
+# Lightning Pose writes its config into the folder of the run (older versions into .hydra), and the checkpoint into
 # tb_logs/<name>/version_0/checkpoints below it.
 _CONFIG_NAMES = ("config.yaml", ".hydra/config.yaml")
 _LEVELS = 5
