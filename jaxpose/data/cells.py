@@ -1,4 +1,4 @@
-"""Cells of CSV files: numbers and names that every program reads in the same way."""
+"""Reads and checks cells of CSV files: numbers and names that every program reads in the same way."""
 
 import unicodedata
 from collections.abc import Sequence

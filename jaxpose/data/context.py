@@ -1,8 +1,8 @@
-"""Labelled frames with the frames around them, for networks that look at several.
+"""Loads the frames around each labelled frame, for networks that see several.
 
-The frame before img0007.png is img0006.png in the same folder, unless pixels refute that (`data.neighbours`). Without
-such a file, it is frame 6 of the video of the folder's name, if frame 7 of that video is the labelled frame; otherwise
-it is the nearest frame found. With boxes, all frames of a window show the box of the labelled one.
+The frame before img0007.png is img0006.png in the same folder, unless the pixels contradict that (`data.neighbours`).
+Without such a file, it is frame 6 of the video with the folder's name, if frame 7 of that video is the labelled frame;
+otherwise it is the nearest available frame. With boxes, all frames of a window show the box of the labelled one.
 """
 
 import collections
@@ -31,13 +31,14 @@ from jaxpose.video.index import VideoIndex, as_labelled, describe_rotation, read
 # Finds the files and video frames around each labelled frame.
 #
 # The frame before img0007.png is img0006.png in the same folder, unless images with consecutive numbers differ there as
-# much as others do. Where there is no such file, it is frame 6 of the video with the folder's name.
+# much as others do. Without such a file, it is frame 6 of the video with the folder's name.
 
 # The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
 # the frame does not exist; or the nearest frame, because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
-# (file, width, height, box): an image, the size of the labelled frame, which it must have, and the labelled one's box.
+# (file, width, height, box): an image, the required size, which is that of the labelled frame, and the labelled frame's
+# box.
 ImageKey = tuple[Path, int, int, tuple[int, ...]]
 
 
@@ -63,7 +64,7 @@ class Window:
 
 
 def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Window]:
-    """Returns the window of each labelled frame; arguments as those of `context.load_windows`.
+    """Returns the window of each labelled frame; arguments as those of `load_windows`.
 
     Raises:
       UserError: an image next to a labelled one is a link out of the project and `data.on_bad_frame` is stop (with
@@ -180,7 +181,7 @@ def _read_index(path: Path) -> VideoIndex | None:
         return None
 
 
-# Sentences about the frames around labelled ones: where they come from, and what was checked.
+# Describes the frames around labelled ones: their sources, and what was checked.
 
 
 def describe_windows(

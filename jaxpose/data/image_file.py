@@ -1,4 +1,4 @@
-"""Image files: checks that they are intact, and returns their size and their pixels as 8-bit RGB."""
+"""Checks that image files are intact, and returns their size and their pixels as 8-bit RGB."""
 
 import dataclasses
 import hashlib
@@ -15,15 +15,15 @@ from av.error import FFmpegError, PatchWelcomeError
 from jaxpose.errors import UserError
 from jaxpose.terminal import count
 
-# Numbers in the first directory of a TIFF file. EXIF data have the same form.
+# Reads tags of the first directory of a TIFF file. EXIF data have the same form.
 
 BITS, PHOTOMETRIC, ORIENTATION, CHANNELS, PLANES, TILE_WIDTH, SAMPLE_FORMAT = 258, 262, 274, 277, 284, 322, 339
 # Values of PHOTOMETRIC, PLANES and SAMPLE_FORMAT.
 WHITE_IS_ZERO, SEPARATE, WHOLE_NUMBERS, SIGNED, FLOATS = 0, 2, 1, 2, 3
-# Letter for `struct` of the types short and long.
+# Letters of `struct` for the types short and long.
 _LETTERS = {3: "H", 4: "I"}
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
-# A directory has a few dozen entries; a damaged file may announce any number.
+# A directory has a few dozen entries; a damaged file may claim any number.
 _MOST_ENTRIES = 4096
 
 
@@ -67,9 +67,9 @@ def _read_directory(
             tags[tag] = struct.unpack_from(value, content, where)[0]
 
 
-# The orientation that an image file states: how its stored pixels must be turned to be seen upright.
+# The orientation stated in an image file: how the stored pixels must be turned to appear upright.
 #
-# JPEG, PNG and WebP files have it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many programs
+# JPEG, PNG and WebP files store it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many programs
 # that read pixels do not.
 
 NORMAL = 1
@@ -151,12 +151,12 @@ def _exif_of(content: bytes) -> bytes:
     return content
 
 
-# Which value becomes white in images of more than 8 bits; black is 0.
+# The value that becomes white in images of more than 8 bits; black is 0.
 #
-# One value holds for all images of a run (`data.white`): if each image had its own, the same animal would be brighter
+# One value applies to all images of a run (`data.white`): if each image had its own, the same animal would be brighter
 # in one frame than in the next.
 
-# Of a 16-bit file that uses its whole range.
+# The white of a 16-bit file that uses its whole range.
 WHOLE_RANGE = 65535.0
 _WHITES = (255.0, 1023.0, 4095.0, 16383.0, WHOLE_RANGE)
 _ADVICE = "save it with 8 bits, or train with the value that becomes white as data.white"
@@ -273,14 +273,15 @@ def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, boo
     return text, bool(above) or is_dark
 
 
-# Versions of the programs that decide whether an image is intact, and of how they are asked.
+# Versions of the code and libraries that decide whether an image is intact.
 DECODERS = (3, cv2.__version__, av.__version__, *sorted(av.library_versions.items()))
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 AUTO, UPRIGHT, STORED = "auto", "upright", "stored"
 _JPEG = b"\xff\xd8\xff"
 _NOT_INTACT = "the image does not decode: it is cut short, damaged or no image"
 _8_BITS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-# Files whose values OpenCV returns as they are: PNG, PNM and PFM, Radiance. Others state how many bits count.
+# The first bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the
+# number of significant bits.
 _ANY_DEPTH = (b"\x89PNG", b"P", b"#?")
 
 

@@ -1,4 +1,4 @@
-"""Labelled frames, decoded once and fitted into the network's input by one affine each.
+"""Decodes labelled frames once, fits each into the network's input by an affine, and draws keypoints on frames.
 
 Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """

@@ -1,4 +1,4 @@
-"""The images and videos that a user asks to predict, in natural order, and the place of each in the results."""
+"""Lists the images and videos that a user asks to predict, and the videos of a project, in natural order."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from jaxpose.text_file import read_unicode
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
-# Endings of the tables beside a table of predictions.
+# Endings of the tables next to a table of predictions.
 TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error", "_smoothed")
 _KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
@@ -213,7 +213,7 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-# The videos of a project: one per session, or one per session and view where there are several cameras.
+# The videos of a project: one per session or, with several cameras, one per session and view.
 
 
 def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:

@@ -1,4 +1,4 @@
-"""The label files of a project folder in the layout of Lightning Pose."""
+"""Finds the label files of a project folder in the layout of Lightning Pose, for one or several cameras."""
 
 import difflib
 import os
@@ -84,9 +84,9 @@ def without_view(name: str, view: str) -> str:
     return name
 
 
-# Projects that are a file.
+# Suffixes of projects that are a file.
 _FILES = (".slp", ".json", ".yaml", ".yml")
-# The advice in every message about a project that is not there.
+# The advice in every message about a missing project.
 _GIVE_PROJECT = "give the folder of a project, or its file"
 
 

@@ -1,4 +1,4 @@
-"""Label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
+"""Reads label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
 
 Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a row for each frame. Output: a
 `LabelTable`, with a sentence for every row that cannot be used.
@@ -26,10 +26,10 @@ from jaxpose.text_file import GUESS, SAVE_AS_UTF_8, read_text
 
 COORDS = ("x", "y", "visible")
 # DeepLabCut and napari keep this column in label files that began as predictions. In other files it marks a table of
-# predictions, which must not be trained on by mistake.
+# predictions, which must not be used for training by mistake.
 LIKELIHOOD = "likelihood"
 _LABEL_FILES = "CollectedData"
-# What pandas writes in place of a name that it does not have.
+# pandas writes this for a missing name.
 _UNNAMED = "Unnamed:"
 
 

@@ -1,7 +1,7 @@
-"""A labelled project: its usable frames, fixed once, and a message for every unusable one.
+"""A labelled project: its usable frames, and a message for every unusable one.
 
 Input: tables of labels, as `jaxpose.formats` reads them from the files of other tools, or a folder in the layout of
-Lightning Pose. Output: a `Project`. Every image is hashed, and decoded unless its content was found intact before;
+Lightning Pose. Output: a `Project`. Every image is hashed, and decoded unless it is known to be intact;
 `jaxpose.data.images` makes the pixels later.
 """
 

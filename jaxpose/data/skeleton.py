@@ -1,4 +1,7 @@
-"""What label files say about the animal beside its keypoints. Training uses none of it; converted files keep it."""
+"""The animal's name, skeleton and left-right pairs, from label files and from the names of keypoints.
+
+Training uses only the pairs; converted files keep all of it.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from jaxpose.data.cells import usable_name
 from jaxpose.errors import UserError
 
-# The name in files that must have one.
+# The animal's name in files that must have one.
 DEFAULT_ANIMAL = "animal"
 
 
