@@ -1,4 +1,4 @@
-"""The work of `jaxpose.draw`: a video with the predictions of a table."""
+"""The work of `jaxpose draw`: draws the predictions of one table, or of all tables of a folder, on their videos."""
 
 import argparse
 import dataclasses
@@ -30,7 +30,7 @@ from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.file import turned_size_px
 from jaxpose.video.index import Stopped, VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
 
-# A table with more of its points outside of the frames is probably of another video.
+# If more than this share of its points is outside the frames, a table is probably of another video.
 _MOST_OUTSIDE = 0.5
 
 
@@ -175,7 +175,7 @@ def _look_at_points(index: VideoIndex, predictions: PredictionTable, style: Styl
 
 # Labelled videos of the tables that jaxpose predict wrote: <out>/labeled_videos/<place>_labeled.mp4.
 #
-# Several processes share the work by claims. A video that is newer than its table is kept.
+# Several processes share the work by claims. A labelled video that is newer than its table is kept.
 
 _logger = logging.getLogger(__name__)
 

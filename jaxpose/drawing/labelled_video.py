@@ -1,7 +1,7 @@
 """Writes a video with the predicted pose on each frame.
 
-Input: the index of a video and its predictions. Output: an H.264 file with a frame for each frame, at the same times
-from 0 on, with a line of text below. A thread decodes and draws while the encoder works.
+Input: the index of a video and its predictions. Output: an H.264 file with the same frames at the same times, counted
+from 0, with a line of text below each. A thread decodes and draws while the encoder works.
 """
 
 import contextlib
@@ -86,10 +86,10 @@ def made_ahead(items: Generator[Item, None, None], most: int) -> Iterator[Iterat
         thread.join()
 
 
-# Drawn frames that wait for the encoder.
+# Maximum number of drawn frames that wait for the encoder.
 _AHEAD = 4
 _LISTED = 5
-# Of a file that stores neither its rate nor the times of its frames.
+# The rate of a file that stores neither its rate nor the times of its frames.
 _DEFAULT_RATE = Fraction(25)
 _NO_COLORSPACE, _RGB = 2, 0
 
