@@ -1,7 +1,7 @@
-"""Reads keypoints from COCO JSON: one category of animals, one annotation for each image.
+"""Reads and writes keypoints as COCO JSON: one category of animals, one annotation for each image.
 
-Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled, but hidden,
-2 = labelled and visible.
+Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled, but hidden, 2
+= labelled and visible.
 """
 
 import json
@@ -25,12 +25,12 @@ from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, Skeleton
 from jaxpose.terminal import count, tally
 from jaxpose.text_file import read_unicode
 
-# What a COCO file has beside its labelled keypoints: the animal, and what is not read.
+# The content of a COCO file besides its labelled keypoints: the animal, and everything that is not read.
 
 SUPERCATEGORY, DESCRIPTION = "animal", "keypoints written by jaxpose"
-# Boxes that differ by less come from rounding.
+# Smaller differences between boxes are rounding.
 _ALIKE_PX = 1e-3
-# What a file of jaxpose has, too.
+# Entries that files of jaxpose also have.
 _KEPT = {
     "": ("info", "images", "annotations", "categories"),
     "images": ("id", "file_name", "width", "height"),
@@ -372,7 +372,7 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
     return f"{file.name}/{end}", path
 
 
-# Writes labels as COCO keypoints; `jaxpose.formats.coco` reads them.
+# Writes labels as COCO keypoints, which the functions above read.
 
 
 def write_labels(file: Path, labels: LabelTable) -> None:

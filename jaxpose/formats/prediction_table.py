@@ -1,4 +1,4 @@
-"""Predictions as the readers and writers of tables exchange them, and the properties of the video that they are of."""
+"""Predictions in the form that readers and writers exchange, the properties of their video, and parquet files."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ from jaxpose.terminal import count
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
 
-# Peaks of heatmaps, which SLEAP and others give as scores, may be above 1; a score above 2 is of another scale, or from
-# another column. float32 sums of a heatmap are above 1 by rounding, which needs no note.
+# Peaks of heatmaps, which SLEAP and others give as scores, may be above 1; a score above 2 has another scale, or is
+# from another column. float32 sums of a heatmap exceed 1 by rounding, which needs no note.
 _LARGEST_CONFIDENCE, _ROUNDED_CONFIDENCE = 2.0, 1.001
 
 
@@ -143,7 +143,7 @@ def read_footage(path: Path, predictions: PredictionTable) -> Footage:
     return Footage(path.absolute(), index.width_px, index.height_px, index.fps, times_s)
 
 
-# The predictions of a video as parquet: the column frame, then <keypoint>_x, <keypoint>_y and <keypoint>_likelihood.
+# Reads and writes predictions as parquet: the column frame, then <keypoint>_x, <keypoint>_y and <keypoint>_likelihood.
 #
 # Numbers are float64; NaN stays NaN. The scorer and the names of the keypoints are metadata of the file.
 

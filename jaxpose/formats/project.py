@@ -1,6 +1,6 @@
-"""Recognises whose project a path is, and reads it.
+"""Recognises which tool wrote a project, and reads it.
 
-Input: the options of the data. Output: a `Project`, whatever tool made its files.
+Input: the options of the data. Output: a `Project`, whichever tool made its files.
 """
 
 import csv

@@ -1,7 +1,7 @@
-"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and the images from its videos or from itself.
+"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and the images from its videos or from the file.
 
-Labelled frames are decoded once and kept as BMP files in the cache folder: unlike PNG, the bytes of a BMP file depend
-on nothing but the pixels, and so do the checksums in split.csv.
+Labelled frames are decoded once and kept as BMP files in the cache folder: unlike those of a PNG file, the bytes of a
+BMP file depend only on the pixels, and so do the checksums in split.csv.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a SLEAP file has beside the positions of visible points: hidden points, skeleton, labeller, what is not read."""
+"""Reads the rest of a SLEAP file: hidden points, skeleton and labeller; lists everything that is not read."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from jaxpose.video.recording import Recording
 
 # The entry of `provenance` in files that jaxpose wrote.
 SCORER = "scorer"
-# The lists of sleap-io, of which older versions lack some.
+# The lists of sleap-io; older versions lack some of them.
 _LISTS = {
     "tracks": "track*",
     "identities": "name* of individuals",

@@ -1,7 +1,7 @@
-"""The labelled images of a SLEAP video that is no film: images in the .slp itself, HDF5 arrays, TIFF stacks.
+"""The labelled images of a SLEAP file that are not in a video: images in the .slp itself, HDF5 arrays, TIFF stacks.
 
-Their pixels are kept in the cache folder with all their bits, as image files: how these become 8 bits is decided once,
-for images of every origin (`jaxpose.data.image_file`).
+Their pixels are kept in the cache folder with all their bits, as image files; `jaxpose.data.image_file` decides how
+they become 8 bits, as for all other images.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.recording import Recording, check_recording, read_recording, refuse_other
 
-# Frames of videos as image files in the cache folder, each decoded once.
+# Stores frames of videos as image files in the cache folder, each decoded once.
 
 # Part of the names: increase it when the pixels change.
 _VERSION = 2
-# Frames of 8 bits, of 16 bits, of floats, and image files as they were found.
+# Frames of 8 bits, of 16 bits, of floats, and image files copied unchanged.
 _SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
 
 # Values (height, width, 3) RGB, uint8, uint16 or float32; or the content of an image file, PNG or JPEG.

@@ -1,6 +1,6 @@
 """Reads files that torch wrote; nothing in them is executed.
 
-Such a file is a zip archive with a pickle, which may name classes beside the tensors. torch's weights_only reader
+Such a file is a zip archive with a pickle, which may name classes besides the tensors. torch's weights_only reader
 refuses names that it does not know; inert classes can stand in for those that a caller expects.
 """
 

@@ -27,7 +27,7 @@ from jaxpose.terminal import count, tally
 from jaxpose.text_file import plain_value, read_yaml
 from jaxpose.video.file import scan
 
-# The config.yaml of a DeepLabCut project: who labelled, which keypoints, and the crop of each video.
+# Reads the config.yaml of a DeepLabCut project: the scorer, the keypoints, and the crop of each video.
 
 CONFIG_FILE = "config.yaml"
 

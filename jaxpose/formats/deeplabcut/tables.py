@@ -1,4 +1,4 @@
-"""DeepLabCut's tables as HDF5, and the files that it reads: labels and predictions."""
+"""Reads and writes DeepLabCut's HDF5 tables: labels, and predictions of videos."""
 
 import dataclasses
 import pickletools
@@ -17,14 +17,14 @@ from jaxpose.formats.prediction_table import Footage, PredictionTable, check_pre
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.terminal import count
 
-# The HDF5 tables of DeepLabCut, as pandas wrote them: read without pandas, because that would unpickle parts of them.
+# Reads HDF5 tables that pandas wrote, but without pandas, which would unpickle parts of them.
 #
-# Two layouts exist: "fixed", of today, and "table", of projects from before 2021.
+# Two layouts exist: "fixed", the current one, and "table", of projects from before 2021.
 
-# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the others may only make lists and
-# tuples of text.
+# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the other steps may only make lists
+# and tuples of text.
 _TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-# Names such as 1, 2, 3 are numbers there.
+# In a pickle, names such as 1, 2, 3 are numbers.
 _TEXT |= {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _KEEP, _FETCH = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
 _STRUCTURE = {
@@ -193,10 +193,10 @@ def _pickled_texts(pickled: bytes) -> list[str]:
     return texts
 
 
-# The labels of an .h5 file of DeepLabCut, and how they differ from the CSV beside it.
+# Reads the labels of an .h5 file of DeepLabCut, and compares them with the CSV next to it.
 
 IMAGES_FOLDER = "labeled-data"
-# Differences below this come from rounding in a text file.
+# Smaller differences are rounding in a text file.
 _ALIKE_PX = 1e-3
 
 
@@ -316,15 +316,15 @@ def write_labels(folder: Path, labels: LabelTable) -> None:
             write_pandas(file, table)
 
 
-# The predictions of a video as DeepLabCut leaves them: <video><scorer>.h5 and <video><scorer>_meta.pickle.
+# Reads and writes the predictions of a video in DeepLabCut's form: <video><scorer>.h5 and <video><scorer>_meta.pickle.
 #
-# Frames are counted from 0, and integer coordinates are pixel centres, as here.
+# Frames are counted from 0, and integer coordinates are pixel centres, as in jaxpose.
 
 # create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
 SCORER = "DLC_jaxpose"
 SCORER_PREFIX = "DLC"
 _COORDS = ("x", "y", "likelihood")
-# DeepLabCut takes files with such names for other results than the predictions of one animal.
+# DeepLabCut interprets files with such names as other results than the predictions of one animal.
 _RESERVED, _ENDINGS = ("filtered", "skeleton", "full"), ("_labeled", "_sk", "_bx", "_el", "_ctd", "_tr")
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint of Lightning Pose as numpy arrays; nothing in the file is executed.
+"""Reads a checkpoint of Lightning Pose as numpy arrays; nothing in the file is executed.
 
 Besides tensors, the file names classes of omegaconf, which are read as empty objects.
 """
@@ -13,8 +13,8 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.formats import torch_file
 
-# What a checkpoint may name besides tensors: the settings of omegaconf, paths (Python 3.13 names
-# them by `pathlib._local`), and types that are only mentioned.
+# Names that a checkpoint may contain besides tensors: the settings of omegaconf, paths (Python 3.13 names them by
+# `pathlib._local`), and types that are only mentioned.
 _HARMLESS = re.compile(
     r"omegaconf\.[\w.]+|pathlib\.(?:_local\.)?\w+|typing\.\w+|collections\.defaultdict"
     r"|builtins\.(?:bool|dict|float|int|list|str|tuple)"

@@ -1,7 +1,7 @@
-"""The YAML file of a Lightning Pose project as a flat table that records which keys were read.
+"""Reads the YAML file of a Lightning Pose project as a flat table that records which keys were read.
 
-References `${section.key}` are resolved when a value is read, so values that are never read,
-such as those of hydra, may have references that cannot be resolved.
+References `${section.key}` are resolved when a value is read, so references in unused values, such as those of hydra,
+need not be resolvable.
 """
 
 import difflib
@@ -20,7 +20,7 @@ TABLES = ("training.imgaug",)
 # A config has about a hundred values; nested aliases can make more than fit into memory.
 _MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-# How alike a misspelt name and the one that was meant are. Most sections have short names.
+# Least similarity between a misspelt name and the suggested one. Most sections have short names.
 _ALIKE_SECTION, _ALIKE = 0.75, 0.83
 
 
