@@ -1,7 +1,7 @@
 """Writes a config file for a project, each choice with its reason: `jaxpose init PROJECT`.
 
-Input: a project, options that are settled, and the GPUs of this machine. Output: a Python file that
-`jaxpose train --config FILE` takes.
+Input: a project, options that the user has fixed, and the GPUs of this machine. Output: a Python file for `jaxpose
+train --config FILE`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The choices for a project, each with its reason: Lightning Pose's rules of thumb, and findings of the benchmarks."""
+"""Chooses options for a project, each with its reason: Lightning Pose's rules of thumb, and our benchmark results."""
 
 import copy
 import dataclasses
@@ -20,9 +20,9 @@ from jaxpose.terminal import count
 
 # A choice for a project, with its reason.
 
-# Frames of one update.
+# Frames in one update.
 BATCH = 16
-# With that batch, 300 epochs of more training frames than these are at least 1,500 steps.
+# With that batch, 300 epochs of more training frames than this are at least 1,500 steps.
 FEW_FRAMES = 64
 
 
@@ -44,7 +44,7 @@ class Choice:
 # The choices of the network for a project: backbone, weights, norm, and views that agree.
 
 _FRAMES_FOR_RESNET50 = 200
-# Of benchmarks/few_labels.py, with views that agree and without.
+# From benchmarks/few_labels.py, with views_agree and without.
 _FRAMES_FOR_VIEWS = 10
 
 
@@ -125,10 +125,10 @@ def backbone_for(facts: Facts, config: Config) -> str:
 
 _TITLE = "Losses on video"
 _OFTEN_LABELLED = 0.5
-# Of the benchmark in configs/semi_supervised.py.
+# From the benchmark in configs/semi_supervised.py.
 _WEIGHT = 3e-4
 _JUMPS = f"With a weight of {_WEIGHT:g}, losses.temporal penalises jumps of the predictions."
-# Of benchmarks/few_labels.py.
+# From benchmarks/few_labels.py.
 _MOVE_P = 0.5
 
 
@@ -240,14 +240,14 @@ def _poses(facts: Facts, known: str) -> Choice:
     )
 
 
-# How many frames fit on a GPU at once, by an estimate: --dry_run compiles to find it.
+# Estimates how many frames fit on a GPU at once; --dry_run compiles to find the exact number.
 
-# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), less the state: the
+# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), minus the state: the
 # parameters, their gradients and two moments of Adam.
 _STATE_MIB = {"resnet18": 172.0, "resnet50": 363.0}
 _FRAME_MIB = {"resnet18": (367 - 172) / 16, "resnet50": (1020 - 363) / 16}
 _MEASURED_PX = 128 * 128
-# JAX takes three quarters of a GPU's memory, and GPUs were not measured: half of the rest stays free.
+# JAX takes three quarters of a GPU's memory. We have not measured GPUs, so half of that stays free.
 _USABLE = 0.75 / 2
 
 
@@ -277,7 +277,7 @@ def largest_microbatch(
 
 # The choices for the length of a training, its learning rate and its batch.
 #
-# The figures are of benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
+# The figures are from benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
 
 _EPOCHS, _LEAST_STEPS = TrainConfig.epochs, 1500
 _VALIDATIONS = _EPOCHS / TrainConfig.val_every_epochs
