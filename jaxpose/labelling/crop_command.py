@@ -1,4 +1,4 @@
-"""The work of `jaxpose.crop`: boxes around predicted poses."""
+"""The work of `jaxpose crop`: makes boxes around predicted poses."""
 
 import argparse
 import dataclasses

@@ -29,7 +29,7 @@ from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.run.paths import MEMBERS_FOLDER
 from jaxpose.terminal import count, print_lines, say
 
-# The lines that config.yaml of a DeepLabCut project lacks: DeepLabCut reads only labels of videos that it names.
+# The lines missing from config.yaml of a DeepLabCut project: DeepLabCut reads only labels of videos that it names.
 
 
 def absent_video_sets(project: ProjectLabels, images: Sequence[str]) -> Mapping[str, str]:

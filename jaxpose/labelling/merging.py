@@ -34,7 +34,7 @@ from jaxpose.poses import NOT_USED
 from jaxpose.terminal import count
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
-# The label files of a project to which new rows are added, and the projects whose files jaxpose does not change.
+# Finds the label files of a project to which new rows are added; refuses projects whose files jaxpose does not change.
 
 
 def refuse_other_tools(project: ProjectLabels) -> None:
@@ -92,7 +92,7 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
     return f"{target} has no column {absent[0][1]} of {absent[0][0]}" if absent else ""
 
 
-# The size of an image whose row is merged.
+# Reads the size of an image whose row is merged.
 
 
 def read_size_px(image: Path) -> tuple[int, int]:
@@ -114,9 +114,9 @@ def read_size_px(image: Path) -> tuple[int, int]:
     return facts.stored_px
 
 
-# The images of new rows: which of them a merge copies, and why one cannot be used.
+# The images of new rows: which of them a merge copies, and why an image cannot be used.
 
-# Frames on either side of a labelled one that are copied with it.
+# Number of frames on either side of a labelled one that are copied with it.
 _NEIGHBOURS = 2
 
 
@@ -198,7 +198,7 @@ def _is_taken(place: Path) -> bool:
     return place.exists() or place.is_symlink()
 
 
-# New rows for the label files of a project: read, and refused where they do not fit.
+# Reads new rows for the label files of a project, and refuses those that do not fit.
 
 _LISTED = 20
 

@@ -1,4 +1,4 @@
-"""Recordings to label: a video, or with several cameras the videos of all views of a session."""
+"""Chooses frames of recordings to label. A recording is a video or, with several cameras, all views of a session."""
 
 import dataclasses
 import math
@@ -86,21 +86,21 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
     ]
 
 
-# How unusual each keypoint of each frame is, by several signals, all on one scale.
+# Measures how unusual each keypoint of each frame is, by several signals on one scale.
 
-# Signals by the name that the user sees.
+# Signals, by the name that the user sees.
 JUMP, POSE, CONFIDENCE, SPREAD = "jump", "unusual pose", "low confidence", "runs differ"
 # Columns of poses: the distance from plausible poses, and the standard deviation over several runs.
 POSE_ERROR_PX, SPREAD_PX = "pose_error_px", "spread_px"
-# Robust standard deviations; a value below is usual.
+# Robust standard deviations; a smaller value is normal.
 _USUAL = 3.0
-# The smallest standard deviation: px, and for confidence a share.
+# The smallest standard deviation: in px, and for confidence as a share.
 _LEAST_PX, _LEAST_SHARE = 0.5, 0.05
-# Frames on either side of a frame whose median it is compared with.
+# A frame is compared with the median of this many frames on either side.
 _RADIUS = 5
-# Frames whose neighbours are in memory together.
+# Number of frames whose neighbours are in memory together.
 _AT_ONCE = 20_000
-# The weight of usual values, which orders frames without a sign of failure.
+# The weight of normal values, which orders frames without a sign of failure.
 _USUAL_WEIGHT = 0.01
 
 
@@ -161,7 +161,7 @@ def _scaled(values: np.ndarray, least: float) -> np.ndarray:
     return np.log1p(np.maximum(out - _USUAL, 0)) + _USUAL_WEIGHT * np.clip(out / _USUAL, 0, 1)
 
 
-# The predictions of recordings, read from the tables in the folders of one or several runs.
+# Reads the predictions of recordings from the tables in the folders of one or several runs.
 
 _POSE_ERRORS = tuple(suffix for suffix in TABLES_BESIDE if suffix.startswith("_pca_"))
 
@@ -241,9 +241,9 @@ def _read_pose_errors(table: Path) -> np.ndarray | None:
     return np.fmax.reduce(found) if found else None
 
 
-# Chooses frames: the most unusual ones first, far apart in time and different in what is unusual.
+# Chooses frames: the most unusual ones first, far apart in time and unusual for different reasons.
 
-# Evidence from which a signal is named as a reason.
+# A signal with at least this evidence is named as a reason.
 _NAMED = 0.5
 # A frame that fails in the same way as a chosen one counts this share less.
 _LIKENESS_COST = 0.5
@@ -314,11 +314,11 @@ def _describe(pattern: np.ndarray, signals: Sequence[str], keypoint_names: Seque
     return "; ".join(f"{signals[place]}: {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named)
 
 
-# Chooses frames that look different, by k-means over small copies of the frames; no network is needed.
+# Chooses frames that look different, by k-means over small copies of the frames; needs no network.
 
 _SIDE_PX = 32
 _CHUNK_FRAMES = 64
-# Of a longer video, every second frame, every third and so on.
+# In a longer video, only every second frame, every third and so on is used.
 _MOST_FRAMES = 20_000
 _ATTEMPTS, _ITERATIONS = 3, 100
 _SEED = 0

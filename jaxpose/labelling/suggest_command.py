@@ -1,4 +1,4 @@
-"""The work of `jaxpose.suggest`: frames worth labelling, as images and label files."""
+"""The work of `jaxpose suggest`: writes frames worth labelling, as images and label files."""
 
 import argparse
 import dataclasses

@@ -1,7 +1,7 @@
-"""A folder of frames to label: images, and label files in the form of the project.
+"""Writes and reads a folder of frames to label: images, and label files in the project's format.
 
-labeled-data/<video>/img<8-digit frame number>.png; for a network that looks at several frames, with the frames around
-each. The label files have a row for each suggested frame only; suggestions.csv has the reason for each.
+labeled-data/<video>/img<8-digit frame number>.png; for a network that sees several frames, also the frames around each.
+The label files have a row for each suggested frame only; suggestions.csv has the reason for each.
 """
 
 import csv
@@ -32,7 +32,7 @@ from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.video.index import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video, read_chunks, scan
 
-# The label files of suggested frames in the form of the project: CSV (and HDF5 beside it), SLEAP or COCO.
+# The label files of suggested frames in the project's format: CSV (and HDF5 next to it), SLEAP or COCO.
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
 
