@@ -1,7 +1,7 @@
-"""A PCA subspace of poses, and the distance of other poses from it, in frame pixels.
+"""Fits a PCA subspace to poses, and measures the distance of other poses from it, in frame pixels.
 
 A pose is m points of one frame, written x, y, x, y, ...: all chosen keypoints of the animal (single view, one pose a
-frame), or one body part in m views (multi-view, a pose for each body part). `pca_fit` fits it.
+frame), or one body part in m views (multi-view, a pose for each body part).
 """
 
 import dataclasses
