@@ -1,7 +1,7 @@
-"""The median and the variance of the predictions of several runs, as tables.
+"""Combines the predictions of several runs: their median and variance, smoothed tables, and their spread as an error.
 
-The tables of the runs themselves have the form that the commands of the Ensemble Kalman Smoother read, one file of each
-run; the names of the columns here are those of its results.
+The tables of the runs themselves have the form that the commands of the Ensemble Kalman Smoother read, one file for
+each run; the columns written here have the names of its results.
 """
 
 import csv
@@ -150,7 +150,7 @@ def write_ensemble_table(
 
 # The networks of an ensemble as one predictor of labelled frames.
 
-# The predictions of each member, beside their median: (members, n, k, 2).
+# The predictions of each member, next to their median: (members, n, k, 2).
 MEMBERS = "members_frame_px"
 
 
@@ -223,9 +223,10 @@ def load_labelling(
     return EnsemblePredictor(config, runner, weights, subspaces, describe(chosen))
 
 
-# The smoothed tables of ensembles, <video>_smoothed.csv beside the ensembles; views of a session together.
+# The smoothed tables of ensembles, <video>_smoothed.csv, next to the ensembles; the views of a session are smoothed
+# together.
 
-# As the Ensemble Kalman Smoother writes.
+# The scorer that the Ensemble Kalman Smoother writes.
 KALMAN_SCORER = "ensemble-kalman_tracker"
 
 
@@ -317,7 +318,7 @@ def _bodyparts(config: Config, keypoints: int, views: int) -> list[tuple[int, ..
     return [*several, *((point,) for point in range(keypoints) if point not in in_mirrors)]
 
 
-# What an ensemble says beside its median on labelled frames: its spread, calibrated to an error, and its members.
+# The results of an ensemble on labelled frames besides the median: its spread, calibrated to an error, and its members.
 
 
 def write_spread(
@@ -434,7 +435,7 @@ def _report(
         _logger.info(f"the spread of the members is not calibrated: {few}")
 
 
-# The videos of a project, as the members of an ensemble have predicted them.
+# Combines the predictions that the members of an ensemble made for the project's videos.
 
 
 def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -> None:

@@ -1,6 +1,6 @@
 """Measures a trained network on labelled frames, at the end of a training and again later.
 
-Input: labelled frames and a network. Output: the tables of `evaluation_tables`, and evaluation.json with all figures.
+Input: labelled frames and a network. Output: predictions.csv, tables of errors, and evaluation.json with all figures.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, not_visible_text, r
 from jaxpose.steps.layout import validation_batch
 from jaxpose.terminal import RESULT, count
 
-# The tables of an evaluation, predictions.csv with the errors beside it, and the figures of its sets.
+# The tables of an evaluation, predictions.csv with the errors next to it, and the figures of its sets.
 
 # The figures of `summarize` by set, or by label file.
 Summaries = dict[str, dict[str, Any]]
@@ -135,7 +135,7 @@ def summarize(
     return figures(measured_px) | {"not_visible": about}
 
 
-# Two trackers that learn almost nothing; their errors are printed beside those of the network.
+# Two baselines that learn almost nothing; their errors are printed next to those of the network.
 
 _DIFFERENT_GREY_LEVELS = 30
 
@@ -210,7 +210,7 @@ def _centroid(mask: np.ndarray) -> np.ndarray:
     return np.array([x.mean(), y.mean()])
 
 
-# What an evaluation reports: a table with a line for each set, all figures of one set, and errors to compare with.
+# The report of an evaluation: a table with a line for each set, all figures of one set, and errors to compare with.
 
 _logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
-"""index.csv in the folder of results: a row for each input, with what its table was made from.
+"""index.csv in the folder of results: a row for each input, with the origin of its table; and claims on work.
 
-By the index, a table is never mistaken for another, and a second command predicts only what is missing or changed.
+The index makes sure that a table is never mistaken for another, and that a second command predicts only missing or
+changed inputs.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.paths import CLAIMS_FOLDER, INDEX_FILE
 from jaxpose.run.pca import Subspaces, within_a_view
 
-# A row of index.csv: an input, what its table was made from, and how the prediction ended.
+# A row of index.csv: an input, the origin of its table, and the outcome of the prediction.
 #
 # Nothing here imports jax, so that verbs that only read tables start at once.
 
@@ -126,11 +127,11 @@ def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
     return rows
 
 
-# The names of the tables that lie beside a table of predictions, <table>.csv: <table>_temporal_norm.csv and others.
+# The names of the tables next to a table of predictions, <table>.csv: <table>_temporal_norm.csv and others.
 
 TEMPORAL_NORM = "_temporal_norm"
 SMOOTHED = "_smoothed"
-# Of a table that could not be written to its end.
+# The suffix of an incomplete table.
 PARTIAL = ".partial"
 
 
@@ -191,13 +192,13 @@ def remove_tables(table: Path) -> None:
 # Claims on work that processes on any hosts share through one folder: each claim has one holder.
 #
 # A claim is a file <name>.<generation>, created so that exactly one process can create it. Its holder touches it
-# regularly. When its time has not changed for long enough, the holder counts as dead, and the process that creates the
+# regularly. If its time has not changed for long enough, the holder counts as dead, and the process that creates the
 # file of the next generation has the claim. Times are compared only with earlier times of the same file, so the clocks
 # of the hosts do not matter.
 
 # A holder touches its claim, and others look at it, this many times before the holder counts as dead.
 _BEATS = 5
-# At most these seconds between two looks at work that others hold.
+# Maximum seconds between two looks at work that others hold.
 _LOOK_S = 1.0
 # Seconds between two attempts to take a claim that is held only briefly.
 _MOMENT_S = 0.02

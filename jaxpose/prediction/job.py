@@ -1,4 +1,4 @@
-"""A job: one table to be made, and the folder of the work on it."""
+"""A job, which is one table to make and the folder of its work; its outcomes; and the prediction of its segments."""
 
 import contextlib
 import dataclasses
@@ -149,7 +149,7 @@ def key_of(table: str) -> str:
     return hashlib.sha256(table.encode()).hexdigest()[:16]
 
 
-# The outcomes of jobs: written to the index, reported, and what is left of the work removed.
+# Outcomes of jobs: writes them to the index, reports them, and removes leftovers of the work.
 
 _logger = logging.getLogger(__name__)
 
@@ -238,9 +238,9 @@ class Outcomes:
 # Predicts one segment of a video, a whole video or the images of a folder, into a folder in <table>.<hash>.parts.
 #
 # The folder gets its name when its tables and its manifest are complete. A video that turns out to be damaged is marked
-# as uncut and predicted again as a whole, so that its rows do not depend on where it was cut.
+# as uncut and predicted again as a whole, so that its rows do not depend on the cuts.
 
-# A file beside the segments that says that the video must not be cut.
+# A file next to the segments which says that the video must not be cut.
 _UNCUT_FILE = "uncut"
 
 

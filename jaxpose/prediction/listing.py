@@ -1,4 +1,4 @@
-"""Lists the tables that a command writes, those that exist, and the remaining jobs."""
+"""Lists the tables that a command writes, the existing ones, and the remaining jobs; reports the amount of work."""
 
 import dataclasses
 import logging
@@ -112,7 +112,7 @@ def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> J
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 
 
-# What `jaxpose predict` says about its work: how much there is, what exists already, and how it ended.
+# The messages of `jaxpose predict` about its work: how much there is, what exists already, and how it ended.
 
 _LISTED = 20
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-# Checks frames that a program gives as arrays.
+# Checks frames that a program passes as arrays.
 
 
 def refuse_misfit(frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray) -> None:
@@ -234,7 +234,7 @@ def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int
 
 _logger = logging.getLogger(__name__)
 
-# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 of a run of that precision.
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 for a run of that precision.
 Found = tuple[np.ndarray, np.ndarray]
 
 

@@ -1,6 +1,7 @@
-"""The smoothed tables of videos, <video>_smoothed.csv, made from whole tables of predictions.
+"""Writes the smoothed tables of videos, <video>_smoothed.csv, from complete tables of predictions.
 
-<video>_smoothed.json says what a table was made from and how, so that another command keeps it or makes it again.
+<video>_smoothed.json records the source and the settings of a table, so that another command can keep it or make it
+again.
 """
 
 import logging

@@ -1,7 +1,8 @@
-"""The tables of a video: its keypoints, their steps from frame to frame, and their distance from plausible poses.
+"""Writes the tables of a video or of images: keypoints, their steps between frames, and distance from usual poses.
 
-Input: a trained network and a video. Output: <video>.csv, <video>_temporal_norm.csv and, where the run has subspaces of
-poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row for each frame.
+Input: a trained network and a video. Output: <video>.csv, <video>_temporal_norm.csv and, if the run has subspaces of
+poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row for each frame. For images:
+predictions.csv and predictions_pca_..._error.csv.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from jaxpose.threads import map_in_threads
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Segment, Video, describe_crop
 
-# Digits, sign and comma of a number in the tables, at most; and of a frame's number.
+# Maximum characters of a number in the tables (digits, sign and comma), and of a frame's number.
 _CELL_BYTES, _INDEX_BYTES = 24, 12
 
 
@@ -118,7 +119,7 @@ def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: P
 
 # The tables of a folder of images: their keypoints, and the distance from plausible poses.
 #
-# Input: a trained network and images. Output: predictions.csv and, where the run has subspaces of poses,
+# Input: a trained network and images. Output: predictions.csv and, if the run has subspaces of poses,
 # predictions_pca_..._error.csv, with a row for each image.
 
 _logger = logging.getLogger(__name__)
@@ -216,7 +217,7 @@ def _row_name(path: Path, project: Path) -> str:
     return path.as_posix()
 
 
-# The tables of videos in a run folder, or in another folder of results, whose prediction ended well.
+# Finds the complete tables of videos in a run folder, or in another folder of results.
 
 
 def finished_tables(run: Path) -> dict[Path, Path]:
