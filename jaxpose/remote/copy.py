@@ -1,4 +1,4 @@
-"""Copies a run folder to a remote place while the run goes on, and calls a hook with each finished file.
+"""Copies a run folder to a remote place during the run, and calls a hook with each finished file.
 
 Input: a run folder that a run writes to. Output: the same folder at <log.remote_url>/<its name>. No failure here stops
 a run.
@@ -54,14 +54,14 @@ from jaxpose.terminal import listed, say
 
 NOT_COPIED = 3  # exit code
 
-# How long a run that fails itself waits for its copy.
+# A failing run waits this long for its copy.
 _FAREWELL_S = 5.0
-# After a good end: how long it waits in silence, and how long without an answer of the store or the hook.
+# After a successful run: how long it waits silently, and how long without an answer from the store or the hook.
 TELLS_AFTER_S, PATIENCE_S = 10.0, 600.0
 _LONGEST_PAUSE_S, _SHORTEST_PAUSE_S = 600.0, 0.1
-# After the end of the run, as many rounds in a row may fail.
+# After the end of the run, this many rounds in a row may fail.
 _LAST_ROUNDS = 3
-# Files that are named in a warning.
+# Number of files that a warning names.
 _LISTED = 3
 
 # Size in bytes and time of the last change in ns.

@@ -1,6 +1,6 @@
-"""Reads the copy of a run: whether it is ahead of the run folder, and all of it into an empty run folder.
+"""Reads the copy of a run: checks whether it is ahead of the run folder, or restores it into an empty run folder.
 
-Input: a config with `log.remote_url`. Output: the run folder as the copy has it, every file checked.
+Input: a config with `log.remote_url`. Output: the run folder of the copy, with every file verified.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
 )
 
-# Has {path: [bytes, SHA-256]} of the files in a copy; None stands for a file that is being replaced.
+# Contains {path: [bytes, SHA-256]} of the files in a copy; None stands for a file that is being replaced.
 COPIED_FILE = "copied.json"
 Record = dict[str, list | None]
 

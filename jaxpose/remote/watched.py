@@ -1,4 +1,4 @@
-"""The state of a watched run and how far it has come. Input: a run folder or its copy, which is only read."""
+"""Reads the state and progress of a watched run. Input: a run folder or its copy, which is only read."""
 
 import dataclasses
 import json
@@ -33,10 +33,10 @@ from jaxpose.terminal import clock, listed
 
 FINISHED, SILENT = "finished", "silent"
 _NO_LOG = "and has not written train.log yet: it reads its data or compiles"
-# Lines of metrics over which the speed is averaged.
+# The speed is averaged over this many lines of metrics.
 _LINES = 20
 _BAR_CHARACTERS = 40
-# Names that are shown of a folder.
+# Number of folder names that are shown.
 _LISTED = 5
 
 
