@@ -1,7 +1,7 @@
 """Writes a page about a run: `jaxpose report RUN`, or `write_report(run)` from Python.
 
-Input: a run folder and its project. Output: report.html, one file that needs no network, with learning curves, errors,
-the worst frames as pictures, the calibration of the confidence, traces of the videos, sets and options.
+Input: a run folder and its project. Output: report.html, one file that works offline, with learning curves, errors, the
+worst frames as pictures, the calibration of the confidence, traces of the videos, sets and options.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The sections of errors: of each keypoint, its confidence, what is taken for what, and the worst frames."""
+"""The sections of errors: of each keypoint, confidence, confusions of left and right, worst frames, and sets."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -185,10 +185,10 @@ def _table(
     return table(head, rows, f"Errors on the {shown} frames")
 
 
-# The section of the confidence: how far it tells good predictions from bad ones.
+# The section of the confidence: how well it separates good predictions from bad ones.
 
 _BINS = 10
-# Points of the scatter.
+# Number of points in the scatter plot.
 _MOST = 6000
 
 
@@ -451,11 +451,11 @@ def _picture(facts: RunFacts, project: Project, row: int) -> str:
     return f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>"
 
 
-# The section of the sets: which frames trained the network, and which measured it.
+# The section of the sets: which frames were used for training, and which for measuring.
 
-# Frames in the list.
+# Number of frames in the list.
 _LISTED = 2000
-# Height of an entry of the legend, which gets a scroll bar if the figure is lower.
+# Height of an entry of the legend, which scrolls if the figure is lower.
 _LEGEND_PX = 24
 _COLOURS = {"train": "#6b7fd7", "validation": "#c2853d", "test": "#3d9e78", "unused": "#8a8a8a"}
 

@@ -1,4 +1,4 @@
-"""What a run folder says about the run, read from its files; no network is built."""
+"""Reads the facts about a run from the files of its folder; builds no network."""
 
 import dataclasses
 import json
@@ -178,16 +178,16 @@ def edges_of_run(data: DataConfig) -> tuple[tuple[int, int], ...]:
     return tuple((names.index(a), names.index(b)) for a, b in edges_given("data.skeleton", data.skeleton, names))
 
 
-# The predictions of a run's videos, read from its tables, with what is unusual in them.
+# The predictions of a run's videos, read from its tables, with their unusual frames.
 
-# Bytes of tables that are read: about 300,000 frames of 17 keypoints.
+# Maximum bytes of tables that are read: about 300,000 frames of 17 keypoints.
 _MOST_BYTES = 300_000_000
 _POSE_ERRORS = ("_pca_singleview_error", "_pca_multiview_error")
-# Evidence above this may be suspicious: the logarithm of 1 + robust standard deviations beyond the usual three.
+# Evidence above this may be suspicious: the logarithm of 1 + robust standard deviations beyond the normal three.
 _UNUSUAL = float(np.log1p(3))
-# The share of all frames that is suspicious at most: in a poor run, most frames are unusual.
+# Maximum share of suspicious frames: in a poor run, most frames are unusual.
 _SHARE = 0.05
-# Suspicious frames with at most so many others between them are one stretch.
+# Suspicious frames with at most this many others between them form one stretch.
 _APART = 3
 
 

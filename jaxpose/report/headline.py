@@ -1,4 +1,4 @@
-"""The head of the report: which run it is, its result in one line, and the errors of each set."""
+"""The top of the report: the run, its result in one line, the errors of each set, and comparisons with other runs."""
 
 from pathlib import Path
 from typing import Any

@@ -34,9 +34,9 @@ from jaxpose.terminal import count, duration, three_digits
 
 # The section of the learning curves, from metrics.jsonl.
 
-# Points of a curve.
+# Maximum number of points of a curve.
 _MOST = 4000
-# The share of a panel's room that its curves take; the rest is below them.
+# The share of a panel's height that its curves use; the rest is below them.
 _PANEL = 0.86
 _ERROR, _VALIDATION_LOSS = "val_mean_px_error", "val_loss"
 
@@ -131,14 +131,14 @@ def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best
     return Figure("learning", "Training and validation by step", alt, data, layout, 220 * len(panels) + 60), largest
 
 
-# The section about how a run was run: machines, restarts, time and warnings, from its log.
+# The section about the execution of a run: machines, restarts, time and warnings, from its log.
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 _START, _STOPPED, _WARNING = "jaxpose", "stopped by a signal", "warning: "
 # Logs of earlier versions have 1.04e+03 for 1,040.
 _WAITING = re.compile(r"([\d.,e+]+) images/s, (\d+)% waiting for data")
-# Characters of the log in the page, and warnings in the list.
+# Maximum characters of the log in the page, and number of warnings in the list.
 _SHOWN, _WARNINGS = 100_000, 50
 
 
@@ -232,7 +232,7 @@ def _extensions(run: Path) -> int:
         return 0
 
 
-# The section of the options: those that differ from the defaults and from the parent run, and all of them.
+# The section of the options: those that differ from the defaults and from the parent run, then all options.
 
 
 def settings_section(facts: RunFacts) -> Section:

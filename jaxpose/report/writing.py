@@ -1,4 +1,4 @@
-"""Writes the report of a run: report.html, with everything that it shows inside."""
+"""Writes the report of a run: report.html, with all its pictures and figures inside."""
 
 import dataclasses
 from pathlib import Path
