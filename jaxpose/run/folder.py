@@ -1,4 +1,4 @@
-"""The run folder: opens it for a config, and lets one process at a time write in it.
+"""Opens the run folder for a config, and lets only one process at a time write in it.
 
 Input: a resolved config and the text of split.csv. Output: a `RunFolder`, which is locked until it is closed, with the
 action: start, resume, or finished. With several processes, only process 0 opens it and informs the others.

@@ -1,4 +1,4 @@
-"""The identity of the run in a folder: compares its config and frames with those of another start."""
+"""The identity of the run in a folder: compares its config and frames with those of a new start, and extends runs."""
 
 import csv
 import dataclasses

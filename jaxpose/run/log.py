@@ -1,6 +1,6 @@
 """The log of a run: lines on the console and in train.log, metrics.jsonl, TensorBoard, and the progress bar.
 
-A file that cannot be written does not stop a run: it gives one warning, and the next record tries again.
+A file that cannot be written does not stop a run: it causes one warning, and the next record tries again.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     pass
 
 
-# TensorBoard event files: scalars, texts and images, written at once and whole.
+# TensorBoard event files: scalars, texts and images; each record is written at once and completely.
 #
-# tensorboardX gives the message types and the checksum. Its writer is not used: it hands events to a thread that dies
-# on the first error, after which the run hangs in a full queue.
+# tensorboardX provides the message types and the checksum. Its writer is not used: it hands events to a thread that
+# dies on the first error, after which the run hangs in a full queue.
 
 # Generated modules: their names appear when they are imported.
 Event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
@@ -99,7 +99,7 @@ class EventFile:
         self._file.append(length + checks[0] + event + checks[1])
 
 
-# metrics.jsonl: what the resume of an interrupted run keeps, and the means over the members of an ensemble.
+# metrics.jsonl: keeps the lines that a resumed run continues, and writes the means over the members of an ensemble.
 
 
 def keep_until(file: Path, step: int) -> float:
@@ -143,9 +143,9 @@ def write_means(run: Path, members: Sequence[Path]) -> None:
     write_atomic(run / METRICS_FILE, "".join(lines).encode())
 
 
-# The names that metrics have in TensorBoard and in trackers: GROUP/NAME, so that a viewer shows them in groups.
+# The names of metrics in TensorBoard and in trackers: GROUP/NAME, so that a viewer shows them in groups.
 
-# Of the errors that a finished run has.
+# The group of the errors of a finished run.
 RESULTS = "result/"
 _RATES = {"learning_rate": "learning_rate/head", "backbone_learning_rate": "learning_rate/backbone"}
 

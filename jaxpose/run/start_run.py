@@ -1,4 +1,4 @@
-"""The run that a training starts from (`train.init_from`, `model.weights`), as far as its files tell without a network.
+"""Checks the run that a training starts from (`train.init_from`, `model.weights`), from its files alone.
 
 Nothing here imports jax.
 """

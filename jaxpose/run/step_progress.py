@@ -1,4 +1,4 @@
-"""How far a training has come: a bar on a terminal or in a notebook, elsewhere a line now and then.
+"""Shows the progress of a training: a bar on a terminal or in a notebook, elsewhere a line now and then.
 
 train.log has the lines in either case.
 """

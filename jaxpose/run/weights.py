@@ -1,4 +1,4 @@
-"""The parameters of a run in one safetensors file, which can be read without jax or orbax."""
+"""The parameters of a run in one safetensors file, the tensors of other programs' files, and downloads from the hub."""
 
 import contextlib
 import hashlib
@@ -108,11 +108,11 @@ def _digest(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-# The tensors of a file that another program wrote: safetensors, or torch's own format; nothing in it is executed.
+# Reads tensors from a file that another program wrote: safetensors, or torch's own format; nothing in it is executed.
 
 SAFETENSORS = (".safetensors",)
 OF_TORCH = (".pth", ".pt", ".bin")
-# Where checkpoints of MMPose and of DeepLabCut keep their tensors, beside the state of the training.
+# The keys under which checkpoints of MMPose and of DeepLabCut keep their tensors, next to the state of the training.
 _KEYS_OF_TENSORS = ("state_dict", "model")
 
 
@@ -190,7 +190,7 @@ def _named_tensors(content: Any) -> Mapping[Any, Any]:
     return next((content[key] for key in _KEYS_OF_TENSORS if isinstance(content.get(key), Mapping)), content)
 
 
-# Published weights from the Hugging Face hub, by way of its usual cache.
+# Downloads published weights from the Hugging Face Hub, through its usual cache.
 
 
 def fetch(name: str) -> Path:
