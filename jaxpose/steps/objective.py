@@ -1,6 +1,6 @@
 """The objective of a step: a tuple of terms, their counts, and their gradients summed over all passes.
 
-A part of a step's batch is what one device has of it or, with `train.shards`, one shard.
+A part of a step's batch is the share of one device or, with `train.shards`, one shard.
 """
 
 import functools

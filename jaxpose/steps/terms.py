@@ -1,4 +1,4 @@
-"""What a term of the objective is: plain functions of arrays, and what the config tells of it."""
+"""Defines a term of the objective as plain functions of arrays, and the facts about the data that terms need."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
