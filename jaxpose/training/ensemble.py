@@ -1,4 +1,4 @@
-"""An ensemble's training (`train.members`): its members side by side, and their common results."""
+"""Trains an ensemble (`train.members`): its members side by side, and their joint results."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ from jaxpose.training.setup import Setup, require_usable_clips
 from jaxpose.training.start import start_block
 from jaxpose.video.index import Stopped
 
-# The end of an ensemble's training: each member as a run alone, then what they predict together.
+# The end of an ensemble's training: finishes each member as a separate run, then writes their joint predictions.
 
 
 def end_members(
@@ -153,7 +153,7 @@ def _best_weights(member: Path, setup: Setup) -> tuple[dict, dict]:
     return replicate(setup.mesh, (loaded["params"], loaded["statistics"]))
 
 
-# The members of an ensemble: complete runs that are trained side by side, each in a run folder of its own.
+# The members of an ensemble: complete runs that are trained side by side, each in its own run folder.
 
 
 def member_config(config: Config, run: Path, number: int) -> Config:

@@ -1,4 +1,4 @@
-"""The weights that a run starts from: random, of a published backbone, or of another run."""
+"""The initial weights of a run: random, of a published backbone, or of another run."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from jaxpose.run.weights import checksum, fetch, find_weights, read_tensors
 from jaxpose.steps.optim import rest_epochs
 from jaxpose.steps.terms import DataFacts
 
-# The backbone of `model.weights`: from the hub, a file, a folder or a run.
+# Loads the backbone of `model.weights`: from the hub, a file, a folder or a run.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) 
     return f"{source}: tensors beside the backbone are not used ({named})"
 
 
-# A start from the weights of another run: takes them over.
+# Starts from the weights of another run: takes over the parts that fit.
 
 
 def transfer(

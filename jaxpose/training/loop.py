@@ -1,4 +1,4 @@
-"""The loop of a training: the next batch, a step of each network with it, and what follows a step."""
+"""The training loop: the next batch, a step of each network with it, and the work after a step."""
 
 import contextlib
 import time

@@ -36,7 +36,7 @@ from jaxpose.training.setup import Setup
 from jaxpose.training.start import start_block
 from jaxpose.video.index import Stopped
 
-# The last lines of a training: what it reached, and the one path to open.
+# The last lines of a training: its result, and the one path to open.
 
 _REASONS = {"done": "", "early stop": ", stopped early"}
 
@@ -77,7 +77,7 @@ def report_ensemble_end(log: RunLog, summary: dict[str, Any], members: int, repo
     log.end("training is done", rows, lines)
 
 
-# The end of a training: the best weights, exported and evaluated, the project's videos, and the summary.
+# The end of a training: exports and evaluates the best weights, predicts the project's videos, and writes the summary.
 
 
 def finish(

@@ -1,4 +1,4 @@
-"""The set-up of a training: its frames, initial weights, lengths and clips, and messages for the user."""
+"""Prepares a training: its frames, initial weights, length and clips, and messages for the user."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -38,7 +38,8 @@ from jaxpose.video.index import Stopped
 
 # Fits the PCA subspaces of poses to the training labels, for losses and metrics.
 
-# Parts of labelled frames that all views show: below, the relation of the views would be that of chance.
+# Least number of body parts that all views show in labelled frames: with fewer, the relation of the views would be
+# chance.
 _FEWEST_PLACES = 10
 
 
@@ -120,7 +121,7 @@ def _fit_relation(
     return pca, f"views agree on {parts} within {pca.epsilon_px * scale:.2f} px of the frame ({source})"
 
 
-# The unlabelled video of a training: its clips and single frames, opened and checked before its first step.
+# The unlabelled video of a training: its clips and single frames, opened and checked before the first step.
 
 
 @dataclasses.dataclass(frozen=True)

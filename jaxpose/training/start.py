@@ -1,4 +1,4 @@
-"""The start of a training: its devices and its data, which must be the same for all processes."""
+"""Starts a training: its devices and its data, which must be the same for all processes, and the start block."""
 
 import jax
 from jax.sharding import Mesh
@@ -104,7 +104,7 @@ def list_files(setup: Setup) -> str:
 # The start block: the devices, sizes and costs of a run, as rows of name and text.
 
 _MIB = 2**20
-# The newest two, the best, and the one that is being written.
+# The two newest, the best, and the one that is being written.
 _CHECKPOINTS_AT_ONCE = 4
 
 
