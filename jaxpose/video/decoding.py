@@ -1,9 +1,9 @@
-"""Decodes a video and reports its damage: the one place that decides which frames are damaged.
+"""Decodes a video and reports its damage: only this file decides which frames are damaged.
 
-Both readers of video are built on it and differ only in their answer to a flaw. Prediction (`video.ChunkReader`) wants
-one row per frame: it delivers frames that the decoder mended, and stops at a frame that does not come, since the
-numbers of all later frames would be a guess. Clips (`range.RangeReader`) do not need every frame: they continue
-and drop the frame with all frames that may depend on it.
+Both readers of video are built on it and differ only in their response to a flaw. Prediction (`video.ChunkReader`)
+needs one row per frame: it delivers frames that the decoder repaired, and stops at a missing frame, since the numbers
+of all later frames would be a guess. Clips (`RangeReader`) do not need every frame: they continue, and drop the frame
+with all frames that may depend on it.
 """
 
 import bisect
@@ -171,9 +171,9 @@ def _text(error: FFmpegError | ValueError) -> str:
 
 # Decodes a range of a video's frames and reports which of them are unreliable.
 #
-# For any range, the frames are those that decoding from the start of the file gives. If the key frames of the video
+# For any range, the frames are the same as when decoding from the start of the file. If the key frames of the video
 # have passed their check, decoding begins at one of them; if damage shows, the file is decoded from its start, and only
-# the damage found there counts. The decoder has one thread, because its treatment of damage depends on the number of
+# the damage found then counts. The decoder has one thread, because its treatment of damage depends on the number of
 # threads.
 
 # Part of the key of the notes of damage: increase it when the definition of damage changes.

@@ -1,4 +1,4 @@
-"""Writes H.264 videos: frames with their own time stamps, and a file that gets its name when it is whole."""
+"""Writes H.264 videos: frames with their own time stamps, into a file that gets its name when it is complete."""
 
 import contextlib
 import dataclasses
@@ -16,9 +16,9 @@ from jaxpose.errors import UserError
 from jaxpose.files import replace_whole
 
 _ENCODER = "libx264"
-# Nearly no loss to the eye; a slower preset takes several times as long for a file that is a little smaller.
+# Almost no visible loss; a slower preset takes several times as long for a slightly smaller file.
 _OPTIONS = {"preset": "veryfast", "crf": "20"}
-# The head of the file comes first, so that a browser shows it while it loads.
+# The head of the file is first, so that a browser can start playing while the file loads.
 _CONTAINER_OPTIONS = {"movflags": "faststart"}
 SUFFIX = ".mp4"
 

@@ -1,4 +1,4 @@
-"""Tells from what a label file says about a video whether a file is that recording."""
+"""Checks whether a video file is the recording that a label file describes."""
 
 import dataclasses
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Reads videos for prediction: in order, on a background thread, and with a report of every lost frame.
 
-Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about all that is wrong with
-the file. Frames are rotated by the quarter turns of the `Video` (see `rotation.as_labelled`). The time of a frame plays
-no part, so a variable frame rate needs no special treatment.
+Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about everything that is
+wrong with the file. Frames are rotated by the quarter turns of the `Video` (see `index.as_labelled`). The times of
+frames are not used, so a variable frame rate needs no special treatment.
 """
 
 import bisect
@@ -32,7 +32,7 @@ from jaxpose.video.index import (
     read_index,
 )
 
-# Parts of a long video that can be predicted separately: cut at key frames, where decoding can begin.
+# Divides a long video into parts that can be predicted separately: cut at key frames, where decoding can begin.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,7 +332,7 @@ def _were(number: int, noun: str) -> str:
     return f"{terminal.count(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-# The crop of a video, where the labelled images of a project are crops of their frames.
+# The crop of a video whose labelled images are crops of its frames.
 
 
 def describe_crop(name: str, data: DataConfig) -> str:
