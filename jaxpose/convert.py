@@ -1,6 +1,6 @@
 """Converts files from and to other tools: `jaxpose convert FORM ...`, where each form has its own flags.
 
-Input: a file of another tool, or predictions of jaxpose. Output: what the other side has in its place.
+Input: a file of another tool, or predictions of jaxpose. Output: the equivalent in the other format.
 """
 
 import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxpose.config import DataConfig
 
 _VERB = "jaxpose.convert"
-# Options that decide which labels of a project are read, and what they mean.
+# Options that decide which labels of a project are read, and how they are interpreted.
 _READING = (
     "data.labels", "data.orientation", "data.missing", "data.missing_at_px", "data.predicted_labels", "data.white",
     "data.on_bad_frame", "data.cache_limit_gib",
@@ -184,7 +184,7 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
 _LABELS = ("csv", "deeplabcut", "coco", "slp", "nwb")
 # Formats of predictions: see `jaxpose.conversion.prediction_tables`.
 _TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
-# Each form with its function and a line about it.
+# Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
     "labels": (labels, "labels of a project to the label files of other tools"),

@@ -1,7 +1,7 @@
 """Draws predictions on their video: `jaxpose draw VIDEO TABLE --out FILE`.
 
 Input: a video and its table of predictions, by jaxpose or another tool. Output: an H.264 video with the keypoints, and
-the number, the time and the names of the keypoints below each frame.
+below each frame its number, its time and the names of the keypoints.
 """
 
 import argparse

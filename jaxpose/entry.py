@@ -1,7 +1,7 @@
-"""Starts the verbs that take seconds to import: signals, arguments and the first line come before the packages.
+"""Starts the verbs that take seconds to import: handles signals, arguments and the first line before the packages.
 
 `python -m jaxpose.train` and `jaxpose train` install signal handlers, then call this file before any other import. So a
-mistake in the arguments, a missing folder and Ctrl-C are answered at once.
+wrong argument, a missing folder and Ctrl-C are answered at once.
 """
 
 import argparse
@@ -143,7 +143,7 @@ def watch_arguments() -> Arguments:
 
 _LOADING = "loading the packages"
 
-# Imports the verb.
+# A function that imports the verb.
 _Load = Callable[[], types.ModuleType]
 
 

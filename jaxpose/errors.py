@@ -1,4 +1,4 @@
-"""The error for a user's mistake: a verb prints its text, a line for each mistake, and exits with 2."""
+"""The error for a user's mistake: a verb prints its text, one line for each mistake, and exits with 2."""
 
 import importlib.util
 
@@ -11,7 +11,7 @@ class UserError(ValueError):
     """
 
 
-# The packages that only some users need: extras of pyproject.toml, imported where they are used.
+# Optional packages: extras of pyproject.toml, imported where they are used.
 
 # The modules of each extra.
 EXTRAS = {

@@ -1,4 +1,4 @@
-"""Reads regular files only, writes files atomically, and appends whole records."""
+"""Reads regular files only, writes files and folders atomically, and appends whole records."""
 
 import contextlib
 import errno
@@ -17,23 +17,23 @@ from typing import BinaryIO
 
 from jaxpose.errors import UserError
 
-# Files and folders while they are written: beside their target, under a name that no other process and no link has.
+# Unfinished files and folders: next to their target, under a name that no other process and no link has.
 #
 # An unfinished file of report.html is .report.html.0.tmp, or the first number after 0 that is free. Its process holds a
-# lock on it. What a killed process leaves is removed by the next process that writes the same target, so it does not
-# pile up. A name is made anew (O_EXCL, O_NOFOLLOW): a link that somebody left there is not followed.
+# lock on it. The next process that writes the same target removes the leftovers of a killed process, so they do not
+# pile up. A file is always created anew (O_EXCL, O_NOFOLLOW), so a link planted under its name is not followed.
 
-# Errors of the system for a disk or a quota without space, and for a limit on the size of a file.
+# System errors for a full disk or quota, and for a limit on the size of a file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# In the path of an unfinished file, or of a file in an unfinished folder.
+# Marks the path of an unfinished file, or of a file in an unfinished folder.
 _UNFINISHED = re.compile(r"/\.[^/]*\.\d+\.tmp(/|$)")
 _ENDING = ".tmp"
 LOCK_FILE = ".lock"
-# Names of files have at most 255 bytes.
+# File names have at most 255 bytes.
 _LONGEST_NAME = 200
-# Some folders, such as those of /proc, exist but refuse every new file as if they did not.
+# Some folders, such as those of /proc, exist but refuse every new file as if they did not exist.
 _MOST_TRIES = 1000
-# Without locks of the file system, an unfinished file counts as abandoned when nobody has written to it for so long.
+# If the file system has no locks, an unfinished file counts as abandoned after this long without a write.
 _STALE_S = 24 * 3600
 
 _new_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -251,7 +251,7 @@ def _remove_locked(path: Path, descriptor: int) -> None:
             path.unlink()
 
 
-# A damaged or forged file must not fill the memory.
+# Keeps a damaged or forged file from filling the memory.
 _MOST_BYTES = 2**28
 
 
@@ -505,10 +505,10 @@ class GrowingFile:
                 self._descriptor = -1
 
 
-# Files that a verb makes for its user, where some exist already: one rule for all verbs.
+# Output files of a verb, where some exist already: one rule for all verbs.
 #
-# A full disk or a kill may cut off a command that makes several files. So a file that has the bytes that would be
-# written stays, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
+# A full disk or a kill may interrupt a command that makes several files. So an existing file with the same bytes is
+# kept, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
 
 _OUTPUT = "output"
 

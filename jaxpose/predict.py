@@ -2,8 +2,8 @@
 
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
 <out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; with --smooth,
-smoothed tables of videos beside them; with --labeled, <out>/labeled_videos/<video>_labeled.mp4; and <out>/index.csv,
-the outcome of each input. The same command, started again or on several machines at once, predicts what is missing.
+smoothed tables of videos next to them; with --labeled, <out>/labeled_videos/<video>_labeled.mp4; and <out>/index.csv,
+the outcome of each input. The same command, started again or on several machines at once, predicts only missing inputs.
 """
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Suggests frames to label next: `jaxpose suggest --run RUN VIDEOS`.
 
-Input: videos and their predictions by one or several runs; without a run, the videos alone. Output: a folder with the
-frames as images, and label files in the form of the project, with the predictions to correct.
+Input: videos and their predictions by one or several runs; or, without a run, only videos. Output: a folder with the
+frames as images, and label files in the project's format, with the predictions to correct.
 """
 
 import argparse

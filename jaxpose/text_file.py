@@ -1,4 +1,4 @@
-"""The text of files that users bring; spreadsheets and shells of Windows also write other encodings than UTF-8."""
+"""Reads text and YAML files that users supply; spreadsheets and Windows shells do not always write UTF-8."""
 
 import codecs
 import io
@@ -13,7 +13,7 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.files import open_regular, read_bytes
 
-# What nearly all of these programs write that do not write Unicode.
+# The encoding of nearly all programs that do not write Unicode.
 GUESS = "cp1252"
 SAVE_AS_UTF_8 = "save it as UTF-8 (in Excel: CSV UTF-8)"
 _BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -88,13 +88,13 @@ def _utf_16(content: bytes) -> str:
     return _BYTE_ORDER_MARKS.get(content[:2], "")
 
 
-# YAML 1.2 files, such as the configs of Lightning Pose and DeepLabCut, read by PyYAML's safe loader.
+# Reads YAML 1.2 files, such as the configs of Lightning Pose and DeepLabCut, with PyYAML's safe loader.
 #
-# `no`, `on`, `12:30` and dates are text in YAML 1.2, and `010` is ten; PyYAML knows only the rules of 1.1. A key that
-# appears twice is an error.
+# `no`, `on`, `12:30` and dates are text in YAML 1.2, and `010` is ten; PyYAML knows only the rules of 1.1. A duplicate
+# key is an error.
 
 _TAG = "tag:yaml.org,2002:"
-# The core schema: the kind of a plain word, its form and the signs with which it may begin.
+# The core schema: the kind of a plain word, its pattern, and the characters with which it may begin.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
