@@ -22,8 +22,9 @@ class Config(Section):
     out: str = option("", "run folder; '' = runs/<project>/<hash of the config>", harmless=True, common=True)
     resume: str = option(
         "auto",
-        "if the run folder exists: auto = resume if it is the same run; must = resume, or refuse to start anew; never "
-        "= refuse; overwrite = start anew; extend = train the run longer, with larger train.steps or train.epochs",
+        "if the run folder exists: auto = resume if it is the same run; must = resume, and never start a new run; "
+        "never = refuse; overwrite = start over; extend = train the run longer, with larger train.steps or "
+        "train.epochs",
         choices=("auto", "must", "never", "overwrite", "extend"),
         harmless=True,
         common=True,
