@@ -42,15 +42,15 @@ def lightning_pose(argv: list[str]) -> int:
         f"{_VERB} lightning-pose",
         "Converts a checkpoint of Lightning Pose (a heatmap or context network with a ResNet) into a finished run.",
     )
-    arguments.add_argument("checkpoint", metavar="CHECKPOINT", help="file *.ckpt")
+    arguments.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint file, *.ckpt")
     arguments.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     arguments.add_argument(
-        "--config", metavar="FILE", help="config.yaml of its training; default: beside the checkpoint or above it"
+        "--config", metavar="FILE", help="config.yaml of its training; default: next to the checkpoint or above it"
     )
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the config's"
     )
-    arguments.add_overwrite("a run that an earlier call converted")
+    arguments.add_overwrite("a run from an earlier conversion")
     return arguments.run(_lightning_pose, argv)
 
 
@@ -73,8 +73,8 @@ def labels(argv: list[str]) -> int:
     """Converts the labels of a project into the label files of another tool; returns the exit code."""
     arguments = Arguments(
         f"{_VERB} labels",
-        "Converts the labels of a project, of any kind that jaxpose train opens, into the label files of another tool, "
-        f"with their images. OPTION=VALUE says how its labels are read, as for jaxpose train: {', '.join(_READING)}.",
+        "Converts the labels of a project, in any format that jaxpose train reads, into the label files of another "
+        f"tool, with their images. OPTION=VALUE controls the reading, as in jaxpose train: {', '.join(_READING)}.",
         f"{program(f'{_VERB} labels')} PROJECT [OPTION=VALUE ...] --to FORMAT --out PATH [flags]",
         takes_options=True,
     )
@@ -86,7 +86,9 @@ def labels(argv: list[str]) -> int:
         metavar="PATH",
         help="file (.csv, .json, .slp, .pkg.slp, .nwb); for deeplabcut, a folder",
     )
-    arguments.add_argument("--scorer", default="", metavar="NAME", help="who labelled; default: as in the project")
+    arguments.add_argument(
+        "--scorer", default="", metavar="NAME", help="name of the labeller; default: as in the project"
+    )
     _add_session_start(arguments)
     arguments.add_overwrite()
     return arguments.run(_labels, argv)
@@ -136,7 +138,9 @@ def predictions(argv: list[str]) -> int:
     arguments.add_argument(
         "--out", required=True, metavar="PATH", help="file with the suffix of the format, or a folder for such files"
     )
-    arguments.add_argument("--video", default="", metavar="VIDEO", help="video of the table, or the only one of a run")
+    arguments.add_argument(
+        "--video", default="", metavar="VIDEO", help="video of the table; of a run, convert only this video"
+    )
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
     )
@@ -203,7 +207,7 @@ def _form(argv: list[str]) -> Callable[[list[str]], int]:
 def _help() -> str:
     forms = "".join(f"  {name:<16}{text}\n" for name, (_, text) in _FORMS.items())
     usage = f"usage: {program(_VERB)} FORM ...\n\nConverts files from and to other tools.\n\n"
-    return f"{usage}forms (FORM --help has more):\n{forms}"
+    return f"{usage}forms (see FORM --help):\n{forms}"
 
 
 if __name__ == "__main__":

@@ -28,24 +28,24 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0, 1 (something was found) or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.check",
-        "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: nothing was found; 1: "
-        "the list has findings; 2: the project or an argument cannot be used. OPTION=VALUE is as for jaxpose train: "
+        "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: no findings; 1: there "
+        "are findings; 2: the project or an argument cannot be used. OPTION=VALUE works as in jaxpose train, such as "
         "data.split=video.",
         f"{program('jaxpose.check')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
     )
     arguments.add_argument("project", nargs="?", metavar="PROJECT", help="the project")
-    arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="experiment, as jaxpose train takes it")
+    arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="config file, as for jaxpose train")
     arguments.add_argument(
         "--like",
         default="",
         metavar="PATH",
-        help="another project, whose poses also count as plausible: earlier labels",
+        help="another project, such as earlier labels, whose poses also count as plausible",
     )
     arguments.add_argument(
         "--out", metavar="FILE", help="the page; the list is written next to it as .csv; default: check_PROJECT.html"
     )
-    arguments.add_overwrite("a file that this verb did not write")
+    arguments.add_overwrite("even a file that this verb did not write")
     arguments.add_quiet()
     return arguments.run(_run, argv)
 

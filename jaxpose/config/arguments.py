@@ -49,7 +49,7 @@ class Arguments(argparse.ArgumentParser):
         self._places += [] if action.option_strings else [action]
         return action
 
-    def add_overwrite(self, what: str = "files that exist already") -> None:
+    def add_overwrite(self, what: str = "existing files") -> None:
         """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.files`."""
         self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
 

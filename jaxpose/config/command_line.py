@@ -231,21 +231,21 @@ def _help(start: str, description: str) -> str:
   {start} --config configs/pose.py    (a synthetic project)
 
   PROJECT                      folder of a project
-  --config FILE.py[:PROJECT]   experiment: a file with a get_config function;
+  --config FILE.py[:PROJECT]   config file: Python with a get_config function;
                                default: configs/pose.py, with one PROJECT
-  OPTION=VALUE                 changes an option, such as train.epochs=100
+  OPTION=VALUE                 sets an option, such as train.epochs=100
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
   --dry_run=memory             as --dry_run, and find the largest microbatch
-                               that fits; --dry_run does so on a GPU
+                               that fits (automatic on a GPU)
   --quiet                      show only warnings, errors and the result
   --help_options               print the common options and their defaults
-  --help_options=SECTION       print those of a section, such as train
+  --help_options=SECTION       print the options of a section, such as train
   --help_options=all           print every option
   --help                       print this page
 
-sections and their options (the first line: OPTION=VALUE):
+sections and their options, such as train.epochs (no section: out, resume):
 {chr(10).join(lines)}"""
 
 

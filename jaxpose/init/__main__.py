@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.init",
-        "Writes a config file for a project, each choice with its reason. OPTION=VALUE settles an option, such as "
+        "Writes a config file for a project, each choice with its reason. OPTION=VALUE fixes an option, such as "
         "data.views=top,side.",
         f"{program('jaxpose.init')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("project", metavar="PROJECT", help="the project")
     arguments.add_argument("--out", metavar="FILE.py", help="file to write; default: PROJECT.py in this folder")
     arguments.add_argument(
-        "--gpu_gib", type=float, metavar="G", help="memory of one GPU of the machine that trains; default: this one's"
+        "--gpu_gib", type=float, metavar="G", help="GPU memory of the training machine; default: of this one"
     )
     arguments.add_overwrite()
     return arguments.run(_write, argv)

@@ -136,7 +136,7 @@ def refuse_pattern(path: Path) -> None:
 
 # The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which stands for its newest.
 
-RUN_HELP = "run folder, or a folder of runs: the newest"
+RUN_HELP = "run folder, or a folder of runs (uses the newest)"
 
 
 class RunArgument(Arguments):
@@ -145,7 +145,7 @@ class RunArgument(Arguments):
     def __init__(self, verb: str, description: str):
         super().__init__(verb, description)
         self.add_argument("unnamed", nargs="?", metavar="RUN", help=RUN_HELP)
-        self.add_argument("--run", metavar="RUN", help="the same")
+        self.add_argument("--run", metavar="RUN", help="the same as RUN")
 
     def read(self, argv: list[str]) -> argparse.Namespace:
         """Returns the values of the arguments.
