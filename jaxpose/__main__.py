@@ -62,7 +62,7 @@ def run() -> int:
         from jaxpose import __version__
 
         return show_page("jaxpose", f"jaxpose {__version__}")
-    hint = did_you_mean(verb, [*VERBS, "--help", "--version"]) or f"; there is {', '.join(VERBS)}"
+    hint = did_you_mean(verb, [*VERBS, "--help", "--version"]) or f"; the verbs are {', '.join(VERBS)}"
     print(
         f"jaxpose: there is no {'flag' if verb.startswith('-') else 'verb'} {verb or repr(verb)}{hint}", file=sys.stderr
     )

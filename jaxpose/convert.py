@@ -152,7 +152,7 @@ def predictions(argv: list[str]) -> int:
 def _predictions(given: argparse.Namespace) -> int:
     start = _session_start(given)
     if given.scorer and given.to != "deeplabcut":
-        raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut has a use for it")
+        raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut uses it")
     with phase("loading the packages"):
         from jaxpose.conversion.label_files import Target
         from jaxpose.conversion.prediction_tables import convert_predictions
@@ -173,7 +173,7 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
     if not text:
         return None
     if given.to != "nwb":
-        raise UserError(f"--session_start is {text}, but only --to nwb has a use for it")
+        raise UserError(f"--session_start is {text}, but only --to nwb uses it")
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -200,7 +200,7 @@ def _form(argv: list[str]) -> Callable[[list[str]], int]:
     if not argv or argv[0] not in _FORMS:
         given = f"there is no form {argv[0]}" if argv else "give a form"
         hint = did_you_mean(argv[0], list(_FORMS)) if argv else ""
-        raise UserError(given + (hint or f"; there is {', '.join(_FORMS)}"))
+        raise UserError(given + (hint or f"; the forms are {', '.join(_FORMS)}"))
     return _FORMS[argv[0]][0]
 
 

@@ -200,7 +200,7 @@ def devices(limit_s: float = 90.0) -> Finding:
         and nvidia_driver_is_visible()
         and os.environ.get("JAX_PLATFORMS", "") in ("", "cuda", "cuda,cpu")
     ):
-        return PROBLEM, f"{text}, though an NVIDIA driver is here; {gpu_advice()}"
+        return PROBLEM, f"{text}, although this machine has an NVIDIA driver; {gpu_advice()}"
     return OK, text
 
 
@@ -277,7 +277,7 @@ def coordinator() -> Finding:
         except ConnectionRefusedError:
             text += f"; it answers, and nothing listens at port {port} yet"
         except OSError as error:
-            return PROBLEM, f"{text}; port {port} is not reached ({error}): open it, or choose another"
+            return PROBLEM, f"{text}; port {port} cannot be reached ({error}): open it, or choose another"
     if str(ip).startswith("127.") and host != "localhost" and not host.startswith("127."):
         return WARNING, f"{text}; that is this machine alone: other hosts must know it by another address (/etc/hosts)"
     return OK, text

@@ -184,7 +184,7 @@ def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, 
     if given.boxes and not config.data.boxes:
         raise UserError(f"--boxes is {given.boxes}, but {run} was trained without data.boxes, so it sees whole frames")
     if given.boxes and not Path(given.boxes).expanduser().is_dir():
-        raise UserError(f"--boxes is {given.boxes}, which is no folder; jaxpose crop makes one")
+        raise UserError(f"--boxes is {given.boxes}, which is not a folder; jaxpose crop makes one")
     images = [files for files in outputs.values() if isinstance(files, list)]
     if config.data.boxes and images:
         raise UserError(

@@ -90,7 +90,7 @@ def test_a_variable_that_jax_refuses_is_one_line(project: Path, tmp_path: Path) 
     done = subprocess.run(command, env=os.environ | {"JAX_ENABLE_X64": "maybe"}, capture_output=True, text=True)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2 and line.endswith(
-        "'JAX_ENABLE_X64': JAX takes no such value; correct or unset the variable"
+        "'JAX_ENABLE_X64': JAX does not accept this value; correct or unset the variable"
     )
 
 

@@ -229,7 +229,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
     assert (
-        "@g/half.jpg: the image does not decode: it is cut short, damaged or no image" in shown.err
+        "@g/half.jpg: the image does not decode: it is truncated, damaged or not an image" in shown.err
         and "2 of 3 inputs failed" in shown.err
     )
     tables = [file.read_text() for file in Path("out").rglob("*.csv*")]
@@ -243,7 +243,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     shown = capsys.readouterr()
     assert "=f/2²9.png: out/image_preds/=f/predictions.csv exists already" in shown.out
     assert (
-        "@g/half.jpg: the image does not decode: it is cut short, damaged or no image" in shown.err
+        "@g/half.jpg: the image does not decode: it is truncated, damaged or not an image" in shown.err
         and "=v.mp4 is no video" in shown.err
     )
 
@@ -400,13 +400,13 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, str(tmp_path / "empty")], "empty has neither images (.png"),
         (["--run", run, str(other), str(other.with_suffix(".mkv"))], "session00.mkv would both write session00.csv"),
         (["--run", run, str(tmp_path / "*.h5")], "*.h5 matches neither images (.png"),
-        (["--run", run, f"@{tmp_path / 'list.txt'}"], "list.txt names nothing"),
+        (["--run", run, f"@{tmp_path / 'list.txt'}"], "list.txt is empty"),
         (["--run", run, f"@{tmp_path / 'lst.txt'}"], "lst.txt cannot be read: No such file"),
         (["--run", run, "--stretch_minutes", "0", video], "--stretch_minutes is 0.0; it must be at least 0.001"),
         (["--run", run, "--decoders", "0", video], "--decoders is 0; it must be at least 1"),
         (["--run", run, video, str(Path(video).parent)], "session00.mp4 is given twice"),
-        (["--run", run, "--out", str(other), video], "session00.avi, which cannot be made: File exists"),
-        (["--run", run, "--out", str(tmp_path / "loop.mp4"), video], "loop.mp4, which cannot be made: "),
+        (["--run", run, "--out", str(other), video], "session00.avi, which cannot be created: File exists"),
+        (["--run", run, "--out", str(tmp_path / "loop.mp4"), video], "loop.mp4, which cannot be created: "),
         (["--run", run, str(tmp_path / "pipe.png")], "pipe.png is a pipe or device, not a file"),
         (["--run", run, f"@{tmp_path / 'pipe.png'}"], "pipe.png cannot be read: it is a pipe or device, not a file"),
         (["--run", run, str(tmp_path / "loop.mp4")], "loop.mp4 cannot be read: Too many levels of symbolic links"),

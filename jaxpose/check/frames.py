@@ -106,7 +106,7 @@ def refuse_other_list(page: Path, overwrite: bool) -> None:
     """
     file = list_file(page)
     if file.is_dir():
-        raise UserError(f"--out is {page}, but {file} is a folder; the list is written there: choose another name")
+        raise UserError(f"--out is {page}, but its list {file} is a folder: choose another name")
     if not file.exists() or overwrite:
         return
     with file.open("rb") as stream:
@@ -135,7 +135,9 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
     refuse_absent_project(like, "--like")
     wanted = dataclasses.replace(data, project=like)
     if _place(wanted) == _place(data):
-        raise UserError(f"--like is {like!r}, the project that is checked; its own poses are compared without --like")
+        raise UserError(
+            f"--like is {like!r}, the checked project itself, whose poses are always compared: leave --like out"
+        )
     project = read_project_labels(wanted)
     of_views = {
         view: np.concatenate([frame_keypoints_px(project, table, names) for table in tables])

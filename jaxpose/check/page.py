@@ -85,7 +85,7 @@ def marked_section(
         )
     shown = thumbnails[:marked]
     if len(shown) < marked:
-        parts.append(paragraph(f"Shown are the first {len(shown):,} of {count(marked, 'picture')}."))
+        parts.append(paragraph(f"Showing the first {len(shown):,} of {count(marked, 'picture')}."))
     return Section("first", "To look at first", "".join(parts) + _grid(shown, "frames"))
 
 
@@ -99,7 +99,7 @@ def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Sectio
     text = f"{count(others, 'frame')}, {order}."
     if len(shown) < others:
         text = (
-            f"Shown are {len(shown):,} of {count(others, 'frame')}, {order}; the page would be too large with the "
+            f"Showing {len(shown):,} of {count(others, 'frame')}, {order}; the page would be too large with the "
             f"other {others - len(shown):,}."
         )
     text += (
@@ -185,7 +185,7 @@ def keypoints_section(project: Project, picture: str) -> Section:
 
 def split_section(project: Project, sets: np.ndarray | None, problem: str, data: DataConfig) -> Section:
     """Returns the number of frames of each video in each set; `sets` is None with a problem."""
-    title = "What the split would be"
+    title = "The proposed split"
     if sets is None:
         return Section("split", title, paragraph(f"There is no split: {problem}"))
     total = Counter(sets.tolist())
@@ -207,7 +207,7 @@ def split_section(project: Project, sets: np.ndarray | None, problem: str, data:
         )
         text += "data.split=video keeps videos together. " if len(by_video) > 2 else ""
     if len(by_video) > _VIDEOS:
-        text += f"Listed are the first {_VIDEOS:,} of {len(by_video):,} videos. "
+        text += f"Showing the first {_VIDEOS:,} of {len(by_video):,} videos. "
     if len(set(project.views)) > 1:
         text += "The views of one moment are in one set, and each counts here. "
     return Section("split", title, paragraph(text) + table(["video", "frames", *present], rows, "Frames of each set"))

@@ -153,7 +153,9 @@ def _from_torchrun(environment: Environment) -> ProcessInfo | None:
     if count == 1:
         return ProcessInfo()
     if missing := [name for name in _TORCHRUN if not environment.get(name)]:
-        raise UserError(f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it too, or none of them")
+        raise UserError(
+            f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it as well, or none of them"
+        )
     address = _checked("MASTER_ADDR:MASTER_PORT", f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}")
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # torchrun itself listens on that port.

@@ -291,8 +291,8 @@ def _join(
         reason = "it closed the connection"
         time.sleep(_RETRY_S)
     raise ConnectionError(
-        f"process 0 did not answer at {process.address} ({ip}) within {start_s:g} s: {reason}. Does it run there, and "
-        "may this host connect to that port? (mesh.start_s sets the time to wait)"
+        f"process 0 did not answer at {process.address} ({ip}) within {start_s:g} s: {reason}. Is it running there, "
+        "and can this host connect to that port? (mesh.start_s sets the time to wait)"
     )
 
 

@@ -130,7 +130,7 @@ def _why_not_private(place: Path | int) -> str:
     if status.st_uid != os.geteuid():
         return f"it belongs to the user {status.st_uid}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "others may write in it"
+        return "other users can write to it"
     return ""
 
 

@@ -184,7 +184,7 @@ class Arguments(argparse.ArgumentParser):
         hint = did_you_mean(f"--{name}", [one for one in flags if one != "--help" or not options])
         if not hint and options and (near := nearest_options(name, options)):
             hint = f"; did you mean the option {' or '.join(near)}?"
-        return f"there is no flag {flag}" + (hint or f"; there is {', '.join(flags)}")
+        return f"there is no flag {flag}" + (hint or f"; the flags are {', '.join(flags)}")
 
 
 def _is_flag(argument: str) -> bool:
@@ -253,7 +253,9 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     except ValueError as error:
         if not _is_of_jax_settings(error):
             raise
-        print_lines(f"{verb}: {error}: JAX takes no such value; correct or unset the variable", sys.stderr, ERROR)
+        print_lines(
+            f"{verb}: {error}: JAX does not accept this value; correct or unset the variable", sys.stderr, ERROR
+        )
         return USERS_MISTAKE
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
@@ -291,7 +293,7 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
+        raise UserError(f"{flag} is {folder}, which cannot be created: {error.strerror}") from None
 
 
 def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
@@ -306,7 +308,7 @@ def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
       UserError: it is a folder, no page by its name, or another file.
     """
     if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out is {page}; give the name of a page, which ends in .html")
+        raise UserError(f"--out is {page}; give a page whose name ends in .html")
     if page.exists() and not overwrite:
         with page.open("rb") as file:
             head = file.read(_HEAD_BYTES)

@@ -260,7 +260,7 @@ def _option_lines(which: str) -> Iterator[str]:
     shown = list(options) if which == _ALL else common_names(options) if which == _COMMON else of_section
     if not shown:
         sections = sorted({name.rpartition(".")[0] for name in options} - {""})
-        hint = did_you_mean(which, [*sections, _ALL]) or f"; there is {', '.join(sections)}"
+        hint = did_you_mean(which, [*sections, _ALL]) or f"; the sections are {', '.join(sections)}"
         raise UserError(f"--help_options is {which!r}, which is not a section{hint}")
     for name in shown:
         field, default = options[name]

@@ -43,7 +43,7 @@ def refuse_out(project: str, out: Path) -> None:
         raise UserError(f"--out is {out}, in the project {folder} itself; choose a place outside of it")
     if out.name == DataConfig().labels and is_project(out.parent):
         raise UserError(
-            f"--out is {out}, but {out.parent} is a DeepLabCut project, whose own labels would not be read any more; "
+            f"--out is {out}, but {out.parent} is a DeepLabCut project, whose own labels would no longer be read; "
             "choose another place"
         )
 
@@ -236,8 +236,7 @@ def _refuse_existing(files: list[Path], sources: Sequence[Path], copies: list[Pa
     for source, copy in zip(sources, copies, strict=bool(copies)):
         if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix, rule):
             raise UserError(
-                f"{copy} exists already and is another image than {source}: --overwrite replaces it; or choose "
-                "another --out"
+                f"{copy} already exists and differs from {source}: --overwrite replaces it; or choose another --out"
             )
 
 

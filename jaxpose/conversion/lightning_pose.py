@@ -178,7 +178,7 @@ def _find_config(checkpoint: Path) -> Path:
     files = (folder / name for folder in folders for name in _CONFIG_NAMES)
     if file := next((file for file in files if file.is_file()), None):
         return file
-    raise UserError(f"there is no config.yaml beside {checkpoint} or in a folder above; {_GIVE_CONFIG}")
+    raise UserError(f"there is no config.yaml next to {checkpoint} or in a folder above; {_GIVE_CONFIG}")
 
 
 def _read_config(file: Path, tensors: Tensors) -> Config:
@@ -260,7 +260,8 @@ def _read_sets(frames: Project, config: Config, folder: Path) -> np.ndarray | No
     sets = np.array([known.get(image, UNUSED) for image in frames.poses.frames])
     if not (sets == TRAIN).any():
         raise UserError(
-            f"{files[0]} has no training frame of {frames.folder}: is it of another project? Give --project FOLDER"
+            f"{files[0]} has no training frame of {frames.folder}: does it belong to another project? Give "
+            "--project FOLDER"
         )
     return sets
 

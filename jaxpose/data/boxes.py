@@ -136,7 +136,7 @@ def read_image_boxes(file: Path) -> tuple[BoxTable, dict[str, int]]:
     for row, name in enumerate(table.names):
         path = PurePosixPath(name.replace("\\", "/")).as_posix()
         if path in rows:
-            raise UserError(f"{file}:{table.lines[row]}: {path} has a box in line {table.lines[rows[path]]} already")
+            raise UserError(f"{file}:{table.lines[row]}: {path} already has a box in line {table.lines[rows[path]]}")
         rows[path] = row
     return table, rows
 

@@ -385,7 +385,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             moment, image = checked
             if moment in images:
                 first, name = table.sources[images[moment][0]], table.poses.frames[row]
-                problems.append(f"{table.sources[row]}: {name} is labelled in {first} already")
+                problems.append(f"{table.sources[row]}: {name} is already labelled in {first}")
             else:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))

@@ -230,7 +230,7 @@ def _describe(project: Project, windows: list[Window], origins: np.ndarray, vide
     whole, filled = (origins <= VIDEO).all(axis=1), (origins >= NEAREST).any(axis=1)
     at_end, from_video = ~whole & ~filled, (whole & (origins == VIDEO).any(axis=1)).sum()
     parts = [
-        f"context windows: {whole.sum()} of {len(origins)} have {origins.shape[1]} right frames "
+        f"context windows: {whole.sum()} of {len(origins)} have {origins.shape[1]} correct frames "
         f"({from_video} of them with some from video)"
     ]
     if at_end.any():

@@ -283,7 +283,7 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     """
     if not set(names) & set(found.poses.keypoint_names):
         raise UserError(
-            f"{found.label_file} has the keypoints {', '.join(found.poses.keypoint_names)}; needed is one of "
+            f"{found.label_file} has the keypoints {', '.join(found.poses.keypoint_names)}; it needs one of "
             f"{', '.join(names)}"
         )
     return dataclasses.replace(found, poses=found.poses.with_keypoints(names))

@@ -209,7 +209,7 @@ def choose_white(ranges: Sequence[ValueRange]) -> float:
     if fractions:
         raise UserError(
             f"of the images of more than 8 bits, {count(fractions, 'image')} with fractions and others with values up "
-            f"to {largest:g}: no value is white in all of them; save them in one form"
+            f"to {largest:g}: no value is white in all of them; save them in one format"
         )
     if largest > WHOLE_RANGE:
         raise UserError(
@@ -266,7 +266,7 @@ def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, boo
         f"is {largest:g}"
     )
     if above:
-        text += f"; all larger values, in {count(above, 'image')}, become white too"
+        text += f"; all larger values, in {count(above, 'image')}, also become white"
     is_dark = largest < white * _DARK
     if is_dark:
         text += "; all of them are nearly black"
@@ -278,7 +278,7 @@ DECODERS = (3, cv2.__version__, av.__version__, *sorted(av.library_versions.item
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 AUTO, UPRIGHT, STORED = "auto", "upright", "stored"
 _JPEG = b"\xff\xd8\xff"
-_NOT_INTACT = "the image does not decode: it is cut short, damaged or no image"
+_NOT_INTACT = "the image does not decode: it is truncated, damaged or not an image"
 _8_BITS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 # The first bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the
 # number of significant bits.

@@ -101,7 +101,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
             raise UserError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]
         if not lines:
-            raise UserError(f"the list {file} names nothing")
+            raise UserError(f"the list {file} is empty")
         yield from lines
 
 
@@ -232,7 +232,8 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
         view = view_of_video(stem, data.views)
         if not view:
             raise UserError(
-                f"{file} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>, or lie "
+                f"{file} belongs to none of the views {', '.join(data.views)}; it must be called "
+                "<session>_<view>, or lie "
                 "in another folder"
             )
         found.setdefault(without_view(stem, view), {})[view] = file
@@ -263,7 +264,7 @@ def clip_sessions(
     found = sessions(data, video)
     if not found:
         folder = _folder(data, video)
-        lacks = f"{folder} has no file with the ending {', '.join(VIDEO_SUFFIXES)}"
+        lacks = f"{folder} has no file that ends in {', '.join(VIDEO_SUFFIXES)}"
         raise UserError(
             f"{why}, but there are no videos: "
             f"{lacks if folder.is_dir() else f'there is no folder {folder}'}; put videos there, or "

@@ -128,7 +128,7 @@ def changing_labels(folder: Path) -> Iterator[None]:
     """
     with locked_labels(folder):
         if _undo_interrupted(folder):
-            print_lines(f"an earlier change of the labels of {folder} was interrupted; what it had written is undone")
+            print_lines(f"an earlier change of the labels of {folder} was interrupted; its changes are undone")
         yield
 
 

@@ -250,7 +250,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
         try:
             image = _read_image(row, header)
             if image in first_line:
-                raise UserError(f"{image} is labelled in line {first_line[image]} already")
+                raise UserError(f"{image} is already labelled in line {first_line[image]}")
             first_line[image] = line
             row_keypoints, row_visibility = _read_keypoints(row, header, missing)
         except UserError as error:

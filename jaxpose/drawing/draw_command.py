@@ -45,7 +45,7 @@ def draw(given: argparse.Namespace) -> int:
     style = Style(given.trail, given.confidence)
     style.refuse_wrong_numbers()
     if is_table(video) and not is_table(table):
-        raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; exchange them: jaxpose draw VIDEO TABLE")
+        raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; swap them: jaxpose draw VIDEO TABLE")
     predictions = read_table(table)
     for note in predictions.notes:
         say(note)

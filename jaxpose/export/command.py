@@ -223,7 +223,7 @@ def read_frame_size(text: str) -> tuple[int, int] | None:
 
 def _check_out(out: Path, overwrite: bool) -> None:
     if out.suffix == ".onnx":
-        raise UserError(f"--out is {out}, but no exporter to ONNX takes the network: see docs/export.md; use {SUFFIX}")
+        raise UserError(f"--out is {out}, but no ONNX exporter supports the network: see docs/export.md; use {SUFFIX}")
     if out.suffix != SUFFIX:
         raise UserError(f"--out is {out}; its name must end in {SUFFIX}")
     for file in (out, _description(out)):

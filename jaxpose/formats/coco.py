@@ -168,7 +168,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
             name = _image_name(images[image_id])
             if animals[image_id] > 1:
-                raise UserError(f"{name} has {animals[image_id]} animals, and only images with one can be trained")
+                raise UserError(f"{name} has {animals[image_id]} animals, and jaxpose trains only on images with one")
             if found[name].reason:
                 raise UserError(found[name].reason)
             rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))

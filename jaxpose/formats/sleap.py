@@ -147,7 +147,7 @@ def load(file: Path) -> Any:
         return load_slp(str(file), open_videos=False)
     except Exception as error:
         # The errors of its parser on damaged files are of any kind.
-        raise UserError(f"{file} is no SLEAP file that can be read: {type(error).__name__}: {error}") from None
+        raise UserError(f"{file} is not a readable SLEAP file: {type(error).__name__}: {error}") from None
 
 
 def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _rows(
         if with_predicted and not instances and (instances := sleap_extras.predicted_instances(frame)):
             used += 1
         if len(instances) > 1:
-            problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
+            problems.append(f"{source}: it has {len(instances)} animals, and jaxpose trains only on frames with one")
         elif instances:
             rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
         else:

@@ -284,7 +284,7 @@ def read_analysis(file: Path) -> PredictionTable:
     except UserError:
         raise
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no analysis HDF5 of SLEAP that can be read: {error}") from None
+        raise UserError(f"{file} is not a readable analysis HDF5 file of SLEAP: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
     if points.shape != (len(points), 1, len(names), 2) or scores.shape != points.shape[:3]:
         raise UserError(

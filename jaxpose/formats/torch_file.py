@@ -67,8 +67,8 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
         ) from None
     if foreign:
         raise UserError(
-            f"{file} is refused: it names {listed(foreign, _SHOWN)}, which such a file has no reason to "
-            "name; nothing in it was executed. If it holds a whole model, save its state_dict() alone"
+            f"{file} is refused: it names {listed(foreign, _SHOWN)}, which such a file does not "
+            "need; nothing in it was executed. If it holds a whole model, save its state_dict() alone"
         )
     return content
 

@@ -72,7 +72,7 @@ def merge(given: argparse.Namespace) -> int:
         project = read_project_labels(DataConfig(project=given.project, labels=given.labels, views=views))
         found = read_new_labels(new.expanduser(), project)
         if is_merged(found, project):
-            print_lines(f"{given.project} has all labels of {given.new} already: nothing to merge")
+            print_lines(f"{given.project} already has all labels of {given.new}: nothing to merge")
         else:
             refuse_misfits(new.expanduser(), found, project)
             _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project))

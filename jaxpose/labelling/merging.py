@@ -84,7 +84,8 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
         )
     if not target.is_file() and target.with_suffix(".h5").is_file():
         return (
-            f"{target.with_suffix('.h5')} has labels that no CSV file beside it has; write that first, with pandas: "
+            f"{target.with_suffix('.h5')} has labels that no CSV file next to it has; write the CSV first, "
+            "with pandas: "
             f"read_hdf({target.with_suffix('.h5').name!r}).to_csv({target.name!r})"
         )
     columns = layout_of(project, target).columns()
@@ -330,7 +331,9 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         raise UserError(f"{new} does not exist; name a label file or a folder with one")
     of_name = [view for view in views if view and (f"_{view}" in new.stem or new.name == _own_name(project, view))]
     if len(views) > 1 and len(of_name) != 1:
-        raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
+        raise UserError(
+            f"{new} belongs to none of the views {', '.join(views)}; name the folder with a file of each view"
+        )
     return [(new, of_name[0] if of_name else views[0])]
 
 
@@ -366,7 +369,7 @@ def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
             problems.append(f"{where}: the project has no keypoint {name}{hint}")
-    problems += [f"{where}: the project's keypoint {name} is absent" for name in known if name not in given]
+    problems += [f"{where}: the project's keypoint {name} is missing" for name in known if name not in given]
     used = {column for row in file.cells for column, cell in row.items() if cell}
     flags = sorted(name for name, coord in used - set(columns) if coord == "visible")
     if flags and not problems:
@@ -386,7 +389,7 @@ def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path
         rows = zip(file.labels.poses.frames, file.labels.sources, file.cells, strict=True)
         for row, (image, place, cells) in enumerate(rows):
             if earlier := places.get(image) or frames.get(frame_of(image)):
-                problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
+                problems.append(f"{place}: {image} is already labelled in {earlier}; remove one of the two")
             elif problem := image_problem(file.labels, row, project, folder):
                 problems.append(f"{place}: {problem}")
             elif problem := target_problem(project, target_file(project, file.view, image), cells):

@@ -75,7 +75,9 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
     for stem, file in videos.items():
         view = view_of_video(stem, views)
         if not view:
-            raise UserError(f"{file} is of none of the views {', '.join(views)}; it must be called <session>_<view>")
+            raise UserError(
+                f"{file} belongs to none of the views {', '.join(views)}; it must be called <session>_<view>"
+            )
         found.setdefault(without_view(stem, view), {})[view] = file
     for session, of_view in found.items():
         if absent := [view for view in views if view not in of_view]:
@@ -230,7 +232,7 @@ def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses:
 def _read_table(table: Path, names: tuple[str, ...]) -> Poses:
     found = read_predictions(table).poses
     if found.keypoint_names != names or found.frames != [str(frame) for frame in range(len(found.frames))]:
-        raise UserError(f"{table} is no table of whole predictions with the keypoints {', '.join(names)}")
+        raise UserError(f"{table} is not a complete table of predictions with the keypoints {', '.join(names)}")
     return found
 
 

@@ -258,7 +258,7 @@ def smooth_ensembles(
         views = [combine([read_predictions(run / table).poses for run in runs]) for table in session]
         if len({len(view.frames) for view in views}) > 1:
             frames = ", ".join(f"{table.stem} {len(view.frames)}" for table, view in zip(session, views, strict=True))
-            _logger.warning(f"the views of a session differ in frames ({frames}), so each is smoothed on its own")
+            _logger.warning(f"the views of a session differ in frames ({frames}), so each is smoothed separately")
             groups = [[place] for place in range(len(views))]
         else:
             groups = [list(range(len(views)))]
@@ -284,7 +284,7 @@ def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
             continue
         if views:
             absent = ", ".join(view for view in views if view not in of_view)
-            _logger.warning(f"{place.name} lacks the view {absent}, so each of its views is smoothed on its own")
+            _logger.warning(f"{place.name} lacks the view {absent}, so each of its views is smoothed separately")
         sessions += [[table] for table in of_view.values()]
     return sessions
 

@@ -201,7 +201,7 @@ def _mean(points_px: np.ndarray) -> np.ndarray:
 def _read(path: Path) -> np.ndarray:
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
-        raise UserError(f"{path} is missing or is no image")
+        raise UserError(f"{path} is missing or not an image")
     return image
 
 
@@ -415,7 +415,7 @@ def _read_project(config: Config, labels: str) -> Project:
     if absent := [name for name in of_run if name not in of_file]:
         _logger.info(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
     if unknown := [name for name in of_file if name not in of_run]:
-        _logger.info(f"{found.label_file} has {', '.join(unknown)}: the run does not predict that")
+        _logger.info(f"{found.label_file} has {', '.join(unknown)}: which the run does not predict")
     return dataset.match_keypoints(found, of_run)
 
 

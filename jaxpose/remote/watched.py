@@ -32,7 +32,7 @@ from jaxpose.run.status import Status, is_held, parse_status, parse_summary
 from jaxpose.terminal import clock, listed
 
 FINISHED, SILENT = "finished", "silent"
-_NO_LOG = "and has not written train.log yet: it reads its data or compiles"
+_NO_LOG = "and has not written train.log yet: it is reading its data or compiling"
 # The speed is averaged over this many lines of metrics.
 _LINES = 20
 _BAR_CHARACTERS = 40
@@ -252,7 +252,7 @@ def _ended(end: Status) -> tuple[str, str]:
     if end.exit_code == DONE:
         return FINISHED, ""
     if end.exit_code is None:
-        return "ended", "without a word: it was killed, or its machine failed; the same command continues it"
+        return "ended", "without a message: it was killed, or its machine failed; the same command continues it"
     if end.exit_code in EXIT_CODES.values():
         return "stopped", f"by a signal (exit code {end.exit_code}); the same command continues it"
     return "failed", f"with exit code {end.exit_code}: {end.reason}"

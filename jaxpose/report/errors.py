@@ -440,7 +440,7 @@ def _picture(facts: RunFacts, project: Project, row: int) -> str:
     )
     try:
         if (place := int(rows_in_project(project, frames)[row])) < 0:
-            raise UserError("it is not in the project any more")
+            raise UserError("it is no longer in the project")
         image, origin_px = read_image(project, place, facts.config.data.white)
     except (UserError, OSError) as error:
         return f"<figure>{paragraph(f'no picture: {error}')}<figcaption>{escaped(text)}</figcaption></figure>"

@@ -139,7 +139,7 @@ def read_labels(data: DataConfig, project: Project | None) -> Project:
     if not data.project:
         raise UserError("the run names no project, so there are no pictures")
     if not Path(data.project).exists():
-        raise UserError(f"the project {data.project} is not there, so there are no pictures")
+        raise UserError(f"the project {data.project} does not exist, so there are no pictures")
     return match_keypoints(project or read_project(data), data.keypoint_names)
 
 

@@ -24,7 +24,7 @@ _CHOSE = "Validation frames chose the checkpoint, so expect larger errors on oth
 _WHAT = {
     TEST: "Test frames neither trained the network nor chose its checkpoint.",
     VALIDATION: "Validation frames neither trained the network nor chose its checkpoint.",
-    TRAIN: "These frames trained the network, so expect much larger errors on other frames.",
+    TRAIN: "The network was trained on these frames, so expect much larger errors on other frames.",
 }
 _LEFT_OUT = (
     "Points marked as not visible are left out of all other figures of this page, because the network learns to be "

@@ -98,7 +98,7 @@ def _read_notes(file: Path) -> dict[str, Any]:
     try:
         notes = json.loads(read_bytes(file))
     except ValueError as error:
-        raise UserError(f"{file}, which should describe the weights beside it, is no JSON: {error}") from None
+        raise UserError(f"{file}, which should describe the weights next to it, is not JSON: {error}") from None
     return notes if isinstance(notes, dict) else {}
 
 
@@ -116,7 +116,7 @@ def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) 
     if not parts:
         return ""
     named = ", ".join(f"{parts.count(part)} of {part}" for part in dict.fromkeys(parts))
-    return f"{source}: tensors beside the backbone are not used ({named})"
+    return f"{source}: tensors outside the backbone are not used ({named})"
 
 
 # Starts from the weights of another run: takes over the parts that fit.
@@ -283,7 +283,7 @@ def load_initial_weights(config: Config, data: Dataset, params: dict, statistics
             statistics,
             messages=(
                 "starts from random weights: with few labelled frames expect clearly larger errors than from a "
-                "pretrained backbone (model.weights; train.init_from=RUN starts from a run of yours)",
+                "pretrained backbone (model.weights; train.init_from=RUN starts from one of your runs)",
             ),
         )
     # Process 0 decides: the others need not see the place.
@@ -312,7 +312,7 @@ def _describe_input(config: Config, before: Config, option: str) -> list[str]:
     keep = f"data.input_width_px={then[0]} data.input_height_px={then[1]}"
     return [
         f"the input has {now[0]} x {now[1]} px, but the network of {option} was trained on {then[0]} x {then[1]} px "
-        f"and expects the animal in another size; {keep} keeps the size"
+        f"and expects the animal at another size; {keep} keeps the size"
     ]
 
 

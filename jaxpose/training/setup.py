@@ -369,7 +369,7 @@ def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[st
     subspaces = {name: from_json(pca) for name, pca in stored.items()}
     kept = [
         f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
-        f"{pca.epsilon_px:.2f} px cost nothing"
+        f"{pca.epsilon_px:.2f} px are not penalised"
         for name, pca in subspaces.items()
         if name in weights(config.losses)
     ]

@@ -119,7 +119,7 @@ class Decoding:
             if frame.is_corrupt:
                 yield _flaw(FlawKind.MENDED, number, "is damaged")
             if number == self._key and number and not frame.key_frame:
-                yield _flaw(FlawKind.FAILED, number, "is marked as a key frame, but is none")
+                yield _flaw(FlawKind.FAILED, number, "is marked as a key frame, but is not one")
             yield number, frame
         if self._end is not None and next_number < self._end:
             yield _missing(next_number, self._end - 1)

@@ -126,7 +126,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             places = _places_per_frame(container, stream)
             states_length = _states_length(path, container, stream)
     except FFmpegError as error:
-        raise UserError(f"{path} is no video that can be read: {error.strerror}") from None
+        raise UserError(f"{path} is not a readable video: {error.strerror}") from None
     if not announced or not width or not height:
         raise UserError(f"{path} has no video frames")
     if is_black:

@@ -61,7 +61,7 @@ def find_false_entry(path: Path) -> str:
         ]
     if not false or 2 * len(false) > len(entries):
         return ""
-    return f"entry {false[0]} of its index is not what lies at that place of the file ({len(false)} such entries)"
+    return f"entry {false[0]} of its index does not match the content of the file there ({len(false)} such entries)"
 
 
 def _chunk(file: BinaryIO, at: int) -> tuple[bytes, int]:

@@ -322,7 +322,8 @@ def _problem(
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
         parts.append(
-            f"{_were(len(mended), 'damaged frame')} mended by the decoder (frame {some}); all up to the next key frame "
+            f"{_were(len(mended), 'damaged frame')} repaired by the decoder (frame {some}); all up to the "
+            "next key frame "
             "may be wrong"
         )
     return f"{video.path}: {'; '.join(parts)}" if parts else ""

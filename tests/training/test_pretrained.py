@@ -83,7 +83,7 @@ def test_a_checkpoint_of_mmpose_gives_its_backbone_and_names_the_rest(project: P
     setup = begin(config_from(project, tmp_path / "res10.pth"))
     np.testing.assert_array_equal(conv1_of(setup), tensors["backbone.conv1.weight"])
     assert setup.messages[0] == (
-        f"model.weights = {tmp_path / 'res10.pth'}: tensors beside the backbone are not used (3 of keypoint_head)"
+        f"model.weights = {tmp_path / 'res10.pth'}: tensors outside the backbone are not used (3 of keypoint_head)"
     )
 
 

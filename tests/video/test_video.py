@@ -328,7 +328,7 @@ def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):
         np.testing.assert_array_equal(frames[:5], whole[:5])
     # Random bytes may be a valid stream of other pixels: no decoder notices those.
     assert len(problems) >= 8
-    assert any("stopped" in problem for problem in problems) and any("mended" in problem for problem in problems)
+    assert any("stopped" in problem for problem in problems) and any("repaired" in problem for problem in problems)
     assert _threads() == []
 
 

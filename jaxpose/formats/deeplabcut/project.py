@@ -334,7 +334,7 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
             try:
                 difference = describe_difference(folder, table, beside, missing)
             except UserError as error:
-                return table, [f"{error}; the CSV beside it is read"]
+                return table, [f"{error}; the CSV next to it is read"]
             notes = [f"{difference}: {_CSV_IS_READ}"] if difference else []
     return table, notes
 

@@ -52,7 +52,7 @@ def read_h5(file: Path) -> Table:
 
     Raises:
       UserError: h5py is not installed; the file cannot be read, has no table or different ones, is of several animals,
-        or holds pickled objects in place of numbers and text.
+        or holds pickled objects instead of numbers and text.
     """
     need("deeplabcut", str(file), "h5py")
     import h5py
@@ -66,7 +66,7 @@ def read_h5(file: Path) -> Table:
     except UserError as error:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
+        raise UserError(f"{file} is not a readable table of DeepLabCut: {error}") from None
     if not tables:
         raise UserError(f"{file} has no table of pandas")
     # Another table, which is no table of DeepLabCut, may lie beside one.
@@ -113,7 +113,7 @@ def _of_one_animal(file: Path, table: Table) -> Table:
         columns = [(scorer, part, coord) for scorer, _, part, coord in columns]
     elif depths != {3}:
         raise UserError(
-            f"{file} is no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
+            f"{file} is not a table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
             f"{count(max(depths, default=0), 'row')}"
         )
     if len(set(columns)) < len(columns):
@@ -129,7 +129,7 @@ def _read_fixed(group: Any) -> Table:
     for block in range(int(group.attrs["nblocks"])):
         content = group[f"block{block}_values"]
         if content.dtype.kind not in "fiu":
-            raise UserError("it holds Python objects in place of numbers; write it again from the CSV file")
+            raise UserError("it holds Python objects instead of numbers; write it again from the CSV file")
         values[:, [places[column] for column in _axis(group, f"block{block}_items")]] = content[...]
     return Table(columns, index, values)
 
@@ -168,7 +168,7 @@ def _texts(content: Any) -> list[str]:
     if content.dtype.kind in "iuf":
         return [str(number) for number in content[...].tolist()]
     if content.dtype.kind != "S":
-        raise UserError(f"{content.name} holds {content.dtype} in place of text")
+        raise UserError(f"{content.name} holds {content.dtype} instead of text")
     return [text.decode() for text in content[...].tolist()]
 
 
@@ -187,7 +187,7 @@ def _pickled_texts(pickled: bytes) -> list[str]:
         elif step.name in _FETCH:
             last = kept[int(str(argument))]
         elif step.name not in _STRUCTURE:
-            raise UserError(f"the names of its columns are no list of texts (step {step.name} of a pickle)")
+            raise UserError(f"the names of its columns are not a list of texts (step {step.name} of a pickle)")
         if last is not None:
             texts.append(last)
     return texts
@@ -264,7 +264,7 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
     if not differing and set(table.poses.keypoint_names) == set(other.poses.keypoint_names):
         return ""
     where = f"in {count(len(differing), 'frame')}, the first is {differing[0]}" if differing else "in its keypoints"
-    return f"{beside.relative_to(folder)} differs from the CSV beside it {where}"
+    return f"{beside.relative_to(folder)} differs from the CSV next to it {where}"
 
 
 def relocated(folder: Path, table: LabelTable) -> LabelTable:

@@ -35,8 +35,8 @@ def read_checkpoint(file: Path) -> Checkpoint:
     """Reads a checkpoint, without running anything in it.
 
     Raises:
-      UserError: the file does not exist, is no checkpoint of Lightning Pose, or names anything that a checkpoint has no
-        reason to name; or torch is not installed.
+      UserError: the file does not exist, is not a checkpoint of Lightning Pose, or names anything that a checkpoint
+        does not need; or torch is not installed.
     """
     _refuse_no_file(file)
     return _checked(file, torch_file.load(file, _HARMLESS))
@@ -55,9 +55,9 @@ def _refuse_no_file(file: Path) -> None:
 def _checked(file: Path, content: Any) -> Checkpoint:
     tensors = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not tensors:
-        raise UserError(f"{file} is no checkpoint of Lightning Pose: it has no table of tensors, state_dict")
+        raise UserError(f"{file} is not a checkpoint of Lightning Pose: it has no table of tensors, state_dict")
     if wrong := [name for name, value in tensors.items() if not torch_file.is_tensor(value)]:
-        raise UserError(f"{file} is no checkpoint of Lightning Pose: {wrong[0]} is not a tensor")
+        raise UserError(f"{file} is not a checkpoint of Lightning Pose: {wrong[0]} is not a tensor")
     step = content.get("global_step")
     arrays = {str(name): _array(value) for name, value in tensors.items()}
     return Checkpoint(arrays, step if isinstance(step, int) else 0)

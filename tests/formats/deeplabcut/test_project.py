@@ -141,7 +141,7 @@ def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: 
     write_labels(tmp_path / "labeled-data/day1", points, "h5", "me")
     found = read(tmp_path)
     assert found.notes == (
-        "labeled-data/day1/CollectedData_me.h5 differs from the CSV beside it in 1 frame, the first is "
+        "labeled-data/day1/CollectedData_me.h5 differs from the CSV next to it in 1 frame, the first is "
         "labeled-data/day1/img12.png: the CSV is read; DeepLabCut itself reads the .h5, which deeplabcut.convertcsv2h5 "
         "makes from the CSV",
         CROP_NOTE,
@@ -150,7 +150,7 @@ def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: 
     write_labels(tmp_path / "labeled-data/day1", points_px(0)[:2], "h5", "me")
     assert "in 1 frame, the first is labeled-data/day1/img12.png" in read(tmp_path).notes[0]
     (tmp_path / "labeled-data/day1/CollectedData_me.h5").write_bytes(b"no HDF5")
-    assert read(tmp_path).notes[0].endswith("the CSV beside it is read")
+    assert read(tmp_path).notes[0].endswith("the CSV next to it is read")
 
 
 def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
