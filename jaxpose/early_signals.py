@@ -141,7 +141,7 @@ def _interrupted_in_work(number: int, frame: FrameType | None) -> None:
 
 
 def how_interrupted(number: int) -> str:
-    """Returns what a line on stderr says about a signal."""
+    """Returns the text about a signal for a line on stderr."""
     return "stopped by SIGTERM" if number == signal.SIGTERM else "interrupted"
 
 

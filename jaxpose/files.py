@@ -48,7 +48,7 @@ def pattern_of(name: str) -> str:
 
 @contextlib.contextmanager
 def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int]]:
-    """Gives a new, locked file beside a target, with its descriptor; it is removed if it still has its name at the end.
+    """Gives a new, locked file next to a target, with its descriptor; removed if it still has its name at the end.
 
     Args:
       target: what to write; its folder exists.
@@ -64,7 +64,7 @@ def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int
 
 @contextlib.contextmanager
 def unfinished_folder(target: Path) -> Iterator[Path]:
-    """Gives a new folder beside a target, for libraries that open files themselves; it is removed at the end.
+    """Gives a new folder next to a target, for libraries that open files themselves; it is removed at the end.
 
     Raises:
       OSError: the folder cannot be made.
@@ -81,7 +81,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming_errors(target: Path) -> Iterator[None]:
-    """A context in which an error of the system names the target, in place of its unfinished file or of no file.
+    """A context in which an error of the system names the target, instead of its unfinished file or of no file.
 
     Of a file in an unfinished folder, it names the final place.
 
@@ -155,7 +155,7 @@ def _holding(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Returns the first free name beside a target and the descriptor of what `make` made there, locked.
+    """Returns the first free name next to a target and the descriptor of what `make` made there, locked.
 
     Raises:
       OSError: the system refuses it, or no name is free.
@@ -505,7 +505,7 @@ class GrowingFile:
                 self._descriptor = -1
 
 
-# Output files of a verb, where some exist already: one rule for all verbs.
+# Output files of a verb, where some already exist: one rule for all verbs.
 #
 # A full disk or a kill may interrupt a command that makes several files. So an existing file with the same bytes is
 # kept, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
@@ -522,7 +522,7 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
       overwrite: replace files with other content.
 
     Raises:
-      UserError: a file exists already and has other content; no file is moved then.
+      UserError: a file already exists and has other content; no file is moved then.
       OSError: a file cannot be written; the error names it, or the folder.
     """
     with naming_errors(folder):
@@ -545,16 +545,16 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def already_exist(files: list[Path]) -> UserError:
-    """Returns the error for files that exist already."""
+    """Returns the error for files that already exist."""
     names = ", ".join(map(str, files))
     if len(files) > 1:
-        return UserError(f"{names} exist already: --overwrite replaces them; or choose another --out")
-    return UserError(f"{names} exists already: --overwrite replaces it; or choose another --out")
+        return UserError(f"{names} already exist: --overwrite replaces them; or choose another --out")
+    return UserError(f"{names} already exists: --overwrite replaces it; or choose another --out")
 
 
 def may_be_ours(folder: Path) -> bool:
     """Returns whether a killed command may have left the files of a folder without telling its user; see `was_cut_off`.
 
-    Then `output_folder` compares them, in place of a refusal before the work.
+    Then `output_folder` compares them, instead of a refusal before the work.
     """
     return was_cut_off(folder / _OUTPUT)

@@ -108,7 +108,7 @@ def draws_bars() -> bool:
     """Returns whether bars can be drawn, and --quiet is not given.
 
     They stand on a terminal below the lines of both streams, so a program that reads one of them gets lines instead. A
-    notebook draws them by ipywidgets; without that package, it gets lines, too.
+    notebook draws them by ipywidgets; without that package, it also gets lines.
     """
     if _is_quiet:
         return False

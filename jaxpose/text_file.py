@@ -49,7 +49,7 @@ def read_unicode(file: Path, kind: str = "text file", rule: str = "") -> str:
       rule: what the option that names it takes, for the message.
 
     Raises:
-      UserError: it is no text, or in another encoding.
+      UserError: it is not text, or in another encoding.
       OSError: the file cannot be read.
     """
     text, encoding = read_text(file)
@@ -109,7 +109,7 @@ _KINDS = (
 
 
 def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
-    """Returns the content of a file, and the same with the text of each plain word in place of its value.
+    """Returns the content of a file, and the same with the text of each plain word instead of its value.
 
     A name is what stands in the text: 08, on and 1e3 are names of keypoints.
 
@@ -132,7 +132,7 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
 
 
 def plain_value(word: str) -> Any:
-    """Returns what a plain word means: nothing, a truth value, a number, or the word itself."""
+    """Returns the value of a plain word: nothing, a truth value, a number, or the word itself."""
     loader = _Loader("")
     return loader.construct_object(yaml.ScalarNode(loader.resolve(yaml.ScalarNode, word, (True, False)), word))
 

@@ -80,7 +80,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
         has_labels = config.pretrain.method == "none"
         config, data = read_data(config, shows=bool(dry_run)) if has_labels else read_videos(config)
         make = make_setup if has_labels else make_pretrain_setup
-        with phase("making the network"):
+        with phase("creating the network"):
             setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
         files, fetch = list_files(setup), functools.partial(restore, config, dry_run=bool(dry_run))

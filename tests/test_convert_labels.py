@@ -200,7 +200,7 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     assert {path: path.read_bytes() for path in (tmp_path / "dlc").rglob("*.*")} == whole
     labels = next((tmp_path / "dlc").rglob("*.csv"))
     labels.write_bytes(b"mine")
-    assert f"{labels} exists already: --overwrite replaces it" in fails(capsys, file, *again)
+    assert f"{labels} already exists: --overwrite replaces it" in fails(capsys, file, *again)
     assert run(file, *again, "--overwrite") == 0 and labels.read_bytes() == whole[labels]
     assert run(file, "--to", "coco", "--out", tmp_path / "dlc" / "labels.json") == 0
     cv2.imwrite(str(table.paths[0]), np.zeros((4, 4, 3), np.uint8))

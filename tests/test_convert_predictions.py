@@ -302,7 +302,7 @@ def test_a_run_becomes_a_file_for_each_of_its_videos(
     assert first.read_bytes() == made[first][0] and last.stat().st_mtime_ns == made[last][1]
     last.write_bytes(b"mine")
     message = fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out")
-    assert f"{last} exists already: --overwrite replaces it; or choose another --out" in message
+    assert f"{last} already exists: --overwrite replaces it; or choose another --out" in message
     assert last.read_bytes() == b"mine"
     assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out", "--overwrite") == 0
     assert {file: file.read_bytes() for file in made} == {file: content for file, (content, _) in made.items()}

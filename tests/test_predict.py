@@ -171,7 +171,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     before = files[0].stat().st_mtime_ns
     assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "of1.csv exists already (--overwrite predicts it again)" in shown
+    assert "of1.csv already exists (--overwrite predicts it again)" in shown
     assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
     assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).poses.frames) == 5
     arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
@@ -241,7 +241,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     # The second command knows what became of each by the index.
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
-    assert "=f/2²9.png: out/image_preds/=f/predictions.csv exists already" in shown.out
+    assert "=f/2²9.png: out/image_preds/=f/predictions.csv already exists" in shown.out
     assert (
         "@g/half.jpg: the image does not decode: it is truncated, damaged or not an image" in shown.err
         and "=v.mp4 is no video" in shown.err
@@ -277,7 +277,7 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
     np.testing.assert_allclose(found.poses.points_px[:, 0], expected.poses.points_px[:, 0][rows], rtol=0, atol=1e-3)
     capsys.readouterr()
     assert predict.main(arguments) == 0
-    assert capsys.readouterr().out.count("exists already") == 2
+    assert capsys.readouterr().out.count("already exists") == 2
 
 
 def test_predictions_of_something_else_are_neither_kept_nor_replaced(
@@ -304,9 +304,9 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     table, of_images = out / "video_preds" / "x.csv", out / "image_preds" / images[0].parent.name / "predictions.csv"
     before = table.read_bytes(), of_images.read_bytes()
     for run, given, what in (
-        (trained_run, second, "x.csv exists already, of other frames"),
-        (other_run, first, "x.csv exists already, of another run"),
-        (other_run, images[0], "predictions.csv exists already, of another run"),
+        (trained_run, second, "x.csv already exists, of other frames"),
+        (other_run, first, "x.csv already exists, of another run"),
+        (other_run, images[0], "predictions.csv already exists, of another run"),
     ):
         code, shown = call(run, given)
         assert code == 4 and what in shown and "--overwrite" in shown

@@ -161,7 +161,7 @@ def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
 
     Args:
       data: the project.
-      labels: a label file to read in place of the project's own, as in `jaxpose.formats.project.read_project`.
+      labels: a label file to read instead of the project's own, as in `jaxpose.formats.project.read_project`.
 
     Raises:
       UserError: as `jaxpose.formats.project.read_label_table`.

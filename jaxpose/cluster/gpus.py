@@ -87,7 +87,7 @@ def visibility() -> str:
 
 
 def gpu_advice() -> str:
-    """Returns what makes JAX find an NVIDIA GPU."""
+    """Returns advice on how to make JAX find an NVIDIA GPU."""
     if any(importlib.util.find_spec(name) for name in _PLUGINS):
         return f"the plug-in of JAX is installed: check that nvidia-smi lists a GPU ({visibility()})"
     return "install JAX's plug-in: pip install 'jaxpose[cuda12]' (or 'jaxpose[cuda13]' for a CUDA 13 driver)"

@@ -73,11 +73,11 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
         if other_labels:
             fix = (
                 f"{count(other_labels, 'other image')} would count, but the runs measured them from different labels: "
-                "jaxpose evaluate --run RUN takes the labels of today"
+                "jaxpose evaluate --run RUN uses the current labels"
             )
         raise UserError(
             f"{'the runs share' if is_paired else f'{empty} has'} no {what}: "
-            f"{len(trained & held)} of {len(held)} frames trained one of the runs. {fix}"
+            f"{len(trained & held)} of {len(held)} frames were used to train one of the runs. {fix}"
         )
     frames = Frames(
         is_paired=is_paired,
@@ -96,7 +96,7 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
 
 @dataclasses.dataclass(frozen=True)
 class LabelsToday:
-    """What the labels of today are to the compared frames of a run.
+    """How the current labels relate to the compared frames of a run.
 
     Attributes:
       changed: frames that have other labels today, or none.
@@ -108,7 +108,7 @@ class LabelsToday:
 
 
 def compare_with_today(read: Sequence[RunErrors], chosen: Sequence[Iterable[Frame]]) -> list[LabelsToday]:
-    """Returns for each run how many of its compared frames have other labels today than its errors were measured from.
+    """Returns, for each run, how many of its compared frames have labels that changed since its errors were measured.
 
     Args:
       read: the runs.
@@ -350,8 +350,8 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
       test_only: leave out frames that validated one of the runs.
 
     Raises:
-      UserError: fewer than two runs, or one twice; a folder is no run, is not evaluated or does not know its training
-        frames; no keypoint is in all runs; or no frame is left.
+      UserError: fewer than two runs, or one twice; a folder is not a run, is not evaluated or does not know its
+        training frames; no keypoint is in all runs; or no frame is left.
     """
     runs = [Path(run_folder(run)) for run in runs]
     _refuse_bad_number(runs)

@@ -82,13 +82,13 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is no run, or a pretraining; the run has no table of errors, or does not know its training
-        frames; or a file is damaged, or is not of this run.
+      UserError: the folder is not a run, or a pretraining; the run has no table of errors, or does not know its
+        training frames; or a file is damaged, or is not of this run.
     """
     refuse_no_run(run)
     if not (run / SPLIT_FILE).is_file():
         raise UserError(
-            f"{run} has no {SPLIT_FILE}, so the frames that trained it are unknown, and it cannot be compared; a run "
+            f"{run} has no {SPLIT_FILE}, so its training frames are unknown, and it cannot be compared; a run "
             "that jaxpose convert wrote has them if the project was given"
         )
     config = read_config(run / CONFIG_FILE)

@@ -188,7 +188,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 def _is_flag(argument: str) -> bool:
-    """Returns whether an argument begins with a dash and is no negative number, or several with commas."""
+    """Returns whether an argument begins with a dash and is not a negative number, or several with commas."""
     is_number = re.fullmatch(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?(,.*)?", argument, re.IGNORECASE)
     return argument.startswith("-") and argument != "-" and not is_number
 

@@ -20,7 +20,7 @@ def _threshold(doc: str) -> Any:
 
 @dataclasses.dataclass
 class ClipLossConfig(Section):
-    """The options of a loss on clips, and what the rules about options need to know of it.
+    """The options of a loss on clips, and the facts about it that the rules about options need.
 
     Attributes:
       weight: its factor.

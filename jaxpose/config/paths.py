@@ -116,7 +116,7 @@ def _shipped(installed: Path, in_checkout: Path) -> Path:
     return package / installed if (package / installed).is_dir() else package.parent / in_checkout
 
 
-# Recognises which tool wrote a YAML config that is given in place of a project.
+# Recognises which tool wrote a YAML config that is given instead of a project.
 
 # Sections of Lightning Pose configs, some of which may be absent, and an option of every DeepLabCut project.
 PROJECT_SECTIONS, _DEEPLABCUT = ("data", "training", "model"), "bodyparts"

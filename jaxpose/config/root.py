@@ -68,7 +68,7 @@ def from_dict(values: Any) -> Config:
     """Returns the config from a nested dict, as `dataclasses.asdict` makes it and JSON keeps it.
 
     Raises:
-      UserError: it is no such dict; the message names the key. The values are not checked.
+      UserError: it is not such a dict; the message names the key. The values are not checked.
     """
     return _build(Config, values, "config")
 

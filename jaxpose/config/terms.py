@@ -32,7 +32,7 @@ class Stream:
 
     @property
     def line(self) -> str:
-        """What an update takes of it, in words."""
+        """The frames that one update takes, in words."""
         if self.name == "clips":
             return f"{self.per_step} of {self.frames} frames a step"
         neighbours = f" with {self.frames - 1} neighbours each" * (self.frames > 1)

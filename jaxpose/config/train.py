@@ -95,7 +95,7 @@ def chooses_by_validation(monitor: str) -> bool:
 
 
 def keeps_last(train: TrainConfig, has_validation: bool) -> bool:
-    """Returns whether a run keeps its last weights, because no metric chooses, or none of frames that there are."""
+    """Returns whether a run keeps its last weights, because no metric chooses, or it has no frames to measure."""
     return train.monitor == NO_METRIC or (chooses_by_validation(train.monitor) and not has_validation)
 
 

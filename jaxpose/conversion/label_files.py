@@ -53,7 +53,7 @@ def refuse_out(project: str, out: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What is written.
+    """The output of a conversion.
 
     Attributes:
       form: the format, one of those of `label_files` or `prediction_tables`.
@@ -103,7 +103,7 @@ def convert_labels(data: DataConfig, target: Target) -> list[str]:
 
     Raises:
       UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file
-        exists already with other content; no label file is written then.
+        already exists with other content; no label file is written then.
     """
     form, out = target.form, target.out
     if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):

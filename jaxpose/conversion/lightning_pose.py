@@ -130,7 +130,7 @@ def convert_checkpoint(
     Args:
       checkpoint: a *.ckpt file of a heatmap or heatmap_mhcrnn network with a ResNet.
       out: the run folder, which must not exist, or be empty.
-      config_file: the config.yaml of its training; None finds it beside the checkpoint or in a folder above.
+      config_file: the config.yaml of its training; None finds it next to the checkpoint or in a folder above.
       project: the project folder; "" is the folder that the config names, if it exists on this machine.
       overwrite: the run folder may hold a run that was converted.
 

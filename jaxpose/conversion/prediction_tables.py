@@ -32,7 +32,7 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
       video: with a table, its video; with a folder, the only video whose table is converted.
 
     Raises:
-      UserError: a table or a video cannot be used, or a file exists already with other content;
+      UserError: a table or a video cannot be used, or a file already exists with other content;
         files that were written before stay, and the same command makes the others.
     """
     if target.form == NWB and target.session_start is None:

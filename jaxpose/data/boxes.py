@@ -178,7 +178,7 @@ def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: 
     """Returns x, y, width and height of a row, zeros without a box.
 
     Raises:
-      UserError: the row is no box.
+      UserError: the row is not a box.
     """
     if len(row) != width:
         raise UserError(f"{file}:{line}: {len(row)} cells instead of {width}")

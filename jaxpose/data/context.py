@@ -384,7 +384,7 @@ def _read_video(
 ) -> dict[int, np.ndarray]:
     """Returns the frames of the video by their number, except missing and damaged ones.
 
-    Frames beyond a place where frames are lost are not neighbours, so they are left out, too.
+    Frames beyond a place where frames are lost are not neighbours, so they are also left out.
     """
     number, shown_px = window.number, project.crop_px(row)
     size = (int(project.sizes_px[row, 0]), int(project.sizes_px[row, 1]))

@@ -189,7 +189,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
     Args:
       config: the options.
       found: the project; None = read here, in the layout of Lightning Pose. The synthetic project is made, if
-        `data.project` asks for it. `jaxpose.formats.project.prepare` reads projects of other tools, too.
+        `data.project` asks for it. `jaxpose.formats.project.prepare` also reads projects of other tools.
 
     Raises:
       UserError: the project or its labels cannot be used.

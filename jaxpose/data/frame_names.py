@@ -87,7 +87,7 @@ def renumbered(name: str, place: int, number: int) -> str:
 
 
 def series(name: str, place: int) -> str:
-    """Returns a name with a mark in place of the number that runs, and of its length: the same for all frames of it."""
+    """Returns a name with a mark instead of the number that runs, and of its length: the same for all frames of it."""
     match = _numbers(name)[place]
     return f"{name[: match.start()]}#{name[match.end() :]}"
 

@@ -300,7 +300,7 @@ class PixelRule:
 
 
 class ImageFacts(NamedTuple):
-    """What an intact file holds.
+    """The facts about an intact image file.
 
     Attributes:
       stored_px: (width, height) of its stored pixels.

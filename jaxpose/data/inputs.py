@@ -88,7 +88,7 @@ def natural_key(name: str) -> list[tuple[int, str]]:
 
 
 def _listed(names: Sequence[str]) -> Iterator[str]:
-    """Yields the names, and in place of @FILE its lines, except empty ones and those that begin with #."""
+    """Yields the names, and instead of @FILE its lines, except empty ones and those that begin with #."""
     for name in names:
         if not name.startswith("@"):
             yield name

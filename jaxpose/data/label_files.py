@@ -91,7 +91,7 @@ _GIVE_PROJECT = "give the folder of a project, or its file"
 
 
 def extra_label_files(data: DataConfig) -> list[str]:
-    """Returns the label files beside `data.labels` that are evaluated after training, relative to the project.
+    """Returns the label files next to `data.labels` that are evaluated after training, relative to the project.
 
     They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
     several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
@@ -115,7 +115,7 @@ def find_folder(project: str) -> Path:
     """Returns the absolute folder of a project, without links.
 
     Raises:
-      UserError: it does not exist or is no folder.
+      UserError: it does not exist or is not a folder.
     """
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     folder = Path(os.path.realpath(Path(project).expanduser()))

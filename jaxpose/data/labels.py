@@ -65,7 +65,7 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
       numbered_rows: the line and the cells of each row.
 
     Raises:
-      UserError: it is no header of labels of one animal, or the name of a keypoint cannot be used.
+      UserError: it is not a header of labels of one animal, or the name of a keypoint cannot be used.
     """
     rows = [row for _, row in numbered_rows]
     number = next((number for number, row in enumerate(rows[:4]) if is_coords_row(row)), 0)

@@ -23,7 +23,7 @@ _Parts = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """What was found for a name.
+    """The file found for a name.
 
     Attributes:
       file: the file, or None.

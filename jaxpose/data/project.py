@@ -139,11 +139,11 @@ class Project:
 def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project in the layout of Lightning Pose.
 
-    `jaxpose.formats.project.read_project` reads projects of other tools, too.
+    `jaxpose.formats.project.read_project` also reads projects of other tools.
 
     Args:
       data: where it is and what to do with bad frames.
-      labels: a label file to read in place of `data.labels`, relative to the project, without the name of a view.
+      labels: a label file to read instead of `data.labels`, relative to the project, without the name of a view.
 
     Raises:
       UserError: the folder or a label file does not exist or is not understood, or as `make_project`.

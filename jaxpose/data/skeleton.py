@@ -20,7 +20,7 @@ def animal_name(given: object) -> str:
 
 
 def known_pairs(pairs: Iterable[Sequence[object]], keypoint_names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the pairs of two different keypoints, each once; files may hold anything else, too."""
+    """Returns the pairs of two different keypoints, each once; files may also hold anything else."""
     found = [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2]
     return tuple(dict.fromkeys(pair for pair in found if pair[0] != pair[1] and set(pair) <= set(keypoint_names)))
 
@@ -154,9 +154,9 @@ def _swapped(name: str) -> set[str]:
 
 
 def _joined(name: str, names: list[str]) -> str:
-    """Returns the one other name with left in place of right, or right in place of left, within a word; "" without one.
+    """Returns the one other name with left instead of right, or right instead of left, within a word; "" without one.
 
-    "bright" is no side, because no name is "bleft".
+    "bright" is not a side, because no name is "bleft".
     """
     lower = name.lower()
     sides = re.findall("left|right", lower)

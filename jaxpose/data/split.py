@@ -164,7 +164,7 @@ def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
         return
     if limit > 1 and limit != int(limit):
         raise UserError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
-    # A share counts the frames that an earlier run left unused, because they were training frames, too.
+    # A share counts the frames that an earlier run left unused, because those were also training frames.
     settled = np.setdiff1d(np.arange(len(sets)), new)
     pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()
     wanted = most_training_frames(limit, int(pool))

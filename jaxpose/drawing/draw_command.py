@@ -35,7 +35,7 @@ _MOST_OUTSIDE = 0.5
 
 
 def draw(given: argparse.Namespace) -> int:
-    """Draws what the flags of jaxpose.draw say, and returns the exit code.
+    """Draws a video as the flags of jaxpose.draw say, and returns the exit code.
 
     Raises:
       UserError: a flag, the video or the table cannot be used, or the file exists.
@@ -78,7 +78,7 @@ def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
     if file.exists() and video.exists() and file.samefile(video):
         raise UserError(f"{flag}, which is the video itself; choose another --out")
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
-        raise UserError(f"{flag}, which exists already: --overwrite replaces it; or choose another --out")
+        raise UserError(f"{flag}, which already exists: --overwrite replaces it; or choose another --out")
 
 
 def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Config | None:
@@ -218,7 +218,7 @@ def draw_tables(
                         failed += 1
                         _logger.warning(f"{file} is not written: {error}")
             else:
-                # Of a dead process, too, until its claim is silent for long enough.
+                # Also while a dead process has the claim, until the claim has been silent for long enough.
                 if file not in reported:
                     _logger.info(f"{file}: another process draws it; waiting for it")
                 reported.add(file)

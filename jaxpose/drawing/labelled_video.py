@@ -179,7 +179,7 @@ class _Drawing:
         for item in Decoding(index, 0, is_stopped):
             if isinstance(item, Flaw):
                 if item.kind in (FlawKind.FAILED, FlawKind.LOST):
-                    # A frame that fails is missing, too, when a later one comes.
+                    # A frame that fails also counts as missing once a later one arrives.
                     for number in range(item.first, item.last + 1):
                         self.lost.setdefault(number, item.text * (item.first == item.last))
                 continue

@@ -22,7 +22,7 @@ _WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """What the user chooses.
+    """The user's choices.
 
     Attributes:
       trail: frames before the present one whose positions are drawn as a line.
@@ -109,7 +109,7 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
         # The encoder needs the other cores.
         source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, threads=1)
     for plane, image in zip(planes, _views(source), strict=True):
-        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is a copy, too.
+        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is also a copy.
         turned = cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
         height, width = turned.shape
         plane[:height, :width] = turned

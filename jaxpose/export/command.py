@@ -165,7 +165,7 @@ def export(
     platform: str = "auto",
     overwrite: bool = False,
 ) -> list[str]:
-    """Writes the network of a run as a file that runs without jaxpose, and <out>.json beside it.
+    """Writes the network of a run as a file that runs without jaxpose, and <out>.json next to it.
 
     Returns lines about the file and how far its results are from those of the run.
 

@@ -56,7 +56,7 @@ def read_skeleton(categories: Sequence[dict[str, Any]], names: tuple[str, ...]) 
 
 
 def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Returns pairs of names in place of those of numbers from 1; pairs that cannot be understood are left out."""
+    """Returns pairs of names instead of those of numbers from 1; pairs that cannot be understood are left out."""
     edges = category.get("skeleton")
     pairs = [edge for edge in edges if isinstance(edge, list) and len(edge) == 2] if isinstance(edges, list) else []
     places = range(1, len(names) + 1)
@@ -99,7 +99,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
 
 
 def _has_own_box(annotation: dict[str, Any]) -> bool:
-    """Returns whether a box is another one than that around the keypoints, which a new file has, too."""
+    """Returns whether a box is another one than that around the keypoints, which a new file also has."""
     keypoints = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
     placed = keypoints[keypoints[:, 2] > 0, :2]
     size = np.ptp(placed, axis=0)

@@ -132,7 +132,7 @@ def read_footage(path: Path, predictions: PredictionTable) -> Footage:
     """Returns the properties of the video of some predictions.
 
     Raises:
-      UserError: the file is no video, or has another number of frames than the predictions.
+      UserError: the file is not a video, or has another number of frames than the predictions.
     """
     index = read_index(path)
     refuse_other_length(index, predictions)

@@ -217,7 +217,7 @@ def _reach_px(instances: list[Any]) -> np.ndarray:
 
 
 def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
-    """Returns {frame: its image file}, or a reason in place of the file."""
+    """Returns {frame: its image file}, or a reason instead of the file."""
     if not frames:
         return {}
     try:
@@ -258,7 +258,7 @@ def _is_no_media(name: str) -> bool:
 def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
     """Returns the path from the folder of the .slp, if the image lies there, or a name made of that of the frame."""
     folder = video.file.parent
-    # The cache folder may lie there, too.
+    # The cache folder may also be there.
     if video.is_sequence and path.is_relative_to(folder):
         return path.relative_to(folder).as_posix()
     return f"{video.file.name}/{name}/{video.image_stems.get(frame, f'img{frame:08}')}{path.suffix}"

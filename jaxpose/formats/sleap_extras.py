@@ -42,7 +42,7 @@ def read_scorer(labels: Any) -> str:
 
 
 def read_recording(video: Any, name: str) -> Recording:
-    """Returns what a file says about a video of sleap-io; `video` is None if it only has the images of a package."""
+    """Returns the file's facts about a video of sleap-io; `video` is None if it only has the images of a package."""
     known = video.backend_metadata if video is not None else {}
     frames, height, width = (known.get("shape") or (None, None, None))[:3]
     size_px = (int(width), int(height)) if width and height else None

@@ -119,7 +119,7 @@ def _encode(image: Image) -> tuple[bytes, str]:
 
 
 def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, data: DataConfig) -> dict[int, Path | str]:
-    """Returns {frame: its image file}, or in place of the file the reason why the frame cannot be used.
+    """Returns {frame: its image file}, or instead of the file the reason why the frame cannot be used.
 
     Args:
       path: the video.
@@ -128,7 +128,7 @@ def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, dat
       data: the limit of the cache folder, and the number of threads.
 
     Raises:
-      UserError: the file is no video, or another recording; the frames are above the limit.
+      UserError: the file is not a video, or another recording; the frames are above the limit.
       OSError: the disk is full.
     """
     index = read_recording(path, recording)
@@ -277,7 +277,7 @@ _MOST = 65535
 def extract_images(
     video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig
 ) -> dict[int, Path | str]:
-    """Returns {frame: its image file in the cache folder}, or in place of the file why it cannot be read.
+    """Returns {frame: its image file in the cache folder}, or instead of the file why it cannot be read.
 
     Args:
       video: whose images lie in the .slp, or in an HDF5, TIFF or other file that sleap-io reads.

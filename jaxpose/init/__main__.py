@@ -78,7 +78,7 @@ def _refuse_bad_file(out: Path, overwrite: bool) -> None:
     if out.suffix != ".py":
         raise UserError(f"--out is {out}; a config is a Python file, so the name must end with .py")
     if (out.exists() or out.is_symlink()) and not overwrite:
-        raise UserError(f"{out} exists already: --overwrite replaces it; or give another --out FILE.py")
+        raise UserError(f"{out} already exists: --overwrite replaces it; or give another --out FILE.py")
 
 
 if __name__ == "__main__":
@@ -104,10 +104,11 @@ def page(choices: list[Choice], facts: Facts, project: str, file: str) -> str:
     lines = [
         f'"""A config for one project: {facts.sentence()}.',
         "",
-        f"Written by jaxpose {__version__}. Each choice has its reason: change what you know better. All other options",
+        f"Written by jaxpose {__version__}. Each choice has its reason: change it if you know better. All "
+        "other options",
         "have their defaults; jaxpose train --help_options lists them.",
         "",
-        f"Command:  jaxpose train --config {shown} --dry_run    (checks the data, shows what a step costs)",
+        f"Command:  jaxpose train --config {shown} --dry_run    (checks the data, shows the cost of a step)",
         f"          jaxpose train --config {shown}",
         '"""',
         "",

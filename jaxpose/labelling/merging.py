@@ -266,8 +266,8 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
 
     Raises:
       UserError: a line for each problem: a row that does not fit into the project's file, other keypoints than the
-        project's, an image that is labelled already or twice, one that does not exist or is no crop like the others, a
-        file to copy that is not an image or lies outside of the folder, or a point outside of its image.
+        project's, an image that is labelled already or twice, one that does not exist or is not a crop like the others,
+        a file to copy that is not an image or lies outside of the folder, or a point outside of its image.
     """
     problems = [problem for file in found for problem in _keypoint_problems(file, project)]
     if not problems:
@@ -348,7 +348,7 @@ def _read(file: Path, view: str) -> NewFile:
 
 
 def _refuse_other_h5(file: Path) -> None:
-    """Refuses a CSV with other labels than the .h5 beside it, which napari-deeplabcut and DeepLabCut edit."""
+    """Refuses a CSV with other labels than the .h5 next to it, which napari-deeplabcut and DeepLabCut edit."""
     beside, folder = file.with_suffix(".h5"), file.parent
     if not beside.is_file():
         return
@@ -406,7 +406,7 @@ class Merged:
       rows: {label file: number of new rows}.
       backups: copies of the label files before.
       images: number of images copied into the project.
-      h5: HDF5 files beside label files, written anew.
+      h5: HDF5 files next to label files, written anew.
       stale: those that lack the new rows: a package is not installed, or a row is not as in DeepLabCut's files.
     """
 
@@ -428,7 +428,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
       project: where they go; its folder is locked.
 
     Raises:
-      UserError: an HDF5 file beside a label file has other labels.
+      UserError: an HDF5 file next to a label file has other labels.
       OSError: a file cannot be written.
     """
     folder, added = folder_of(new), _new_rows(found, project)

@@ -297,7 +297,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
         len(layout.header) :
     ]
     first = layout.index_columns
-    # A column visible is no part of DeepLabCut's files.
+    # A column visible is not part of DeepLabCut's files.
     places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
     names = [(layout.header[0][place], layout.header[1][place], layout.header[2][place]) for place in places]
     rows = [row for row in rows if any(cell.strip() for cell in row)]

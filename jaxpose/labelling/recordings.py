@@ -172,7 +172,7 @@ def read_run_configs(runs: Sequence[Path]) -> list[Config]:
     """Returns the configs of runs whose predictions can be used together.
 
     Raises:
-      UserError: a folder is no run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
+      UserError: a folder is not a run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
         views.
     """
     for run in runs:
@@ -237,7 +237,7 @@ def _read_table(table: Path, names: tuple[str, ...]) -> Poses:
 
 
 def _read_pose_errors(table: Path) -> np.ndarray | None:
-    """Returns the largest error (n, k) of the tables of pose errors beside a table, None without them."""
+    """Returns the largest error (n, k) of the tables of pose errors next to a table, None without them."""
     files = [table.with_name(f"{table.stem}{suffix}.csv") for suffix in _POSE_ERRORS]
     found = [read_errors(file).errors_px for file in files if file.is_file()]
     return np.fmax.reduce(found) if found else None
@@ -289,7 +289,7 @@ def choose_frames(
     sizes = [len(of_recording) for of_recording in evidence]
     patterns = np.concatenate([of_recording.reshape(len(of_recording), -1) for of_recording in evidence])
     owners, frames = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
-    # The worst keypoint of each signal: a rare pose is a little unusual in all keypoints, and is no failure.
+    # The worst keypoint of each signal: a rare pose is a little unusual in all keypoints, and is not a failure.
     scores = patterns.reshape(len(patterns), *evidence[0].shape[1:]).max(axis=2).sum(axis=1)
     is_free = np.array(
         [frame not in skipped[owner] for owner, frame in zip(owners.tolist(), frames.tolist(), strict=True)]

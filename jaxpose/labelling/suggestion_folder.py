@@ -60,7 +60,7 @@ def write_label_files(
       project: whose form the files have.
       predicted: keypoints in the images of the frames, in any order; None leaves the labels empty.
       videos: {path: video} of the recordings of the choices, as their frames are shown.
-      h5: write each CSV file as HDF5, too.
+      h5: also write each CSV file as HDF5.
     """
     choices = sorted(choices, key=lambda choice: (choice.recording, choice.frame))
     if project.layout:
@@ -136,7 +136,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
         return
     if not overwrite or not (out / LIST_FILE).is_file():
         rule = "--overwrite replaces it, or " * (out / LIST_FILE).is_file()
-        raise UserError(f"--out is {out}, which exists already: {rule}choose another folder")
+        raise UserError(f"--out is {out}, which already exists: {rule}choose another folder")
     if not _is_untouched(out):
         raise UserError(f"--out is {out}, whose labels may have been corrected: merge them, or choose another folder")
 

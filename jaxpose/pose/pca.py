@@ -101,7 +101,7 @@ def from_json(stored: dict[str, Any]) -> Pca:
     """Returns the PCA that `to_json` wrote.
 
     Raises:
-      UserError: it is no such table, or its parts do not fit together.
+      UserError: it is not such a table, or its parts do not fit together.
     """
     fields = [field.name for field in dataclasses.fields(Pca)]
     if not isinstance(stored, dict) or set(stored) != set(fields):
@@ -208,7 +208,7 @@ def columns_of(names: Sequence[str], keypoint_names: Sequence[str], option: str)
     """Returns the indices of names in keypoint_names; `option` is the source of the names, for the message.
 
     Raises:
-      UserError: a name is no keypoint, or is given twice.
+      UserError: a name is not a keypoint, or is given twice.
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

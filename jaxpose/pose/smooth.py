@@ -445,7 +445,7 @@ def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: 
     Args:
       ensemble: as `combine` returned it; with several cameras, the keypoints of all views side by side.
       bodyparts: for each body part its keypoints, one for each view; each keypoint once.
-      min_confidence: a median of less mean confidence is no observation.
+      min_confidence: a median of less mean confidence is not an observation.
     """
     used = is_used(ensemble, min_confidence)
     medians_px, observed_var = ensemble.points_px[:, 0], variance_px2(ensemble)

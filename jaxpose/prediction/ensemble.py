@@ -190,7 +190,7 @@ class EnsemblePredictor:
 def load_labelling(
     run: Path, config: Config, devices: object, platform: str, batch_size: int | None, labelled_batch_size: int
 ) -> Predictor | EnsemblePredictor:
-    """Returns what predicts labelled frames: the network of a run, or the networks of an ensemble.
+    """Returns the predictor of labelled frames: the network of a run, or the networks of an ensemble.
 
     Args:
       run: the run folder.
@@ -233,7 +233,7 @@ KALMAN_SCORER = "ensemble-kalman_tracker"
 def smooth_ensembles(
     options: PredictConfig, config: Config, runs: Sequence[Path], tables: Sequence[Path], out: Path
 ) -> None:
-    """Writes the smoothed tables of the ensembles of videos, unless they exist already; smooth=none does nothing.
+    """Writes the smoothed tables of the ensembles of videos, unless they already exist; smooth=none does nothing.
 
     Args:
       options: which smoother, and its numbers.

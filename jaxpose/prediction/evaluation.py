@@ -216,7 +216,7 @@ _logger = logging.getLogger(__name__)
 
 
 def report(config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float]) -> None:
-    """Reports the errors of all sets and, beside those of the set `shown`, the errors of the baselines."""
+    """Reports the errors of all sets and, next to those of the set `shown`, the errors of the baselines."""
     _logger.info(format_summaries(results))
     if shown:
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
@@ -277,7 +277,7 @@ def evaluate(
 
     Args:
       run: a run folder of `jaxpose.train`, or a folder of runs: the newest.
-      project: a project folder in place of the run's own.
+      project: a project folder instead of the run's own.
       labels: a label file of the project, evaluated alone.
       out: where the files are written; None is the run folder.
       devices: as the option mesh.devices.
@@ -368,7 +368,7 @@ def evaluate_dataset(
 
 
 def extra_projects(config: Config) -> list[Project]:
-    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie beside the run's own label file.
+    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie next to the run's own label file.
 
     Raises:
       UserError: one of them cannot be used.

@@ -146,7 +146,7 @@ def error_suffix(name: str) -> str:
 
 
 def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
-    """Returns the suffixes of the tables that `predict_segment` writes beside the predictions."""
+    """Returns the suffixes of the tables that `predict_segment` writes next to the predictions."""
     return (TEMPORAL_NORM, *map(error_suffix, subspaces_of_a_view(predictor)))
 
 
@@ -159,7 +159,7 @@ def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
 
 
 def size_of(table: Path, suffixes: Sequence[str]) -> int:
-    """Returns the bytes of a table of predictions and of the tables beside it, as far as they exist."""
+    """Returns the bytes of a table of predictions and of the tables next to it, as far as they exist."""
     files = [table, *(beside(table, suffix) for suffix in suffixes)]
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -171,18 +171,18 @@ def edited_name(table: Path) -> Path:
 
 
 def smoothing_record(table: Path) -> Path:
-    """Returns the file that says how the smoothed table beside a table of predictions was made."""
+    """Returns the file that says how the smoothed table next to a table of predictions was made."""
     return beside(table, SMOOTHED).with_suffix(".json")
 
 
 def remove_smoothed(table: Path) -> None:
-    """Removes the smoothed table beside a table of predictions, which is about to change."""
+    """Removes the smoothed table next to a table of predictions, which is about to change."""
     smoothing_record(table).unlink(missing_ok=True)
     beside(table, SMOOTHED).unlink(missing_ok=True)
 
 
 def remove_tables(table: Path) -> None:
-    """Removes a table of predictions and all tables that can lie beside it, unfinished ones too."""
+    """Removes a table of predictions and all tables that can lie next to it, unfinished ones too."""
     remove_smoothed(table)
     for file in (table, *(beside(table, suffix) for suffix in TABLES_BESIDE)):
         file.unlink(missing_ok=True)
@@ -382,7 +382,7 @@ class PredictionIndex:
     Args:
       out: the folder of results.
       claims: those on the work in that folder.
-      suffixes: of the tables beside each table of predictions: see `suffixes_beside`.
+      suffixes: of the tables next to each table of predictions; see `suffixes_beside`.
     """
 
     def __init__(self, out: Path, claims: Claims, suffixes: Sequence[str] = ()):
@@ -430,7 +430,7 @@ class PredictionIndex:
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
-        raise UserError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
+        raise UserError(f"{table} already exists, of {what}: give --overwrite to replace it, or choose another --out")
 
     def set_aside_edited(self, rows: Iterable[Row]) -> None:
         """Renames the tables of inputs that are about to be predicted again if somebody changed them; reports each.
@@ -450,12 +450,15 @@ class PredictionIndex:
                 if not sha256_of(table).startswith(noted.table_sha256):
                     kept = edited_name(table)
                     os.replace(table, kept)
-                    _logger.warning(f"{table} was changed since it was written: it is written anew, and kept as {kept}")
+                    _logger.warning(
+                        f"{table} was changed since it was written: it is written again, and the changed file "
+                        f"is kept as {kept}"
+                    )
 
         self._write(change)
 
     def bytes_of(self, table: Path) -> int:
-        """Returns the size of a table of predictions and of the tables beside it, as far as they exist."""
+        """Returns the size of a table of predictions and of the tables next to it, as far as they exist."""
         return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:

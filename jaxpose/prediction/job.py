@@ -46,7 +46,7 @@ class Job:
 
     Attributes:
       row: its row in the index.
-      table: the table of predictions; the others lie beside it.
+      table: the table of predictions; the others lie next to it.
       sources: a video, or the images of one folder.
       video: as `scan` returned it, None for images.
       problem: why the video cannot be read at all, or "".
@@ -94,7 +94,7 @@ class Job:
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
     def rescue(self, scratch: Path) -> int:
-        """Copies the rows of a folder in which predicting broke off to beside the table; returns their number."""
+        """Copies the rows of an interrupted prediction to a file next to the table; returns their number."""
         rows = 0
         for partial in scratch.glob(f"*.csv{PARTIAL}"):
             name = partial.name.removesuffix(PARTIAL)

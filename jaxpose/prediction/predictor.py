@@ -286,7 +286,7 @@ class Predictor:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
         Of one frame, (k, 2) and (k,): see `load` for how long that takes. Each frame is independent: a network with
-        context frames sees the frame itself in place of its neighbours (see `predict_video` for consecutive frames).
+        context frames sees the frame itself instead of its neighbours (see `predict_video` for consecutive frames).
         Crops that the run has for videos of a name (`data.video_crops_px`, in DeepLabCut projects) are not applied: an
         array has no name. Give the part of the frame that the labelled images show.
 

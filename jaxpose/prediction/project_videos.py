@@ -220,7 +220,7 @@ def _predict(
     for job in jobs:
         if _is_kept(index, job):
             remove_leftovers(job.table, claims)
-            _logger.info(f"{job.name}: {job.table} exists already")
+            _logger.info(f"{job.name}: {job.table} already exists")
         else:
             waiting.append(job)
     # Tables in their place are of other weights.

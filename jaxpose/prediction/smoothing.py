@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 def smooth_tables(
     options: PredictConfig, predictions: Mapping[Path, str], stops: Callable[[], bool] = lambda: False
 ) -> None:
-    """Writes the smoothed table of each video, unless it exists already; predict.smooth=none does nothing.
+    """Writes the smoothed table of each video, unless it already exists; predict.smooth=none does nothing.
 
     Args:
       options: which smoother, and its numbers.
@@ -57,7 +57,7 @@ def smooth_tables(
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:
-    """Returns what a smoothed table is made from: the smoother, its numbers, and the checksums of tables."""
+    """Returns the sources of a smoothed table: the smoother, its numbers, and the checksums of tables."""
     window = {"smooth_window": options.smooth_window} if options.smooth == "median" else {}
     return {
         "smooth": options.smooth,
@@ -68,7 +68,7 @@ def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any
 
 
 def is_smoothed(table: Path, made_from: Mapping[str, Any]) -> bool:
-    """Returns whether the smoothed table beside `table` exists, is undamaged and was made from the same."""
+    """Returns whether the smoothed table next to `table` exists, is undamaged and was made from the same."""
     file, record = beside(table, SMOOTHED), smoothing_record(table)
     if not file.is_file() or not record.is_file():
         return False
@@ -80,7 +80,7 @@ def is_smoothed(table: Path, made_from: Mapping[str, Any]) -> bool:
 
 
 def finish_smoothed(table: Path, made_from: Mapping[str, Any], poses: Poses, noise: Noise) -> None:
-    """Records how the smoothed table beside `table` was made, and reports it."""
+    """Records how the smoothed table next to `table` was made, and reports it."""
     file, is_filled = beside(table, SMOOTHED), poses.columns[FILLED]
     filled = int(is_filled.sum())
     of_keypoints = dict(zip(poses.keypoint_names, noise, strict=True))

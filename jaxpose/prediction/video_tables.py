@@ -54,7 +54,7 @@ def predict_segment(
     stops: Callable[[], bool] = lambda: False,
     count: Callable[[int], object] = lambda rows: None,
 ) -> int:
-    """Writes the predictions of a segment of a video, and the tables beside them; returns the number of rows.
+    """Writes the predictions of a segment of a video, and the tables next to them; returns the number of rows.
 
     The rows are equal, byte for byte, to the rows of the whole video for the same frames.
 
@@ -62,7 +62,7 @@ def predict_segment(
       predictor: the trained network.
       video: as `scan` returned it.
       segment: as `cut` returned it; None is the whole video.
-      file: the table of predictions; the others lie beside it, in a folder that this process made.
+      file: the table of predictions; the others lie next to it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -109,7 +109,7 @@ def bytes_a_frame(predictor: Predictor) -> int:
 
 
 def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: Path) -> list[tuple[Pca, ErrorWriter]]:
-    """Opens a table beside `file` for each subspace that the predictions of one camera can be compared with alone."""
+    """Opens a table next to `file` for each subspace that the predictions of one camera can be compared with alone."""
     names = predictor.keypoint_names
     return [
         (pca, opened.enter_context(ErrorWriter(beside(file, error_suffix(name)), names, keeps_rows=True)))
@@ -130,7 +130,7 @@ _LISTED_PROBLEMS = 20
 def predict_images(
     predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
-    """Writes the predictions of images and the tables beside them; returns the number of rows.
+    """Writes the predictions of images and the tables next to them; returns the number of rows.
 
     As in the labels, an image that lies in the folder of a video and has the size of the video's crop shows that crop;
     its keypoints are in pixels of the whole frame.
@@ -138,7 +138,7 @@ def predict_images(
     Args:
       predictor: the trained network.
       paths: images of any sizes.
-      file: the table of predictions; the others lie beside it, in a folder that this process made.
+      file: the table of predictions; the others lie next to it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 

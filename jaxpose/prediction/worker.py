@@ -271,7 +271,7 @@ class Worker:
     def _waiting(self) -> list[Job]:
         waiting = [job for job in self._jobs if not self._outcomes.is_settled(job)]
         with self._lock:
-            # Those of settled jobs are not needed any more.
+            # Those of settled jobs are no longer needed.
             tables = {job.row.table for job in waiting}
             self._segments = {table: cuts for table, cuts in self._segments.items() if table in tables}
         return waiting

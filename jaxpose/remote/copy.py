@@ -190,7 +190,7 @@ class Mirror:
             yield f"{self._remote.url} cannot be written", error
 
     def missing(self) -> list[str]:
-        """Returns what the copy lacks of the run folder, or has in another version."""
+        """Returns the files that the copy lacks, or has in another version."""
         return self._changed(files_of(self._folder)) or [COPIED_FILE] * (self._record != self._record_there)
 
     def sync(self) -> None:

@@ -61,7 +61,7 @@ def pck(errors_px: np.ndarray, thresholds_px: np.ndarray) -> np.ndarray:
 
 
 def errors_section(facts: RunFacts) -> Section:
-    """Returns the errors of the set that tells most about other frames, beside those of the training frames."""
+    """Returns the errors of the set that tells most about other frames, next to those of the training frames."""
     title = "Errors"
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
@@ -243,7 +243,10 @@ def confidence_section(facts: RunFacts) -> Section:
     figures = points, _reliability(found, thresholds_px)
     text = "A useful confidence is low where the error is large: few points should lie at the top right. "
     if len(kept) < len(row):
-        text += f"{len(kept):,} of {len(row):,} points are drawn: those with the largest errors, and an even choice. "
+        text += (
+            f"{len(kept):,} of {len(row):,} points are drawn: those with the largest errors, and an even "
+            "selection of the others. "
+        )
     text += (
         "Calibration: of the points with a confidence near 0.8, say, a share lies nearer than a distance; where this "
         "share is the confidence, on the diagonal, the confidence can be read as a probability for that distance."
@@ -462,10 +465,10 @@ _COLOURS = {"train": "#6b7fd7", "validation": "#c2853d", "test": "#3d9e78", "unu
 
 def sets_section(facts: RunFacts) -> Section:
     """Returns the number of frames of each video in each set, and the list of all frames."""
-    title = "Which frames were which set"
+    title = "The frames of each set"
     sets = facts.split.sets if facts.split else {}
     if not sets:
-        return Section("sets", title, paragraph("The run does not know which frames trained it."))
+        return Section("sets", title, paragraph("The training frames of the run are unknown."))
     counts = count_by_folder(sets)
     present = [name for name in SETS if any(of_folder.get(name) for of_folder in counts.values())]
     figure = _figure(counts, present)

@@ -100,7 +100,7 @@ def read_facts(run: Path) -> RunFacts:
     """Reads a run folder.
 
     Raises:
-      UserError: it is no run, or a file is damaged.
+      UserError: it is not a run, or a file is damaged.
     """
     refuse_no_run(run)
     config = read_config(run / CONFIG_FILE)
@@ -134,7 +134,7 @@ def read_labels(data: DataConfig, project: Project | None) -> Project:
       project: the run's, if the caller has read it.
 
     Raises:
-      UserError: the project does not exist any more, or cannot be used.
+      UserError: the project no longer exists, or cannot be used.
     """
     if not data.project:
         raise UserError("the run names no project, so there are no pictures")

@@ -160,7 +160,8 @@ def comparing_section(facts: RunFacts, other: Path, is_parent: bool = False) -> 
     runs = ["parent run" if is_parent else "other run", "this run"]
     paired = "the same" if found.frames.is_paired else "different"
     text = (
-        f"On {paired} frames that trained neither run ({found.frames.compared[1]:,} of this run). A difference below 0 "
+        f"On {paired} frames that neither run was trained on ({found.frames.compared[1]:,} of this run). A "
+        "difference below 0 "
         f"is in favour of this run; where its {PERCENT} % interval contains 0, chance may explain it. A mean over "
         f"fewer than {LEAST_FRAMES} frames has no interval."
     )

@@ -87,7 +87,7 @@ _STEP_EDGES_PX = np.geomspace(0.05, 2000, 47)
 _STEP_PERCENTILE = 99.9
 _PCA_LOSSES = ("pca_singleview", "pca_multiview")
 _NO_PCA_LOSS = (
-    "There is no PCA error, because the run has neither of the losses that it comes from, losses.pca_singleview and "
+    "There is no PCA error, because the run has neither of the losses that define it, losses.pca_singleview and "
     "losses.pca_multiview."
 )
 _NO_PCA_TABLE = "There is no PCA error, because its tables are not in video_preds/: predict the videos again."
@@ -105,7 +105,7 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     block = block_length(frames * series * len(facts.config.data.keypoint_names), _MOST_NUMBERS)
     packed = [pack(recording, block) for recording in recordings]
     text = (
-        "Choose a video; drag over a part of a trace to see it closer, double-click to see all. Shaded stretches are "
+        "Choose a video; drag over a part of a trace to zoom in, double-click to see all. Shaded stretches are "
         "unusual for this run: a keypoint jumps, the pose is unlike the labelled ones, or the confidence is low, by "
         "more than six robust standard deviations of that keypoint. At most one frame in twenty is shaded, the most "
         "unusual ones, and not every one is an error."

@@ -122,7 +122,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
       project: the labelled frames of the run, if the caller has read them.
 
     Raises:
-      UserError: the folder is no run, a file in it is damaged, or the runs cannot be compared.
+      UserError: the folder is not a run, a file in it is damaged, or the runs cannot be compared.
       OSError: the file cannot be written.
     """
     run, other = Path(run_folder(run)), Path(run_folder(other)) if other else None

@@ -51,7 +51,7 @@ _VARIABLES = re.compile(
 
 
 def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
-    """Returns what the bits of a training on these devices depend on, JSON-ready.
+    """Returns everything that affects the bits of a training on these devices, JSON-ready.
 
     `parts` is the number of parts of a pass: `train.shards` or, without them, the number of devices.
     """
@@ -59,7 +59,7 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
 
 
 def process_facts(mesh: Mesh) -> dict[str, Any]:
-    """Returns what the bits of any computation of this process on these devices depend on, JSON-ready."""
+    """Returns everything that affects the bits of any computation of this process on these devices, JSON-ready."""
     first = mesh.devices.flat[0]
     found = {"jax": jax.__version__, "jaxlib": importlib.metadata.version("jaxlib"), "device": first.device_kind}
     if first.platform == "cpu":
@@ -76,7 +76,7 @@ def process_facts(mesh: Mesh) -> dict[str, Any]:
 
 
 def record_arithmetic(run: Path, step: int, now: dict[str, Any]) -> str:
-    """Adds to `arithmetic.json` what the steps from `step` on depend on; returns a sentence if that has changed.
+    """Adds to `arithmetic.json` everything that affects the steps from `step` on; returns a sentence if it changed.
 
     Args:
       run: the run folder.

@@ -234,7 +234,7 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         )
     messages = extension.messages() if extension else ()
     if extension and not config.out:
-        messages = (f"{path} is the only run there that differs in its length alone", *messages)
+        messages = (f"{path} is the only run there that differs only in its length", *messages)
     messages += unchecked
     if extension and any((path / VIDEO_TABLES_FOLDER).glob("*.csv")):
         messages += (

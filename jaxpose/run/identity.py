@@ -302,12 +302,10 @@ def find_run(runs: Path, config: Config) -> Path:
     if found:
         named = ", ".join(name for _, name in found)
         raise UserError(
-            f"resume is extend, and {len(found)} runs differ from this config in their length alone: {named}; {give}"
+            f"resume is extend, and {len(found)} runs differ from this config only in their length: {named}; {give}"
         )
     seen = f"; these differ in more: {', '.join(name for _, name in others[:3])}" if others else ""
-    raise UserError(
-        f"resume is extend, but no run in {runs} differs from this config in its length alone{seen}; {give}"
-    )
+    raise UserError(f"resume is extend, but no run in {runs} differs from this config only in its length{seen}; {give}")
 
 
 def with_length_of(stored: Config, config: Config) -> Config:

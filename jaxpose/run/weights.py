@@ -39,7 +39,7 @@ def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns (nested dict of numpy arrays, metadata) that `export_parameters` wrote.
 
     Raises:
-      UserError: the file is absent, is no safetensors file, or a byte of it changed.
+      UserError: the file is absent, is not a safetensors file, or a byte of it changed.
     """
     try:
         with safetensors.safe_open(file, framework="numpy") as stream:

@@ -294,8 +294,8 @@ class ShardedStep:
         sums, _ = gradients.results
         update = program(work.update, state, sums, work.counts, late, donated=(0,))
         self.programs = {"prepare": prepare, "gradients": gradients, "update": update}
-        # The parts of one network that do not keep all cores busy run beside those of another; together they need the
-        # memory of an undivided pass.
+        # The parts of one network that do not keep all cores busy run alongside those of another; together they need
+        # the memory of an undivided pass.
         cores = min(allowed_cores(), arithmetic_threads()) if devices[0].platform == "cpu" else 1
         blocks = zip(mesh.devices.flat, shard_blocks(config.train.shards, mesh.size), strict=True)
         self.at_once = max(1, min(cores, sum(len(block) for device, block in blocks if device in devices)))

@@ -46,7 +46,7 @@ class Dealt(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What a term makes of the network's outputs for a microbatch.
+    """The sums that a term computes from the network's outputs for a microbatch.
 
     Attributes:
       sums: of each loss, and of what `Term.extra` names.

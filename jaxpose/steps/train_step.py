@@ -69,7 +69,7 @@ def move_state(
     moved = (params, statistics, optimizer, ema, thresholds)
     kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
     # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: its squares and averages
-    # are bounded by the squared norm. To look at it, too, would take a tenth of the step's compile time. All devices
+    # are bounded by the squared norm. Checking it as well would take a tenth of the step's compile time. All devices
     # hold the same state, so this needs no reduction.
     finite = jnp.isfinite(means["loss"]) & jnp.isfinite(norm) & _all_finite((params, statistics, ema))
     params, statistics, optimizer, ema, thresholds = _choose(finite, moved, kept)

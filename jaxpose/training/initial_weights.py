@@ -70,7 +70,7 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
     """Refuses weights whose notes say that their network computes something else from the same tensors.
 
     Raises:
-      UserError: a note beside the file differs from what the network here does.
+      UserError: a note next to the file differs from what the network here does.
     """
     notes = _read_notes(folder / "config.json")
     family, kind = family_of(backbone), notes.get("model_type")
@@ -250,7 +250,7 @@ class InitialWeights:
       option: the option that names their source, "" for random weights.
       sha256: checksum of what was loaded, "" for random weights.
       trained_before: {SHA-256: path} of images that trained them and do not train here.
-      has_new_head: whether a part of the head is random, beside loaded weights.
+      has_new_head: whether a part of the head is random, next to loaded weights.
       messages: for the user, one sentence each.
     """
 

@@ -226,7 +226,7 @@ class Session:
         self._log, self._tracker, self._copy = log, tracker, copy
 
     def begin(self, messages: list[str]) -> None:
-        """Logs the start block and what the user should know, and writes the subspaces into the run folder."""
+        """Logs the start block and messages for the user, and writes the subspaces into the run folder."""
         run, folder, log = self._run, self._folder, self._log
         log.block("jaxpose", {"run folder": str(folder.path)} | start_block(run))
         for message in messages:
@@ -303,7 +303,7 @@ def put_checked_on_devices(setup: Setup) -> CompiledRun:
 
 
 def make_runner(setup: Setup) -> BatchRunner:
-    """Returns what predicts the frames of a training, compiled on first use."""
+    """Returns the runner that predicts the frames of a training, compiled on first use."""
     batch = validation_batch(setup.config.train, len(setup.data.rows("validation")))
     return BatchRunner(setup.config, setup.graphdef, setup.mesh, setup.config.eval.batch_size, batch, setup.facts.views)
 

@@ -189,7 +189,7 @@ def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: i
       reason: why this clip cannot be used.
     """
     count = window_count(index.frame_count, length)
-    # Only clips beside damage and leaps can be lost, and the last one, which may begin before its place.
+    # Only clips next to damage and leaps can be lost, and the last one, which may begin before its place.
     near = {count - 1, *(leap // length for leap in index.leaps)}
     near.update(window for one in damage for window in range(one.first // length, one.last // length + 1))
     firsts = [min(window * length, index.frame_count - length) for window in sorted(near) if 0 <= window < count]
@@ -311,7 +311,7 @@ def open_clips(
       mixed_blocks: see `jaxpose.video.clips.place`.
 
     Raises:
-      UserError: a file is no video or has no frames; a session is shorter than a clip; its videos
+      UserError: a file is not a video or has no frames; a session is shorter than a clip; its videos
         are of unequal length; a frame is smaller than data.crop_px.
     """
     found, labelled_px = [tuple(read_index(path) for path in session) for session in sessions], labelled_sizes_px(data)

@@ -32,7 +32,7 @@ from jaxpose.video.packets import PacketWalk
 class FlawKind(enum.Enum):
     """How a flaw shows.
 
-    FAILED: the decoder or the file gives an error, or decoding began at a frame that is no key frame.
+    FAILED: the decoder or the file gives an error, or decoding began at a frame that is not a key frame.
     LOST: a frame does not come, or comes with another size.
     MENDED: a frame comes, but the decoder calls it corrupt.
     MARKED: the container calls the packet of a frame corrupt; the frame may come and look whole.

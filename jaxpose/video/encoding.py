@@ -25,7 +25,7 @@ SUFFIX = ".mp4"
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How a video is stored, beside its pixels.
+    """How a video is stored, apart from its pixels.
 
     Attributes:
       time_base: seconds of a unit of time stamps.

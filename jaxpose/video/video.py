@@ -63,7 +63,7 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
         return None
     # Reads the whole file, but does not decode it.
     index = read_index(video.path)
-    # A gap in the time stamps is no damage: no frame of the file is missing.
+    # A gap in the time stamps is not damage: no frame of the file is missing.
     if not index.times or index.is_damaged:
         return None
     if not can_begin_at_key_frames(index):
@@ -146,7 +146,7 @@ class ChunkReader:
 
     Chunks of windows are (m, 2 radius + 1, height, width, 3); beyond its ends, a video or segment repeats a frame.
     At a lost frame the iteration ends early, and `problem` says so: the numbers of later frames would be a guess.
-    Frames that the decoder had to mend are delivered and listed in `problem`. Damage that the decoder does not notice
+    Frames that the decoder had to repair are delivered and listed in `problem`. Damage that the decoder does not notice
     (other pixels, but as many frames) cannot be reported. The end of the iteration ends the thread; after an early exit
     (break, exception), call `close`.
 

@@ -34,7 +34,7 @@ CONFIG_FILE = "config.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class ProjectConfig:
-    """What labels need of the file. Each attribute is empty if the file does not say.
+    """The facts in the file that labels need. Each attribute is empty if the file lacks it.
 
     Attributes:
       scorer: the person whose labels are read.
@@ -322,7 +322,7 @@ def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[st
 
 
 def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, list[str]]:
-    """Returns the labels of a folder of images, and sentences about an .h5 file beside the CSV."""
+    """Returns the labels of a folder of images, and sentences about an .h5 file next to the CSV."""
     if file.suffix == ".h5":
         return read_h5_labels(folder, file, missing), []
     table = relocated(folder, read_csv_table(folder, file, missing))

@@ -69,7 +69,7 @@ def read_h5(file: Path) -> Table:
         raise UserError(f"{file} is not a readable table of DeepLabCut: {error}") from None
     if not tables:
         raise UserError(f"{file} has no table of pandas")
-    # Another table, which is no table of DeepLabCut, may lie beside one.
+    # Another table, which is not a table of DeepLabCut, may lie next to one.
     known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
     first, *others = [_of_one_animal(file, table) for table in known.values()]
     if any(not _is_same(first, other) for other in others):
@@ -239,7 +239,7 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
 
 
 def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: str) -> str:
-    """Returns "FILE differs from the CSV beside it ..." if an .h5 file has other labels than its CSV, else "".
+    """Returns "FILE differs from the CSV next to it ..." if an .h5 file has other labels than its CSV, else "".
 
     Args:
       folder: the project.

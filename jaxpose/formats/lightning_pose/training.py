@@ -32,7 +32,7 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
       batches: batches of Lightning Pose in a step of jaxpose.
 
     Raises:
-      UserError: a milestone or the interval is no number of steps.
+      UserError: a milestone or the interval is not a number of steps.
     """
     interval = keys.read(_INTERVAL)
     if type(interval) is not int:
@@ -450,7 +450,7 @@ def _weight(keys: Keys, name: str) -> float:
     """Returns the weight of a loss: 1 / (2 exp(log_weight)), and before Lightning Pose 2.0.6 the square of that.
 
     Raises:
-      UserError: log_weight is no number or is out of range, or the version of Lightning Pose has no known form.
+      UserError: log_weight is not a number or is out of range, or the version of Lightning Pose has no known form.
     """
     key = f"losses.{name}.log_weight"
     given = keys.read(key, 0.0)

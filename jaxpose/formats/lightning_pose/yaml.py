@@ -65,7 +65,7 @@ class Keys:
         """Returns a whole number, at least 0, or the default.
 
         Raises:
-          UserError: the value is no such number.
+          UserError: the value is not such a number.
         """
         value = self.read(key, default)
         if value is not None and (type(value) is not int or value < 0):
@@ -120,7 +120,7 @@ class Keys:
             self.messages.append(f"{self.shown(key)} is not used because jaxpose knows no such key{hint}")
 
     def refuse_misspelt(self, file: Path, known: Collection[str], needed: Collection[str]) -> None:
-        """Refuses an unknown section, or a key in place of a needed one that the file lacks, with a similar name.
+        """Refuses an unknown section, or a key instead of a needed one that the file lacks, with a similar name.
 
         Args:
           file: the file, for the message.
@@ -214,7 +214,7 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
       known: dotted keys that have a value; each part before a dot is a table.
 
     Raises:
-      UserError: it is absent, is not YAML, has a key twice, has a table in place of a value or the reverse, or has too
+      UserError: it is absent, is not YAML, has a key twice, has a table instead of a value or the reverse, or has too
         many values.
     """
     if not file.is_file():
