@@ -245,7 +245,7 @@ def test_without_its_predictions_the_sets_are_unknown(
     # The predictions of another project are no source of sets.
     table = (reference / "predictions.csv").read_text().replace("labeled-data/img", "labeled-data/other")
     (tmp_path / "theirs" / "predictions.csv").write_text(table)
-    with pytest.raises(ValueError, match="has no training frame of .*: is it of another project"):
+    with pytest.raises(ValueError, match="has no training frame of .*: does it belong to another project"):
         convert_checkpoint(checkpoint, tmp_path / "c", project=str(real_data / "mirror-mouse-example"))
 
 

@@ -94,7 +94,9 @@ def test_extra_labels_are_taken_by_the_name_of_their_columns(trained_run: Path):
     np.testing.assert_allclose(errors["tail_base"], expected, atol=2e-3)
     assert errors.drop(columns="tail_base").isna().all(axis=None)
     log = (trained_run / "train.log").read_text()
-    assert "CollectedData_new.csv has no nose, neck, left_front_paw" in log and "has snout: the run does not" in log
+    assert (
+        "CollectedData_new.csv has no nose, neck, left_front_paw" in log and "has snout, which the run does not" in log
+    )
 
 
 @pytest.mark.parametrize(("devices", "batch_size"), [("1", "5"), ("8", "16")])
@@ -263,7 +265,7 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
         (["--run", "{run}", "--project", "{tmp}/foreignn"], "did you mean"),
         (["--run", "{run}", "--project", "{tmp}/foreign"], "give --out FOLDER to keep the run's own predictions"),
         (["--run", "{run}", "--out", "{tmp}/file"], "file, which cannot be created: File exists"),
-        (["--run", "{run}", "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
+        (["--run", "{run}", "--devices", "9"], "devices asks for 9 devices, but the available devices are cpu:0"),
         (["--run", "{run}", "--devices=0"], "number 0 write '[0]', for the CPU --platform=cpu)"),
         (["--run", "{run}", "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
     ],

@@ -88,8 +88,8 @@ def test_new_rows_stand_behind_the_old_bytes_and_their_images_are_copied(tmp_pat
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
-        (f"{V}9.png,1,2,3,4", HEADER, "{new}/CollectedData.csv:4: labeled-data/v/img0009.png is labelled in {project}/"
-         "CollectedData.csv:5 already; remove one of the two"),
+        (f"{V}9.png,1,2,3,4", HEADER, "{new}/CollectedData.csv:4: labeled-data/v/img0009.png is already labelled in "
+         "{project}/CollectedData.csv:5; remove one of the two"),
         ("labeled-data/v/img9.png,1,2,3,4", HEADER, "img9.png is already labelled in {project}/CollectedData.csv:5"),
         (f"{V}7.png,1,2,3,4\n{V}7.png,1,2,3,4", HEADER, "labeled-data/v/img0007.png is already labelled in line 4"),
         (f"{V}7.png,1,2,3,4", HEADER.replace("nose", "noes"), "the project has no keypoint noes; did you mean nose?"),

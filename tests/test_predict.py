@@ -195,7 +195,7 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
     assert predict.main([*arguments, str(cut), str(text), str(images), str(whole)]) == 4
     shown = capsys.readouterr()
     assert "whole.avi: 20 frames of 20 announced" in shown.out
-    assert "text.mp4 is no video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
+    assert "text.mp4 is not a readable video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
     assert sorted(path.name for path in (out / "video_preds").iterdir()) == [
         "cut.csv.partial", "cut_temporal_norm.csv.partial", "whole.csv", "whole_temporal_norm.csv",
     ]  # fmt: skip
@@ -244,7 +244,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     assert "=f/2²9.png: out/image_preds/=f/predictions.csv already exists" in shown.out
     assert (
         "@g/half.jpg: the image does not decode: it is truncated, damaged or not an image" in shown.err
-        and "=v.mp4 is no video" in shown.err
+        and "=v.mp4 is not a readable video" in shown.err
     )
 
 
@@ -412,7 +412,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, str(tmp_path / "loop.mp4")], "loop.mp4 cannot be read: Too many levels of symbolic links"),
         (["--run", str(tmp_path / "loop.mp4"), video], "loop.mp4 is not a run folder"),
         (["--run", run, str(tmp_path / "break*")], "break\\n.png' has the character U+000A in place"),
-        (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but there is cpu:0"),
+        (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but the available devices are cpu:0"),
         (["--run", run, "--platform", "gpuu", video], "platform is 'gpuu'; it must be one of auto, cpu, gpu, tpu"),
         (["--run", run, "--batch_size", "many", video], "--batch_size is many; it must be a whole number"),
     ]:

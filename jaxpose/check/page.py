@@ -79,8 +79,9 @@ def marked_section(
         parts.append(
             paragraph(
                 "An outlier is a pose that a PCA of the other labels does not expect, or in which left and right look "
-                "exchanged. It may be a rare pose: look at it. Names are written at the keypoints in question; dots "
-                "are the nearest plausible places, or the labels exchanged."
+                "exchanged. It may be a rare pose: look at it. Names mark the keypoints in question; dots "
+                "are the nearest "
+                "plausible positions, or the exchanged labels."
             )
         )
     shown = thumbnails[:marked]
@@ -99,11 +100,11 @@ def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Sectio
     text = f"{count(others, 'frame')}, {order}."
     if len(shown) < others:
         text = (
-            f"Showing {len(shown):,} of {count(others, 'frame')}, {order}; the page would be too large with the "
-            f"other {others - len(shown):,}."
+            f"Showing {len(shown):,} of {count(others, 'frame')}, {order}; the other "
+            f"{others - len(shown):,} would make the page too large."
         )
     text += (
-        " Rings are labels, lines are the skeleton, and frames are cut to the points. The pointer on a ring shows its "
+        " Rings are labels, lines are the skeleton, and frames are cut to the points. Hover over a ring to see its "
         "name; the word after the name of a frame is its set."
     )
     return Section("frames", "All other frames", paragraph(text) + _grid(shown, "frames small"))
@@ -217,7 +218,7 @@ def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
     views = mirrored_views(names)
     if views:
         shown = "; ".join(listed(view, _NAMES) for view in views)
-        return f"{len(views)} in one frame, which a flip would make impossible: {shown}"
+        return f"{len(views)} in one frame, so a flip would create impossible poses: {shown}"
     return "set by data.mirror_views" if data.mirror_views else "none found in the names"
 
 

@@ -194,7 +194,7 @@ def _match(entry: Any, names: list[str]) -> list[int]:
 
 
 def _available(names: list[str]) -> str:
-    text = f"there is {', '.join(names) or 'no device'}"
+    text = f"the available devices are {', '.join(names) or 'none'}"
     if any(name.startswith("gpu") for name in names):
         return f"{text} ({visibility()})"
     if any(name.startswith("cpu") for name in names):

@@ -119,7 +119,7 @@ class Arguments(argparse.ArgumentParser):
             raise UserError(self._explain_flag(argument, rest))
         if flag.nargs == 0:
             if equals:
-                raise UserError(f"{name} has the value {text}; it takes none")
+                raise UserError(f"{name} takes no value, but was given {text}")
             values[flag.dest] = flag.const
             return
         texts = [text] if equals else []
@@ -174,7 +174,9 @@ class Arguments(argparse.ArgumentParser):
         if name.upper() in known:
             return f"there is no flag {flag}; give {name.upper()} without it: {self.prog} {name.upper()}"
         if options and name == "overwrite":
-            return "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew"
+            return (
+                "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts anew"
+            )
         value = text if equals else next((text for text in rest[:1] if not _is_flag(text)), "VALUE")
         if meant := [name] if name in options else options_called(name, options):
             option = "" if name in options else f"; the option is {' or '.join(meant)}"

@@ -115,8 +115,8 @@ def make_config(project: str | None, options: dict[str, str], experiment: str | 
         project = project or options.pop("data.project", None)
         if not project:
             raise UserError(
-                "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py (there is "
-                f"{', '.join(shipped_names())})"
+                "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py "
+                f"(shipped: {', '.join(shipped_names())})"
             )
         is_converted = is_project_config(project) and is_lightning_pose_config(Path(project).expanduser())
         file = str(shipped_folder() / ("lightning_pose.py" if is_converted else "pose.py"))

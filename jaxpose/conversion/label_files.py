@@ -205,7 +205,7 @@ def _written(table: LabelTable, sizes_px: list[tuple[int, int]], form: str, scor
             raise UserError(f"{first} and {second} would both be {image}; rename one of them")
     scorer = scorer or table.scorer or _DEFAULT_SCORER
     if form == DEEPLABCUT and ("/" in scorer or "\\" in scorer):
-        raise UserError(f"{scorer!r} labelled, but this cannot be a part of a file's name; give --scorer NAME")
+        raise UserError(f"the scorer is {scorer!r}, which cannot be part of a file name; give --scorer NAME")
     hidden = hidden_px(poses)[:, None]
     poses = dataclasses.replace(
         poses,

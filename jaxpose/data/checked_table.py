@@ -70,8 +70,8 @@ def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: st
     image = table.poses.frames[row]
     (width, height), (across, down) = facts.stored_px, upright_size_px(facts.stored_px, facts.orientation)
     raise UserError(
-        f"{image} has {describe(facts.orientation)}; do its labels count pixels of the upright "
-        f"picture ({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the "
+        f"{image} has {describe(facts.orientation)}; are its labels in pixels of the upright "
+        f"image ({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the "
         "label tool showed it upright, as browsers do, or data.orientation=stored"
     )
 
@@ -82,7 +82,7 @@ def describe_orientation(given: str, decided: str, facts: Sequence[ImageFacts]) 
     if not turned or decided == AUTO:
         return ""
     why = "because the label file gives their upright size" if given == AUTO else f"by data.orientation={given}"
-    return f"{count(turned, 'image')} with an EXIF orientation: labels and results count {decided} pixels, {why}"
+    return f"{count(turned, 'image')} with an EXIF orientation: labels and results are in {decided} pixels, {why}"
 
 
 def _seen_px(table: LabelTable, row: int) -> tuple[int, int] | None:

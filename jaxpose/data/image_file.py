@@ -335,8 +335,8 @@ def image_facts(content: bytes) -> ImageFacts:
     height, width = pixels.shape[:2]
     if min(width, height) < MIN_SIDE_PX or width * height > MAX_PIXELS:
         raise UserError(
-            f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and it at most "
-            f"{MAX_PIXELS} in all"
+            f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and the "
+            f"image at most {MAX_PIXELS} in total"
         )
     values, is_negative, is_upright = range_of(pixels), _is_negative(content), _is_tiff(content)
     decoded = turned = _pixel_checksum(pixels, is_negative)
@@ -377,8 +377,8 @@ def decode_image(content: bytes, rule: PixelRule = PixelRule(), is_known: bool =
     orientation = read_orientation(content)
     if orientation != NORMAL and rule.orientation == AUTO:
         raise UserError(
-            f"the image has {describe(orientation)}, and nothing says whether pixels are counted in the upright or in "
-            "the stored picture; give data.orientation=upright or data.orientation=stored, or save the image upright"
+            f"the image has {describe(orientation)}, and it is unknown whether pixels refer to the upright or "
+            "the stored image; give data.orientation=upright or data.orientation=stored, or save the image upright"
         )
     pixels = to_8_bits(decode_values(content, is_known, rule.white in (0, WHOLE_RANGE)), rule.white)
     if _is_negative(content):

@@ -242,8 +242,8 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
         if absent:
             there = next(iter(of_view.values()))
             raise UserError(
-                f"the session {session} has no video of the view {', '.join(absent)}: {session}_{absent[0]} must lie "
-                f"beside {there}"
+                f"the session {session} has no video of the view {', '.join(absent)}: {session}_{absent[0]} must be "
+                f"next to {there}"
             )
     return [tuple(found[session][view] for view in data.views) for session in found]
 

@@ -60,7 +60,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
     if train < 1:
         raise UserError(
             f"{moments} labelled frames cannot be divided: data.train_share = {given[0]:g} leaves none for training "
-            f"beside {validation} for validation"
+            f"next to {validation} for validation"
         )
     return train, validation, moments - train - validation
 

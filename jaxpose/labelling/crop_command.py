@@ -66,7 +66,7 @@ def crop(given: argparse.Namespace) -> int:
     for file in files:
         width, height = file.boxes_px[:, 2:].max(axis=0).tolist()
         is_cut = bool(given.size and min(width, height) < given.size)
-        cut = f", which the frames allow of --size {given.size}" * is_cut
+        cut = f", the largest that the frames allow instead of --size {given.size}" * is_cut
         print_lines(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px{cut}")
     if not given.videos:
         option = f"data.boxes={shlex.quote(str((out / _IMAGE_BOXES).absolute()))}"

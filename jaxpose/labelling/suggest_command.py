@@ -68,7 +68,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if runs:
         if not project:
             raise UserError(
-                f"the run {runs[0]} names no project, and its labels decide what is unusual: give --project FOLDER"
+                f"the run {runs[0]} names no project, whose labels show which poses are unusual: give --project FOLDER"
             )
         poses = fit_poses(project, data.keypoint_names)
         predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]

@@ -431,7 +431,7 @@ def _report(
             f"spread)^2) px, of {content['points']} validation points ({CALIBRATION_FILE})"
         )
     else:
-        few = f"{content['points']} labelled points validate, and {metrics.LEAST_POINTS} are needed"
+        few = f"the validation set has {content['points']} labelled points, and {metrics.LEAST_POINTS} are needed"
         _logger.info(f"the spread of the members is not calibrated: {few}")
 
 

@@ -415,7 +415,7 @@ def _read_project(config: Config, labels: str) -> Project:
     if absent := [name for name in of_run if name not in of_file]:
         _logger.info(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
     if unknown := [name for name in of_file if name not in of_run]:
-        _logger.info(f"{found.label_file} has {', '.join(unknown)}: which the run does not predict")
+        _logger.info(f"{found.label_file} has {', '.join(unknown)}, which the run does not predict")
     return dataset.match_keypoints(found, of_run)
 
 

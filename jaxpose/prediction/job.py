@@ -120,7 +120,7 @@ class Job:
         if not index or not index.leaps:
             return ""
         return (
-            f"{self.name}: its timestamps have gaps, where the camera dropped frames or they were lost since: "
+            f"{self.name}: its timestamps have gaps, because the camera dropped frames or they were lost later: "
             f"{index.gaps}; rows count the frames in the file"
         )
 

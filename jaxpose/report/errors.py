@@ -248,8 +248,9 @@ def confidence_section(facts: RunFacts) -> Section:
             "selection of the others. "
         )
     text += (
-        "Calibration: of the points with a confidence near 0.8, say, a share lies nearer than a distance; where this "
-        "share is the confidence, on the diagonal, the confidence can be read as a probability for that distance."
+        "Calibration: the share of the points with a given confidence that are nearer than a distance. Where "
+        "this share "
+        "equals the confidence, on the diagonal, the confidence is a probability for that distance."
     )
     head = ["confidence", "points", "median error px", *(f"% < {px:g} px" for px in thresholds_px.tolist())]
     cells = [
@@ -369,7 +370,7 @@ def confusions_section(facts: RunFacts, project: Project | None) -> Section:
     names = frames.poses.keypoint_names
     pairs = find_pairs(names, facts.config.data.flip_pairs)
     if not pairs:
-        text = "The names of the keypoints show no pairs of sides; data.flip_pairs of a training names them."
+        text = "The names of the keypoints show no pairs of sides; a training can name them in data.flip_pairs."
         return Section("sides", _TITLE, paragraph(text))
     if project is None:
         return Section(
@@ -380,8 +381,10 @@ def confusions_section(facts: RunFacts, project: Project | None) -> Section:
     measured_px = np.where(np.isfinite(errors_of_frames(frames))[..., None], labelled_frame_px(project, frames), np.nan)
     found = count_confusions(frames.poses.points_px[rows, 0], measured_px[rows], pairs)
     text = (
-        "A prediction that lies nearer to the label of the other side than to its own may be of the wrong side. Both "
-        "keypoints of a pair in one frame are an exchange; a single one is also seen where the two lie close together."
+        "A prediction that is closer to the label of the other side than to its own may be of the wrong side. If this "
+        "holds for both keypoints of a pair in one frame, they are exchanged; it also happens to a single "
+        "keypoint where "
+        "the two are close together."
     )
     cells = [
         [f"{names[one.pair[0]]}, {names[one.pair[1]]}", one.frames, one.one, one.both,
@@ -425,8 +428,8 @@ def worst_section(facts: RunFacts, project: Project | None) -> Section:
         return Section("worst", title, paragraph("No frame was held out from the training."))
     text = (
         "A ring is a label, a dot is a prediction of the same colour, and a line joins the two. The names of the "
-        "farthest keypoints are written; the others show when the pointer rests on a mark. Frames are cut to the "
-        "points. Some of the labels may be wrong."
+        "farthest keypoints are written; hover over a mark to see the others. Frames are cut to the points. Some of "
+        "the labels may be wrong."
     )
     return Section("worst", title, paragraph(text) + "".join(parts))
 

@@ -263,8 +263,8 @@ def refuse_foreign(path: Path) -> None:
     foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
     if foreign:
         raise UserError(
-            f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); they are never "
-            "deleted: choose another out"
+            f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); jaxpose never "
+            "deletes them: choose another out"
         )
 
 

@@ -371,8 +371,8 @@ def _notes(config: Config, at_step: int, old_steps: int, new_steps: int, frames:
     counts = " and for the early stop" if train.early_stop_patience else ""
     return (
         same,
-        f"one difference: the old end, step {old_steps}, was validated, which one run of {new_steps} steps does not, "
-        f"with {val_every} steps between validations; it counts for the best checkpoint{counts}",
+        f"one difference: step {old_steps}, the old end, was validated; one run of {new_steps} steps, with {val_every} "
+        f"steps between validations, does not validate it; it counts for the best checkpoint{counts}",
     )
 
 

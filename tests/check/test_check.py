@@ -214,7 +214,7 @@ def test_a_sleap_frame_that_is_listed_twice_is_shown_once_and_marked(tmp_path: P
     labels.labeled_frames[0].instances[0].points["visible"][0] = False
     page = checked(save(labels, tmp_path / "a.slp"), folder=tmp_path)
     (marked,) = re.findall(r"<figure class=marked>.*?</figure>", page.source, re.DOTALL)
-    assert "is labelled in" in marked and "The row that is shown is used." in marked
+    assert "is already labelled in" in marked and "The row that is shown is used." in marked
     assert len(circles_px(marked)) == 3
     # The frame with two animals has no picture, and is in the list.
     reasons = [row[1] for row in page.rows("first")[1:]]

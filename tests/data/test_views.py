@@ -306,7 +306,7 @@ def test_videos_of_several_cameras(tmp_path: Path) -> None:
     ]
     assert sessions(data, c.VideoConfig()) == expected
     (videos / "s10_left_top.mp4").unlink()
-    with pytest.raises(ValueError, match="session s10 has no video of the view left_top: s10_left_top must lie beside"):
+    with pytest.raises(ValueError, match="session s10 has no video of the view left_top: s10_left_top must be next to"):
         sessions(data, c.VideoConfig())
     add_videos(videos, "s10_left_top.mp4", "s9_side.mp4")
     with pytest.raises(ValueError, match="s9_side.mp4 belongs to none of the views top, left_top; it must be called"):

@@ -87,7 +87,7 @@ def test_a_frame_and_its_neighbours_come_from_the_video_whatever_the_cache_holds
     def run_files() -> tuple[str, np.ndarray]:
         prepared, found = prepare(config)
         samples, messages = dataset.decode(found, prepared)
-        assert messages[0].startswith("context windows: 6 of 6 have 5 right frames (6 of them with some from video)")
+        assert messages[0].startswith("context windows: 6 of 6 have 5 correct frames (6 of them with some from video)")
         files = dataset.files_beside(found, prepared)
         assert [path.parent.name for path in files] == ["cam1", "cam2"]
         return split_text(found, np.full(6, "train"), (), files), samples.pixels

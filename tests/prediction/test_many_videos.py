@@ -316,7 +316,7 @@ def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: P
     shared = Shared(predictor, tmp_path / "out", [video], 1000)
     assert shared.work() == [DONE]
     reason = (
-        f"{video}: its timestamps have gaps, where the camera dropped frames or they were lost since: 1 frame before "
+        f"{video}: its timestamps have gaps, because the camera dropped frames or they were lost later: 1 frame before "
         "frame 10; rows count the frames in the file"
     )
     assert shared.warned == [reason]

@@ -163,8 +163,8 @@ def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
         with Checkpoints(run / "checkpoints") as checkpoints:
             checkpoints.save(20, {"w": np.zeros(3)}, {}, is_best=True)
         assert extend(run, **options).messages[2:] == (
-            "one difference: the old end, step 20, was validated, which one run of 40 steps does not, with 15 steps "
-            f"between validations; it counts for {counts}",
+            "one difference: step 20, the old end, was validated; one run of 40 steps, with 15 steps between "
+            f"validations, does not validate it; it counts for {counts}",
         )
         assert entries(run)[0]["at_step"] == 20
     begin(run := tmp_path / "none", val_every_epochs=7.5, monitor="none")

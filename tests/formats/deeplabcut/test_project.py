@@ -63,7 +63,7 @@ def test_the_cropped_image_and_the_crop_of_the_video_are_the_same_input(tmp_path
     data = c.DataConfig(project=str(tmp_path), input_width_px=64, input_height_px=64, split="video")
     config, found = prepare(c.resolve(c.Config(data=data, model=c.ModelConfig(kind="heatmap_context"))))
     samples, messages = dataset.decode(found, config)
-    assert messages[0].startswith("context windows: 6 of 6 have 5 right frames (6 of them with some from video)")
+    assert messages[0].startswith("context windows: 6 of 6 have 5 correct frames (6 of them with some from video)")
     # 40 x 32 px of the frame fill 64 px from edge to edge.
     corners = np.array([[CROP_PX[0] - 0.5, 0], [CROP_PX[0] + CROP_PX[2] - 0.5, 0]])
     to_input = geometry.invert(samples.frame_from_input[3])
@@ -328,7 +328,7 @@ def test_an_h5_with_pickled_objects_is_refused(tmp_path: Path) -> None:
     columns = pd.MultiIndex.from_product([["me"], ["nose"], ["x", "y"]])
     with pytest.warns(pd.errors.PerformanceWarning):
         pd.DataFrame([[1.0, "2"]], index=["a"], columns=columns, dtype=object).to_hdf(file, key="labels", mode="w")
-    with pytest.raises(UserError, match="labels.h5: it holds Python objects in place of numbers"):
+    with pytest.raises(UserError, match="labels.h5: it holds Python objects instead of numbers"):
         read_h5(file)
 
 
