@@ -33,7 +33,7 @@ def need(extra: str, what: str, *modules: str) -> None:
 
     Args:
       extra: a key of `EXTRAS`.
-      what: who needs them: a file, a format, a flag.
+      what: the thing that needs them: a file, a format, a flag.
       modules: those of them that are needed; none stands for all.
 
     Raises:

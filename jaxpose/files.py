@@ -51,7 +51,7 @@ def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int
     """Gives a new, locked file next to a target, with its descriptor; removed if it still has its name at the end.
 
     Args:
-      target: what to write; its folder exists.
+      target: the file to write; its folder exists.
       mode: permissions, of which the process's umask takes some away.
 
     Raises:
@@ -271,7 +271,7 @@ def open_regular(file: Path, most_bytes: int | None = _MOST_BYTES) -> BinaryIO:
     """Opens a file for reading; refuses a named pipe at once, because reading it would wait for ever.
 
     Args:
-      file: what to open.
+      file: the file to open.
       most_bytes: size above which the file is refused, for files that jaxpose writes; None is no limit.
 
     Raises:
@@ -327,7 +327,7 @@ def open_atomic(file: Path, sync: bool = True, mode: int = 0o666) -> Iterator[Bi
     A link with this name is replaced, not followed.
 
     Args:
-      file: what to write; its folder exists.
+      file: the file to write; its folder exists.
       sync: wait until the content is on the disk; not needed for files that can be made again.
       mode: permissions, of which the process's umask takes some away.
 
@@ -357,7 +357,7 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
     After an error, the old file is as before. A link with this name is replaced, not followed.
 
     Args:
-      file: what to write; its folder is made.
+      file: the file to write; its folder is created.
       needed_bytes: space that must be free at the beginning, for a library that a full disk would crash (HDF5).
 
     Raises:
@@ -380,8 +380,8 @@ def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
     """Gives a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
 
     Args:
-      folder: what to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds the
-        same files already stays as it is.
+      folder: the folder to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds
+        the same files already stays as it is.
       overwrite: the folder may hold other files; they are removed at the end.
 
     Raises:
@@ -439,7 +439,7 @@ def open_shared(file: Path, flags: int) -> int:
     """Opens a file that several processes write to, such as a log or a lock, and returns its descriptor.
 
     Args:
-      file: what to open; it is made.
+      file: the file to open; created if absent.
       flags: of `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
 
     Raises:

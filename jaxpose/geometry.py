@@ -187,7 +187,7 @@ def fit_still(
 
 
 def fit_part(part: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns what `fit_image` makes of a whole image, from the part of it that the crop shows.
+    """Returns the same as `fit_image` for a whole image, from the part of it that the crop shows.
 
     Args:
       part: (height of the crop, width of the crop, 3) uint8.

@@ -61,7 +61,7 @@ class Bar:
         _wipe(self)
 
     def lines(self) -> list[Any]:
-        """Returns what rich draws: each a line."""
+        """Returns the lines that rich draws."""
         from rich.text import Text
 
         note = [Text(self.note, "dim", no_wrap=True, overflow="ellipsis")] if self.note else []

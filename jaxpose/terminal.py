@@ -330,7 +330,7 @@ class HeldWarnings(logging.Handler):
         self._records.append(record)
 
     def take(self) -> list[logging.LogRecord]:
-        """Ends the context and returns what it kept."""
+        """Ends the context and returns the kept records."""
         self._handling.close()
         records, self._records = self._records, []
         return records

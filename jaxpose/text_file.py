@@ -44,7 +44,7 @@ def read_unicode(file: Path, kind: str = "text file", rule: str = "") -> str:
     """Returns the text of a file in UTF-8 or UTF-16, without a byte order mark.
 
     Args:
-      file: what to read.
+      file: the file to read.
       kind: what it should be, such as "CSV file", for the message.
       rule: what the option that names it takes, for the message.
 

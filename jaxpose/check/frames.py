@@ -41,7 +41,7 @@ class Finding:
       place: FILE:LINE, or FILE: and the entry of the file.
       image: its name, "" if it is unknown.
       keypoints: names of those that look wrong.
-      text: what is wrong, for the user.
+      text: the problem, for the user.
     """
 
     kind: str
@@ -98,7 +98,7 @@ def refuse_other_list(page: Path, overwrite: bool) -> None:
     """Checks that the list next to a page is absent, or was written by a check.
 
     Args:
-      page: what --out names.
+      page: the value of --out.
       overwrite: the list may be another file.
 
     Raises:
@@ -261,7 +261,7 @@ class Frame:
       origin_px: (x, y) of the image in its frame.
       refused: places of refused rows of the image, each with the reason; other rows of it may be usable.
       is_usable: whether a row of it is.
-      outlier: what looks wrong about its pose, or None.
+      outlier: the problem of its pose, or None.
       unusual: robust standard deviations of its most unusual keypoint, 0 if poses were not compared.
     """
 

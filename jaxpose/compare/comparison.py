@@ -314,18 +314,18 @@ class Seeds:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What differs between runs.
+    """The differences between runs.
 
     Attributes:
       options: {option: the value of each run}.
-      training: what each run was trained on, and from.
+      training: the training data and initial weights of each run.
       keypoint_names: k names that all runs have.
       other_keypoints: names that only some of the runs have.
-      frames: what was compared.
+      frames: the compared frames.
       measured: the errors of each run.
       seeds: groups of runs that differ only in their seed.
-      not_visible: of each run, what its points marked as not visible would change; [] if no run has such points.
-      today: of each run, how many of its compared frames have other labels now.
+      not_visible: for each run, the effect of its points marked as not visible; [] if no run has such points.
+      today: for each run, how many of its compared frames have changed labels.
     """
 
     options: dict[str, list[Any]]
@@ -346,8 +346,8 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
     frame, each is measured on its own.
 
     Args:
-      runs: two or more run folders; a folder of runs stands for its newest.
-      test_only: leave out frames that validated one of the runs.
+      runs: two or more run folders; for a folder of runs, the newest is used.
+      test_only: leave out validation frames of the runs.
 
     Raises:
       UserError: fewer than two runs, or one twice; a folder is not a run, is not evaluated or does not know its
@@ -449,7 +449,7 @@ def _seeds(read: list[RunErrors], means: list[Means]) -> list[Seeds]:
 
 
 def _differ_in_seed(first: RunErrors, other: RunErrors) -> bool:
-    """Returns whether two runs have the same options but for the seed, the same start weights and the same frames."""
+    """Returns whether two runs have the same options except the seed, the same initial weights and the same frames."""
     is_same = not differing_keys(first.config, other.config).keys() - {_SEED_KEY}
     is_same &= first.training.start_sha256 == other.training.start_sha256
     return is_same and first.trained == other.trained and first.frames.keys() == other.frames.keys()

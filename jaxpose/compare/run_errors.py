@@ -31,7 +31,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a run was trained on, and from.
+    """The training data and the initial weights of a run.
 
     Attributes:
       set_sizes: {set: labelled frames}.
@@ -53,7 +53,7 @@ class RunErrors:
     Attributes:
       run: the folder.
       config: of the run.
-      training: what it was trained on, and from.
+      training: its training data and initial weights.
       keypoint_names: k names.
       frames: {frame: row of `errors_px`}, n of them.
       images: n names of their images.

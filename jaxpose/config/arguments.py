@@ -232,7 +232,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     a line and with code 1. A variable whose value JAX refuses is a mistake. Any other exception is passed on.
 
     Args:
-      verb: what each line begins with.
+      verb: the prefix of each line.
       work: does everything and returns the exit code.
     """
     try:
@@ -275,7 +275,7 @@ def show_page(verb: str, page: str) -> int:
     """Prints a page such as that of --help, and returns the exit code.
 
     Args:
-      verb: what the line of an error begins with.
+      verb: the prefix of an error line.
       page: the text.
     """
 
@@ -302,7 +302,7 @@ def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
     """Checks that --out names a page, which is absent or was written by this verb: its head names the verb.
 
     Args:
-      page: what --out names.
+      page: the value of --out.
       verb: such as "jaxpose.check".
       overwrite: the page may be another file.
 

@@ -52,7 +52,7 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
       main: does the work and returns the exit code.
       argv: the arguments without the program's name; None takes the process's.
       verb: the name of the program after `python -m`, such as "jaxpose.train".
-      description: what the verb does, one or two sentences for --help.
+      description: the purpose of the verb, one or two sentences for --help.
     """
 
     def start(given: argparse.Namespace) -> int:

@@ -144,7 +144,7 @@ class PublishedWeights:
       file: the file with the tensors.
       licence: of the weights, as the repository says.
       trained_on: data of their training.
-      prefix: what the names of the backbone's tensors begin with; the other tensors are not used.
+      prefix: of the names of the backbone's tensors; the other tensors are not used.
       norm_groups: groups of each norm; 0 for a network with batch normalisation.
       pixels: the pixels that they were trained on.
     """

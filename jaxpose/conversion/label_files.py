@@ -95,11 +95,11 @@ _USES = {
 
 
 def convert_labels(data: DataConfig, target: Target) -> list[str]:
-    """Writes the labels of a project of one camera, and returns lines about what was written.
+    """Writes the labels of a project of one camera, and returns lines about the written files.
 
     Args:
       data: the project.
-      target: what to write.
+      target: the output.
 
     Raises:
       UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file

@@ -50,7 +50,7 @@ class FinishedRun:
       step: optimizer steps of the training.
       split_text: of split.csv, as `jaxpose.data.split.split_text` makes it; "" if the sets of the frames are unknown.
       subspaces: of the training labels' poses, by the name of their loss.
-      source: what was converted, for the summary.
+      source: the converted file, for the summary.
     """
 
     config: Config
@@ -96,7 +96,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
     Args:
       out: the folder for a run.
       overwrite: it may hold a run that was converted.
-      new: what is to be written there, once that is known.
+      new: the content to write there, once it is known.
 
     Raises:
       UserError: it is one.
@@ -125,7 +125,7 @@ _OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px
 def convert_checkpoint(
     checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "", overwrite: bool = False
 ) -> None:
-    """Writes a run folder with the network of a checkpoint, and reports what was converted.
+    """Writes a run folder with the network of a checkpoint, and reports the result.
 
     Args:
       checkpoint: a *.ckpt file of a heatmap or heatmap_mhcrnn network with a ResNet.

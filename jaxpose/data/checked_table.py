@@ -152,7 +152,7 @@ class LabelledImage:
 
     Attributes:
       size_px: (width, height) of the pixels that the labels count.
-      facts: what the file holds.
+      facts: about the file.
       byte_count: size of the file.
       checksum: its SHA-256, hexadecimal.
       pixel_checksum: SHA-256 of the pixels that the labels count: equal for equal pictures.

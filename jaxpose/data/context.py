@@ -107,7 +107,7 @@ def files_beside(project: Project, data: DataConfig, radius: int, videos: Mappin
 
     Args:
       project: the labelled frames.
-      data: what to do with bad frames.
+      data: how to treat bad frames.
       radius: frames on either side.
       videos: the project's videos by their name without suffix.
 
@@ -410,7 +410,7 @@ def _join(
     """Returns a window (2 r + 1, height, width, 3) and the origins of its frames (2 r + 1,).
 
     Args:
-      window: what is wanted.
+      window: the wanted frames.
       images: the pixels of its image files, None if there is none.
       shown: frames of its video by their number, used only if one of them looks like the labelled image.
     """

@@ -67,7 +67,7 @@ class FrameNames:
 
 
 def frame_of(name: str) -> int | str:
-    """Returns what identifies the frame of an image in its folder, so that img7.png and img00000007.png are the same.
+    """Returns the identity of the frame of an image in its folder, so that img7.png and img00000007.png are the same.
 
     It is the number in a name that has only one, and otherwise the name, without zeros that pad its numbers.
     """

@@ -106,7 +106,7 @@ def extra_label_files(data: DataConfig) -> list[str]:
 
 
 def ending_beside(labels: str, own: str) -> str:
-    """Returns what tells a label file from the project's own in names of results: "new" of CollectedData_new.csv."""
+    """Returns the ending that distinguishes a label file in names of results: "new" of CollectedData_new.csv."""
     endings = [ending.removeprefix("_") for ending in ENDINGS if with_ending(own, ending) == labels]
     return endings[0] if endings else PurePosixPath(labels).stem.removeprefix(f"{PurePosixPath(own).stem}_")
 

@@ -98,11 +98,11 @@ class LabelTable:
       shown_sizes_px: {image: (width, height)} that the label tool may have seen: a hint at how it turned the image.
       frame_sizes_px: {video: (width, height)} of the frames of videos that were found.
       video_files: {video: file} of videos that lie elsewhere than in the folder of the project's videos.
-      kind: what was recognised, for the user; "" for the layout of Lightning Pose.
-      notes: sentences for the user about what was read and what was not.
+      kind: the recognised kind of project, for the user; "" for the layout of Lightning Pose.
+      notes: sentences for the user about the content that was read, and the rest.
       scorer: who labelled, "" if unknown.
       unlabelled_names: keypoints that the project names and no label file has.
-      unread: what the files have and the table does not: a number and a noun each, such as "3 tracks".
+      unread: content of the files that the table lacks: a number and a noun each, such as "3 tracks".
     """
 
     file: Path

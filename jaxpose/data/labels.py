@@ -197,7 +197,7 @@ def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
     Args:
       folder: the project, from which the file names its images.
       file: the CSV.
-      data: what counts as a missing label.
+      data: defines missing labels.
 
     Raises:
       UserError, OSError: as `read_labels`.

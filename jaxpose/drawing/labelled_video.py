@@ -49,7 +49,7 @@ def made_ahead(items: Generator[Item, None, None], most: int) -> Iterator[Iterat
     """A context with an iterator over the items, which a thread makes; its end stops the thread and closes `items`.
 
     Args:
-      items: what to iterate over; its errors are raised by the iterator.
+      items: the items to iterate over; their errors are raised by the iterator.
       most: items that wait at the same time, at least 1.
     """
     made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(most)
@@ -124,7 +124,7 @@ def draw_video(
       index: of the video, as `rotation.as_labelled` returned it.
       predictions: a row for each frame.
       file: *.mp4.
-      style: what the user chooses.
+      style: the user's choices.
       is_stopped: asked for every packet whether to stop.
       progress: called after every frame.
 

@@ -142,7 +142,7 @@ class PosePainter:
       poses: of the frames of the video, with one animal each.
       colours_yuv: (k, 3) uint8, of each keypoint.
       size_px: (width, height) of the frames.
-      style: what the user chooses; an edge with a name that the predictions do not have is not drawn.
+      style: the user's choices; an edge with a name that the predictions do not have is not drawn.
     """
 
     def __init__(self, poses: Poses, colours_yuv: np.ndarray, size_px: tuple[int, int], style: Style) -> None:

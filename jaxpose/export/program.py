@@ -35,7 +35,7 @@ class FrameFit:
 
     Attributes:
       frame_size_px: (width, height) of the frames.
-      part_px: (x, y, width, height), what the network sees of a frame.
+      part_px: (x, y, width, height), the part of a frame that the network sees.
       block_px: (width, height) of the blocks; the last ones may reach beyond the part, whose edge is repeated there.
       rows: (input height, blocks along y); a row of zeros is black.
       columns: (input width, blocks along x).

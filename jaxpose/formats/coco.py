@@ -49,7 +49,7 @@ def read_scorer(tree: dict[str, Any]) -> str:
 
 
 def read_skeleton(categories: Sequence[dict[str, Any]], names: tuple[str, ...]) -> Skeleton:
-    """Returns the animal of the categories of all labelled annotations; of several, only what they agree in."""
+    """Returns the animal of the categories of all labelled annotations; of several, only the parts that agree."""
     animals = {animal_name(category.get("name")) for category in categories}
     edges = {known_pairs(_edges(category, names), names) for category in categories}
     return Skeleton(animals.pop() if len(animals) == 1 else "", edges.pop() if len(edges) == 1 else ())
@@ -64,12 +64,12 @@ def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, 
 
 
 def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skeleton) -> list[str]:
-    """Returns what is not read, such as "3 crowds".
+    """Returns the content that is not read, such as "3 crowds".
 
     Args:
       tree: the file.
       used: the annotations that are read.
-      skeleton: what is kept of the categories.
+      skeleton: the parts of the categories that are kept.
     """
     entries = [entry for entry in tree["annotations"] if isinstance(entry, dict)]
     crowds = sum(bool(entry.get("iscrowd")) for entry in entries)
@@ -320,7 +320,7 @@ def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
-    """Returns what is found for the path of each image."""
+    """Returns the file found for the path of each image."""
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
     roots = _roots(file)
     places = _places(file, roots[:2])

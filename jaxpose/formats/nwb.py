@@ -32,7 +32,7 @@ def write_predictions(
 
     Args:
       file: the table.
-      predictions: what to write.
+      predictions: the predictions to write.
       footage: the video.
       session_start: time of the first frame, with its time zone.
 

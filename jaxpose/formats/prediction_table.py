@@ -29,9 +29,9 @@ class PredictionTable:
     Attributes:
       file: the table that they were read from.
       poses: n frames with one animal each; the frames of a video are 0 to n - 1.
-      scorer: the name of what predicted them.
+      scorer: the name of the predictor.
       sets: the set of each labelled frame, if the table has that column.
-      notes: sentences for the user about what was changed.
+      notes: sentences for the user about changes.
     """
 
     file: Path

@@ -124,7 +124,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project.
 
     Args:
-      data: where it is and what to do with bad frames.
+      data: its location, and how to treat bad frames.
       labels: a label file to read instead of the project's own, a CSV in the layout of Lightning Pose, relative to the
         project's folder.
 

@@ -79,7 +79,7 @@ def hidden_points(instances: Sequence[Any], point_count: int) -> np.ndarray:
 
 
 def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]:
-    """Returns what is not read, such as "3 tracks".
+    """Returns the content that is not read, such as "3 tracks".
 
     Args:
       labels: as sleap-io has them.

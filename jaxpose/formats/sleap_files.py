@@ -37,7 +37,7 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
 
     Args:
       file: the .slp, or the .pkg.slp, which holds the labelled images.
-      labels: what to write.
+      labels: the labels to write.
       image_bytes: of the images in a package, at most.
 
     Raises:
@@ -67,7 +67,7 @@ def write_labels_slp(file: Path, labels: LabelTable) -> None:
 
     Args:
       file: a .slp, which names its images, or a .pkg.slp, which holds them.
-      labels: what to write.
+      labels: the labels to write.
 
     Raises:
       UserError: sleap-io is not installed.
@@ -83,7 +83,7 @@ def write_nwb(file: Path, labels: LabelTable, session_start: datetime.datetime) 
 
     Args:
       file: the .nwb.
-      labels: what to write; the file names its images.
+      labels: the labels to write; the file names its images.
       session_start: the time that NWB asks for, with its time zone.
 
     Raises:

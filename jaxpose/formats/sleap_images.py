@@ -124,7 +124,7 @@ def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, dat
     Args:
       path: the video.
       frames: numbers from 0 in the order in which frames are shown.
-      recording: what the label file says about the video; the size decides whether a rotation is applied.
+      recording: the facts about the video in the label file; the size decides whether a rotation is applied.
       data: the limit of the cache folder, and the number of threads.
 
     Raises:
@@ -169,11 +169,11 @@ class SleapVideo:
     Attributes:
       video: that of sleap-io.
       names: the paths that the file gives: one, or one for each image of a sequence.
-      matches: what was found for these paths; empty for a package that does not name its video.
+      matches: the files found for these paths; empty for a package that does not name its video.
       is_embedded: the images lie in the file itself.
       image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
       media_file: the file of a video that exists here, or None.
-      recording: what the file says about the video.
+      recording: the facts about the video in the file.
     """
 
     def __init__(self, file: Path, number: int, video: Any) -> None:
@@ -351,7 +351,7 @@ def _open(path: Path, given: dict[str, Any], has_pages: bool) -> Iterator[tuple[
 
     Args:
       path: the file.
-      given: what the .slp says about it.
+      given: the facts about it in the .slp.
       has_pages: it is a TIFF file in which each page is a frame.
     """
     with open(path, "rb") as stream:

@@ -32,7 +32,7 @@ class Choice:
 
     Attributes:
       title: a line such as "Size of the network's input".
-      reason: sentences; may name what to change, and when.
+      reason: sentences; may name possible changes.
       options: {dotted name: value}.
     """
 

@@ -125,7 +125,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
     Args:
       out: the folder.
       overwrite: it may hold earlier suggestions whose labels nobody has changed.
-      new: what is to be written there, once that is known.
+      new: the content to write there, once it is known.
 
     Raises:
       UserError: it holds files, or is one.

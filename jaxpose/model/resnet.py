@@ -41,7 +41,7 @@ def fill_resnet(
       params: nested dict of the backbone's parameters; only their names, shapes and types count.
       statistics: nested dict of its batch statistics, likewise; {} for a network that has none (norm=group).
       source: name of the file, for messages.
-      network: what the tensors are for, for messages.
+      network: the network for the tensors, for messages.
 
     Raises:
       UserError: a tensor is absent, unknown, given twice, of another shape, not of floats or not finite, or the kinds
@@ -63,7 +63,7 @@ def fill_resnet(
 
 
 def find_resnet_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
-    """Returns what the names of the backbone's tensors begin with: "backbone." in a checkpoint of MMPose, often "".
+    """Returns the prefix of the names of the backbone's tensors: "backbone." in a checkpoint of MMPose, often "".
 
     Raises:
       UserError: no tensor is the first of a known backbone, or several are.
@@ -317,6 +317,6 @@ find_prefix = find_resnet_prefix
 
 
 def published_settings(name: str) -> dict[str, Any]:
-    """Returns what transformers' config.json says of the backbone where the tensors would not show another value."""
+    """Returns the settings in transformers' config.json that the tensors of the backbone do not reveal."""
     del name  # The same for all.
     return {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}

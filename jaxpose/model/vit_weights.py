@@ -222,7 +222,7 @@ def convert(tensors: Mapping[str, np.ndarray], form: VitForm, misfit: str) -> di
 
 
 def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
-    """Returns what the names of a vision transformer's tensors begin with: "backbone." in a checkpoint, often "".
+    """Returns the prefix of the names of a vision transformer's tensors: "backbone." in a checkpoint, often "".
 
     Raises:
       UserError: there is no vision transformer, or there are several.
@@ -240,7 +240,7 @@ def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Returns what a config.json of transformers says of the backbone, where the tensors would not show another value.
+    """Returns the settings in a config.json of transformers that the tensors of the backbone do not reveal.
 
     Args:
       name: of the backbone, a key of `FORMS`.

@@ -143,7 +143,7 @@ def sample_keys(seed: int | Array, stream: int, draw: Int[Array, "b"], purpose: 
       seed: the run's seed, also as a uint32 scalar.
       stream: which endless stream of samples.
       draw: position of each sample in that stream.
-      purpose: what the key is for.
+      purpose: the use of the key.
     """
     key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray([0, seed], jnp.uint32), impl="threefry2x32"), stream)
     return jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), purpose))(draw)
@@ -231,7 +231,7 @@ def moves_of_parts(params: Params, augment: Resolved, points_px: Float[Array, "b
 def exchange_sides(
     params: Params, augment: Resolved, values: Shaped[Array, "b k ..."], flip_permutation: tuple[int, ...] | None
 ) -> Shaped[Array, "b k ..."]:
-    """Returns what each keypoint has, with left and right exchanged where a sample is flipped.
+    """Returns the values of each keypoint, with left and right exchanged where a sample is flipped.
 
     Args:
       params, augment, flip_permutation: as in `move_keypoints`.

@@ -33,7 +33,7 @@ class StateSpace:
 
     Attributes:
       first_cov: (d, d) covariance of the first state, whose mean is 0.
-      step_cov: (d, d) covariance of what a frame adds to the state.
+      step_cov: (d, d) covariance of the change of the state per frame.
       loadings: (o, d) an observation's mean for each unit of the state.
       transition: (d, d) from a frame to the next; the identity makes a random walk.
     """
@@ -191,7 +191,7 @@ def smoothed(
     is_filled: Bool[np.ndarray, "n k"],
     var_px2: Float[np.ndarray, "n k 2"] | None = None,
 ) -> Poses:
-    """Returns smoothed poses with what they were made of: further columns `POSTERIOR_VAR`, if given, and `FILLED`."""
+    """Returns smoothed poses with further information: the columns `POSTERIOR_VAR`, if given, and `FILLED`."""
     variances = {} if var_px2 is None else {name: var_px2[:, None, :, axis] for axis, name in enumerate(POSTERIOR_VAR)}
     columns = {**poses.columns, **variances, FILLED: is_filled[:, None].astype(np.int64)}
     return dataclasses.replace(poses, points_px=points_px[:, None], columns=columns)
@@ -471,7 +471,7 @@ def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Model:
-    """The model of the places of a body part, o coordinates, but for the variance of a step.
+    """The model of the places of a body part, o coordinates, without the variance of a step.
 
     Attributes:
       centre: (o,) in frame pixels.

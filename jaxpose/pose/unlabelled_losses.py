@@ -251,7 +251,7 @@ def hidden_loss(
 ) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
     """Returns for each frame the sum over hidden cells of the mean squared error, and the same of maps of 0.
 
-    The second one is what a network costs that knows only the mean of each square.
+    The second one is the loss of a network that knows only the mean of each square.
     """
     counts = _repeated(hidden, maps.shape[2:])[:, None]
     targets = targets.astype(maps.dtype)

@@ -77,7 +77,7 @@ def agree(
 def _heard(
     maps: Float[Array, "b p n"], from_px: Float[Array, "b n"], to_px: Float[Array, "b n"], sigma_px: Array, knots: int
 ) -> Float[Array, "b p n"]:
-    """Returns what maps of one view say of the cells of another.
+    """Returns the evidence of maps of one view about the cells of another.
 
     Args:
       maps: of one view, for each body part.

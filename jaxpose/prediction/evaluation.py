@@ -101,7 +101,7 @@ def write_tables(
 def summarize(
     config: Config, found: Project, rows: np.ndarray, predicted: np.ndarray, confidence: np.ndarray
 ) -> dict[str, Any]:
-    """Returns the figures of some frames; with points that are marked as not visible, also what they would change.
+    """Returns the figures of some frames; with points that are marked as not visible, also their effect.
 
     `not_visible` then has the number of these `points`, whether the figures have `counted` them, and `otherwise`, the
     figures if they were treated the other way.
@@ -273,12 +273,12 @@ def evaluate(
     batch_size: int | None = None,
     orientation: str = "",
 ) -> Summaries:
-    """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
+    """Evaluates a run again, and logs the errors. Frames keep their sets of the run; new frames are `unused`.
 
     Args:
-      run: a run folder of `jaxpose.train`, or a folder of runs: the newest.
+      run: a run folder of `jaxpose.train`, or a folder of runs, of which the newest is used.
       project: a project folder instead of the run's own.
-      labels: a label file of the project, evaluated alone.
+      labels: evaluate only this label file of the project.
       out: where the files are written; None is the run folder.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.

@@ -145,7 +145,7 @@ def remove_leftovers(table: Path, claims: Claims) -> None:
 
 
 def key_of(table: str) -> str:
-    """Returns what stands for a file in the names of claims; the file is named relative to the folder of results."""
+    """Returns the key of a file in the names of claims; the file is named relative to the folder of results."""
     return hashlib.sha256(table.encode()).hexdigest()[:16]
 
 
@@ -175,7 +175,7 @@ class Outcomes:
         return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
 
     def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
-        """Records that the tables of a job are written, and what their last bits depend on."""
+        """Records that the tables of a job are written, and everything that affects their last bits."""
         dropped = job.dropped_frames()
         reason = "; ".join(filter(None, [dropped, job.unknown_length(rows)]))
         self._settle(job, DONE, reason, rows, seconds, arithmetic, warning=dropped)

@@ -63,7 +63,7 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
 
 
 def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float, str] | None:
-    """Returns the number of rows, the seconds that predicting them took, and what their last bits depend on.
+    """Returns the number of rows, the seconds that predicting them took, and everything that affects their last bits.
 
     None if segments are damaged.
     """

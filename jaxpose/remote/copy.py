@@ -182,7 +182,7 @@ class Mirror:
         self._remote.closed.set()
 
     def catch_up(self, is_ending: bool) -> Iterator[tuple[str, BaseException]]:
-        """Syncs once; yields what failed, and how."""
+        """Syncs once; yields each failure, with the reason."""
         try:
             self.sync()
         # Each kind of store has exceptions of its own.
@@ -226,7 +226,7 @@ class Mirror:
         return [path for path, stamp in here.items() if self._copied.get(path) != stamp]
 
     def _look(self) -> None:
-        """Finds out what the copy holds, and removes what it holds of another run or of an old end of this one."""
+        """Lists the files of the copy, and removes those of another run or of an old end of this one."""
         # Checked at the start too, but a run continues when its copy cannot be read.
         if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
             raise UserError(ahead)
@@ -287,11 +287,11 @@ class Hook:
         return f"log.remote_hook with {self._path}" if self._path else ""
 
     def close(self) -> None:
-        """Calls the function no more; a call that hangs goes on."""
+        """Stops calling the function; a hanging call continues."""
         self._is_closed = True
 
     def catch_up(self, is_ending: bool) -> Iterator[tuple[str, BaseException]]:
-        """Calls the function with each new finished file; yields what failed, and how."""
+        """Calls the function with each new finished file; yields each failure, with the reason."""
         for path, stamp in self._new(is_ending).items():
             if self._is_closed:
                 break
@@ -319,7 +319,7 @@ class _Follower(threading.Thread):
     """A thread that looks for changes in a run folder again and again, until the run has ended.
 
     Args:
-      part: what it brings up to date.
+      part: the part that it updates.
       every_s: seconds between two rounds; more after a failure.
       after: it does not end before this one.
 

@@ -189,7 +189,7 @@ class Watched:
         return RunState("running", "", found) if found and found.last_line else RunState("starting", _NO_LOG, found)
 
     def look(self) -> Progress:
-        """Returns what the run has recorded so far.
+        """Returns the progress that the run has recorded so far.
 
         Raises:
           DamagedFile: a file of the run is damaged.

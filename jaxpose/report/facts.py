@@ -260,7 +260,7 @@ def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
 
 
 def least_evidence(evidence: list[np.ndarray]) -> float:
-    """Returns what the evidence of suspicious frames is above, for the evidence (n, signals, k) of all videos."""
+    """Returns the threshold of evidence for suspicious frames, for the evidence (n, signals, k) of all videos."""
     largest = np.concatenate([found.reshape(len(found), -1).max(axis=1) for found in evidence])
     return max(_UNUSUAL, float(np.quantile(largest, 1 - _SHARE)))
 

@@ -52,7 +52,7 @@ def headline_section(facts: RunFacts, project: Project | None) -> Section:
 
 
 def result(facts: RunFacts) -> str:
-    """Returns the result in one line, with what its figures mean."""
+    """Returns the result in one line, with the meaning of its figures."""
     frames, shown = facts.frames, facts.shown_set()
     known = errors_of_frames(frames)[rows_of_set(frames, shown)] if frames is not None and shown else np.empty((0, 0))
     if not np.isfinite(known).any():

@@ -34,7 +34,7 @@ class Figure:
     Attributes:
       name: of its element, once in a page.
       title: its caption, plain text.
-      alt: what a reader hears who does not see it, plain text.
+      alt: the description for screen readers, plain text.
       data: traces of Plotly, JSON-ready; `meta` of a trace is the number of its keypoint, if it is of one.
       layout: of Plotly, JSON-ready, without colours: the page sets those of its theme.
       height_px: of the element.

@@ -166,7 +166,7 @@ class RunTimes:
 
 
 def read_times(text: str) -> RunTimes:
-    """Returns what the text of a train.log says; lines of other forms are left out."""
+    """Returns the facts in the text of a train.log; lines of other forms are left out."""
     times, messages, block = [], [], dict[str, str]()
     in_block = False
     for line in text.splitlines():
@@ -255,7 +255,7 @@ def differing_options(before: Config, after: Config) -> list[list[str]]:
 
 
 def _parent(facts: RunFacts) -> str:
-    """Returns what differs from the run whose weights this one started from; "" if it did not start from a run."""
+    """Returns the differences from the run whose weights this one started from; "" if it did not start from a run."""
     given = facts.config.train.init_from
     if not given:
         return ""

@@ -116,7 +116,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
     """Writes the report of a run, and returns the file.
 
     Args:
-      run: a run folder, or a folder of runs: the newest; of an unfinished run, the report has what is there.
+      run: a run folder, or a folder of runs, of which the newest is used; it may be unfinished.
       out: the file; None is report.html in the run folder.
       other: a run to compare with; None is the parent of the run, if it has one.
       project: the labelled frames of the run, if the caller has read them.

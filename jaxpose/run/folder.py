@@ -414,7 +414,7 @@ def _path(config: Config) -> Path:
 
 
 def _remove_members(path: Path) -> None:
-    """Deletes what jaxpose wrote into the folders of an ensemble's members; other files there stay."""
+    """Deletes the files that jaxpose wrote into the folders of an ensemble's members; other files there stay."""
     for member in sorted((path / MEMBERS_FOLDER).glob("[0-9]*")):
         os.close(lock_folder(member))
         _remove(member, (*WRITTEN, CONFIG_FILE, LOCK_FILE))

@@ -409,7 +409,7 @@ class MeanLog:
         self._log.alert(message)
 
     def flush(self) -> None:
-        """Logs what has not been logged yet."""
+        """Logs everything that has not been logged yet."""
         steps, events, self._steps, self._events = self._steps, self._events, [], []
         if steps:
             self._log.step(self._number, _means([metrics for metrics, _ in steps]), *steps[0][1])

@@ -136,7 +136,7 @@ def error_text(figures: Mapping[str, Any]) -> str:
 
 
 def not_visible_text(figures: Mapping[str, Any]) -> str:
-    """Returns what points marked as not visible would change in the mean error of a set; "" without such points."""
+    """Returns the effect of points marked as not visible on the mean error of a set; "" without such points."""
     if not (about := figures.get("not_visible")):
         return ""
     points = count(about["points"], "point")
@@ -184,7 +184,7 @@ class Evaluated:
 def write_evaluated(
     run: Path, names: Sequence[str], images: Sequence[str], checksums: Sequence[str], labels_checksums: Sequence[str]
 ) -> None:
-    """Records what an evaluation wrote.
+    """Records the files that an evaluation wrote.
 
     Args:
       run: the folder.
@@ -205,7 +205,7 @@ def write_evaluated(
 
 
 def read_evaluated(run: Path) -> Evaluated:
-    """Returns what the last evaluation of a run recorded.
+    """Returns the record of the last evaluation of a run.
 
     Raises:
       DamagedFile: the file is absent, or not as jaxpose wrote it.

@@ -223,7 +223,7 @@ class ShardFunctions:
     def gradients(
         self, before: Weights, step: jax.Array, microbatches: dict[str, Batch], counts: Scalars, late: Scalars
     ) -> tuple[dict[str, Any], jax.Array]:
-        """Returns what is summed over the shards, and the loss of each sample of this one.
+        """Returns the values to sum over the shards, and the loss of each sample of this one.
 
         The first are the gradients, the losses and, with norm=shard, the batch statistics.
 

@@ -154,7 +154,7 @@ class Tracker:
         return known["id"] if known["tracker"] == self._name else ""
 
     def _leave(self) -> None:
-        """Ends the process and what it started, and both threads."""
+        """Ends the process and its children, and both threads."""
         process, self._process = self._process, None
         assert process and process.stdout
         if not self._is_gone.is_set():

@@ -51,7 +51,7 @@ class Opening:
 
 
 class Client(Protocol):
-    """A run in a tracker: its `id` there, and its `url` or "". Any method may raise whatever its library does."""
+    """A run in a tracker: its `id` there, and its `url` or "". Any method may raise the errors of its library."""
 
     id: str
     url: str
@@ -112,7 +112,7 @@ class WandbClient:
         self._run.log({"report": wandb.Html(file, inject=False)})
 
     def end(self, outcome: str) -> None:
-        """Sends what is not sent yet, and marks the run as finished, interrupted or failed."""
+        """Sends the rest, and marks the run as finished, interrupted or failed."""
         self._run.finish(exit_code=_WANDB_EXIT_CODES[outcome])
 
 

@@ -163,7 +163,7 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
 
 
 def _prospect(folder: RunFolder, first_step: int) -> str:
-    """Returns what a real run would do with its folder."""
+    """Returns the effect of a real run on its folder."""
     if folder.action == "finished":
         return "is finished, nothing would be done"
     if folder.action == "resume":

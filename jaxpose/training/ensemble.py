@@ -97,7 +97,7 @@ def finish_ensemble(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[str, Any]:
-    """Writes what the members predict together into the folder of the ensemble, and returns its summary.
+    """Writes the joint predictions of the members into the folder of the ensemble, and returns its summary.
 
     Args:
       summaries: of the members, in their order.
@@ -251,7 +251,7 @@ def open_sessions(
 
 
 def _setup_of(setup: Setup, run: Path, number: int) -> Setup:
-    """Returns the set-up of a member: that of the ensemble, but for its seed and its initial weights."""
+    """Returns the set-up of a member: that of the ensemble, except its seed and its initial weights."""
     config = member_config(setup.config, run, number)
     train, keypoints = config.train, len(config.data.keypoint_names)
     _, params, statistics = make_network(config.model, keypoints, train.precision, train.seed)
@@ -282,7 +282,7 @@ def train_ensemble(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[str, Any]:
-    """Trains all members, finishes each as a run alone, and writes what they predict together.
+    """Trains all members, finishes each as a run alone, and writes their joint predictions.
 
     Args:
       folder: of the ensemble.

@@ -248,7 +248,7 @@ class InitialWeights:
       params: nested dict.
       statistics: nested dict of batch statistics.
       option: the option that names their source, "" for random weights.
-      sha256: checksum of what was loaded, "" for random weights.
+      sha256: checksum of the loaded weights, "" for random weights.
       trained_before: {SHA-256: path} of images that trained them and do not train here.
       has_new_head: whether a part of the head is random, next to loaded weights.
       messages: for the user, one sentence each.

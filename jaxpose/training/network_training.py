@@ -102,7 +102,7 @@ class StepLog:
         self._setup, self._log, self._stragglers = setup, log, stragglers
 
     def write(self, taken: TakenStep) -> dict[str, float]:
-        """Logs a step and returns its metrics; names what was not finite in a skipped one."""
+        """Logs a step and returns its metrics; names the numbers that were not finite in a skipped one."""
         config = self._setup.config
         own = [name for term in terms(config) for name in term.losses]
         # A single one equals the loss.
@@ -120,7 +120,7 @@ class StepLog:
 
 
 class HostLog:
-    """Logs what the clip readers and slow processes report. All processes must call its methods in the same way.
+    """Logs the reports of clip readers and about slow processes. All processes must call its methods in the same way.
 
     Args:
       setup: the set-up of the training.
@@ -140,7 +140,7 @@ class HostLog:
                 self._report_stragglers(step)
 
     def report_clips(self) -> None:
-        """Logs what the clip readers of all processes report, each sentence once."""
+        """Logs the reports of the clip readers of all processes, each sentence once."""
         found = [text for stream in self._setup.clips.values() for text in stream.source.messages()]
         for sentence in dict.fromkeys(gather_lists(found)):
             if sentence not in self._reported:
@@ -166,7 +166,7 @@ def validate(
     Args:
       state: after the last step.
       training: the metrics of that step; `train.monitor` may name one of them.
-      setup: what the training began with.
+      setup: the set-up of the training.
       runner: predicts the validation set.
       log: where metrics and pictures go.
 

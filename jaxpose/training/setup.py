@@ -241,7 +241,7 @@ class Setup:
       params: nested dict of parameters before the first step.
       statistics: nested dict of batch statistics.
       weights_option: the option that names the source of the initial weights, "" if they are random.
-      weights_sha256: checksum of what that source gave, "" if they are random.
+      weights_sha256: checksum of the weights from that source, "" if they are random.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       subspaces: of the training labels' poses, by the name of their loss.
       messages: for the user, one sentence each.
@@ -321,7 +321,7 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
 
 
 def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:
-    """Returns messages about what this training does not measure, trace or promise.
+    """Returns messages about everything that this training does not measure, trace or promise.
 
     Raises:
       UserError: early stopping is on, but there are no validation frames.

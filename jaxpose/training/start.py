@@ -37,7 +37,7 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
     """Returns the resolved config and the devices of all processes.
 
     Raises:
-      TypeError: what is given is no Config.
+      TypeError: the argument is not a Config.
       UserError: the devices cannot be used, or a process has other options.
     """
     if not isinstance(config, Config):

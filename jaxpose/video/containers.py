@@ -47,7 +47,7 @@ class _Element:
 
 
 def find_matroska_damage(path: Path) -> tuple[str, bool]:
-    """Returns a clause about what is damaged in a Matroska file, and whether it breaks off.
+    """Returns a clause about the damage of a Matroska file, and whether it breaks off.
 
     The clause is "" if nothing shows, and for another kind of file.
     """

@@ -53,7 +53,7 @@ class Flaw:
       first: number of the frame.
       text: a clause about it, such as "frame 7 is missing".
       last: number of the last frame with this flaw.
-      error: what FFmpeg says, or "".
+      error: the message of FFmpeg, or "".
     """
 
     kind: FlawKind

@@ -60,7 +60,7 @@ class H264Writer:
             self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Writes what the encoder still holds, and the end of the file.
+        """Writes the remaining frames of the encoder, and the end of the file.
 
         Raises:
           OSError: the file cannot be written.
@@ -75,7 +75,7 @@ def open_h264(file: Path, width_px: int, height_px: int, form: Format) -> Iterat
     """A context in which a video is written; after an error, there is no file.
 
     Args:
-      file: what to write, *.mp4; its folder is made.
+      file: the file to write, *.mp4; its folder is created.
       width_px, height_px: of the frames, even.
       form: how to store it.
 

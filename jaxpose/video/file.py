@@ -144,7 +144,7 @@ def file_damage(path: Path, unshown: int) -> tuple[str, bool]:
     """Returns a clause about damage that shows in the file without decoding, and whether the file breaks off.
 
     A wrong count of frames is not looked for. The clause is "" if no damage shows, and if the file was deleted
-    meanwhile. See `matroska`, `avi` and `mp4` for what is compared.
+    meanwhile. See `containers` and `packets` for the checks.
 
     Args:
       path: the file.

@@ -67,7 +67,7 @@ def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], fra
 
     Args:
       path: the file.
-      recording: what the label file says.
+      recording: the facts in the label file.
       size_px: (width, height) of the frames of the file.
       frame_count: their number; None = not compared.
 

@@ -152,7 +152,7 @@ class ChunkReader:
 
     Attributes:
       delivered: frames handed out so far.
-      problem: after the iteration, what was wrong with the file, or "".
+      problem: after the iteration, the problems of the file, or "".
     """
 
     def __init__(

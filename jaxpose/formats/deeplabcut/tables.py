@@ -352,7 +352,7 @@ def write_predictions(file: Path, predictions: PredictionTable, scorer: str, foo
 
     Args:
       file: the table.
-      predictions: what to write.
+      predictions: the predictions to write.
       scorer: the name of the network in the table.
       footage: create_labeled_video needs its size.
 

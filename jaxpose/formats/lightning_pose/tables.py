@@ -367,7 +367,7 @@ def write_smoothed(file: Path, poses: Poses, scorer: str) -> None:
     """Writes a table of smoothed predictions; the file gets its name when it is complete.
 
     Args:
-      file: what to write; its folder is made.
+      file: the file to write; its folder is created.
       poses: x, y and confidence, then their columns; NaN is an empty cell.
       scorer: the first row of the header.
 
