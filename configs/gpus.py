@@ -1,10 +1,10 @@
-"""Eight GPUs, on one machine or under SLURM: a larger batch, bf16, and a rate that follows the batch.
+"""Eight GPUs, on one machine or under SLURM: a larger batch, bf16, and a learning rate scaled to the batch.
 
-For:      projects of thousands of labelled frames. The batch counts frames over all devices, and has 16 shards of 8
-          frames, so this config gives the same run on 1, 4, 8 or 16 GPUs of one kind (with mesh.deterministic, for the
-          last bits). A GPU computes 8 frames at once.
+For:      projects of thousands of labelled frames. The batch size is the total over all devices, in 16 shards of 8
+          frames, so this config gives the same run on 1, 4, 8 or 16 GPUs of one kind (bit for bit with
+          mesh.deterministic). A GPU computes 8 frames at once.
 Reached:  not measured.
-Cost:     not measured; --dry_run shows the memory and the FLOP of a step.
+Cost:     not measured; --dry_run shows the memory and the FLOPs of a step.
 Command:  jaxpose train PROJECT_FOLDER --config configs/gpus.py                 (one machine)
           sbatch launch/slurm.sbatch PROJECT_FOLDER --config configs/gpus.py    (SLURM)
 """

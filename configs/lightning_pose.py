@@ -1,6 +1,6 @@
-"""An existing Lightning Pose project, run by its own config.yaml.
+"""An existing Lightning Pose project, trained from its own config.yaml.
 
-For:      people who have such a project. Each key that is not taken over is printed with the reason; see
+For:      people who have such a project. Each ignored key is printed with the reason; see
           docs/from_lightning_pose.md.
 Reached:  mirror-mouse-example with Lightning Pose's own config: not measured. With a smaller network:
           configs/small.py.
@@ -18,9 +18,9 @@ from jaxpose.formats.lightning_pose.config import read_config
 
 
 def get_config(file: str = "") -> c.Config:
-    """Returns the config of the project and prints each key that is not taken over."""
+    """Returns the config of the project and prints each ignored key."""
     if not file:
-        raise UserError("the config.yaml is not given: jaxpose train PATH/config.yaml")
+        raise UserError("no config.yaml given: jaxpose train PATH/config.yaml")
     config, messages = read_config(Path(file).expanduser())
     for message in messages:
         print(f"{file}: {message}", file=sys.stderr)

@@ -1,10 +1,10 @@
-"""The default: a network that learns from labelled frames alone.
+"""The default: a network that learns from labelled frames only.
 
 For:      a first run on any project, and the base of all other configs.
 Reached:  synthetic project: a mean error of 1.23 px (median 1.01 px) on the test frames of 128 px; see docs/start.md.
           A real project with these defaults (resnet50): not measured.
-Cost:     synthetic project: 5 min on 2 CPU cores that did other work, too. A real project: not measured; --dry_run
-          shows what a step costs.
+Cost:     synthetic project: 5 min on 2 CPU cores shared with other work. A real project: not measured; --dry_run
+          shows the cost of a step.
 Command:  jaxpose train --config configs/pose.py    (the synthetic project)
           jaxpose train PROJECT_FOLDER
 """

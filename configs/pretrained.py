@@ -1,10 +1,10 @@
-"""A pretrained backbone: a ResNet-50 with the weights of ImageNet, fine-tuned on the labelled frames.
+"""A pretrained backbone: a ResNet-50 with ImageNet weights, fine-tuned on the labelled frames.
 
-For:      projects of some tens to some hundreds of labelled frames. The weights are fetched from the Hugging Face hub
-          once; docs/weights.md has other names, and says what to do without a network.
-Reached:  not measured: this config was written without a network. The command below measures it, and the same command
-          with model.weights=none the difference; both end with the errors of every set.
-Cost:     not measured; --dry_run shows what a step costs.
+For:      projects with tens to hundreds of labelled frames. The weights are downloaded once from the Hugging Face Hub;
+          docs/weights.md lists other weights, and explains how to work offline.
+Reached:  not measured: this config was written offline. To measure the gain, run the command below with and without
+          model.weights=none; both end with the errors of every set.
+Cost:     not measured; --dry_run shows the cost of a step.
 Command:  jaxpose train PROJECT_FOLDER --config configs/pretrained.py
 """
 
@@ -16,6 +16,6 @@ def get_config(project: str = "") -> c.Config:
     return c.Config(
         data=c.DataConfig(project=project),
         augment=c.AugmentConfig(preset="dlc"),
-        # frozen: the published statistics stay, because a batch of 16 frames of one experiment gives poorer ones.
+        # frozen: keeps the published statistics, which are better than those of 16 frames of one experiment.
         model=c.ModelConfig(backbone="resnet50", weights="resnet50_imagenet", norm="frozen"),
     )

@@ -1,6 +1,6 @@
 """Several cameras: one network for all views, and a loss that compares the views in unlabelled video.
 
-For:      two or more cameras that film the same moments. Change VIEWS to the names in your files:
+For:      two or more synchronised cameras. Set VIEWS to the names in your files:
           CollectedData_<view>.csv, labeled-data/<session>_<view>/, videos/<session>_<view>.mp4.
 Reached:  not measured.
 Cost:     not measured; --dry_run shows the cost of a step.
@@ -16,7 +16,7 @@ def get_config(project: str = "") -> c.Config:
     """Returns the config for a project folder."""
     return c.Config(
         data=c.DataConfig(project=project, views=VIEWS),
-        # dlc-mv moves no pixels: the geometry between the cameras stays.
+        # dlc-mv moves no pixels, so it preserves the geometry between the cameras.
         augment=c.AugmentConfig(preset="dlc-mv"),
         model=c.ModelConfig(backbone="resnet18"),
         # A point in space that several cameras see needs 3 components. Without videos, set the weight to 0.

@@ -1,4 +1,4 @@
-"""A small data set, trained from scratch: some 100 labelled frames, no pretrained weights, no GPU.
+"""A small data set, trained from scratch: about 100 labelled frames, no pretrained weights, no GPU.
 
 For:      a first network from few labels, without pretrained weights. With 72 training frames, 135 epochs of 5 steps
           of 16 frames show each frame 150 times.

@@ -1,11 +1,11 @@
-"""jaxpose trains networks that find body keypoints in video, with the same numbers on any number of devices.
+"""Trains networks that locate body keypoints in video, with the same numbers on any number of devices.
 
 The flow: `data` and `video` read a project and make numpy batches, one for each step of this host; `cluster` shards
-them over the device mesh; `steps` augments, runs the `model`, computes the losses of `pose` and updates, in one
-compiled program; `run` keeps the run folder, and `remote` copies it; `prediction` writes tables for frames and videos;
-`training` ties these together; `train`, `predict` and `evaluate` are the verbs.
+them over the device mesh; `steps` augments, runs the `model`, computes the losses of `pose` and updates the weights, in
+one compiled program; `run` keeps the run folder, and `remote` copies it; `prediction` writes tables for frames and
+videos; `training` ties these together; `train`, `predict` and `evaluate` are the verbs.
 
-From Python: `from jaxpose import Config, load, train`. Each is imported when it is first used.
+From Python: `from jaxpose import Config, load, train`. Each name is imported when it is first used.
 
 Letters of array shapes: b batch, t context frames, h w image, H W heatmap, k keypoints, c channels.
 """
@@ -13,7 +13,7 @@ Letters of array shapes: b batch, t context frames, h w image, H W heatmap, k ke
 __version__ = "0.1.0"
 __all__ = ["Config", "load", "train"]
 
-# Type checkers take it as true, as they do typing's, which takes milliseconds to import.
+# Type checkers treat this as true, as they do typing.TYPE_CHECKING, which would take milliseconds to import.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from jaxpose.config import Config

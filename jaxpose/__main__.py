@@ -1,13 +1,13 @@
-"""The console command: `jaxpose train ...` does what `python -m jaxpose.train ...` does.
+"""The console command: `jaxpose train ...` is the same as `python -m jaxpose.train ...`.
 
-It imports nothing that takes long, and handles Ctrl-C before anything else.
+It imports nothing slow, and handles Ctrl-C before anything else.
 """
 
 import importlib
 import sys
 from typing import NoReturn
 
-# Each verb and its line in `jaxpose --help`, in the order of a first day's work.
+# Each verb and its line in `jaxpose --help`, in the order of a typical workflow.
 VERBS = {
     "init": "writes a config file for a project, each choice with its reason",
     "check": "checks the labels of a project: a list of what looks wrong, and a page with every frame",
@@ -29,7 +29,7 @@ VERBS = {
 }
 # Verbs that take seconds to import: `jaxpose.entry` reads their arguments first.
 _ENTERED = ("train", "pretrain", "evaluate", "predict", "watch")
-# Verbs in which a signal is one line and an exit code from the first moment: see `jaxpose.early_signals`.
+# Verbs that answer a signal with one line and an exit code from the first moment: see `jaxpose.early_signals`.
 _EARLY_SIGNALS = ("train", "pretrain", "evaluate", "predict", "launch")
 
 
@@ -62,7 +62,7 @@ def run() -> int:
         from jaxpose import __version__
 
         return show_page("jaxpose", f"jaxpose {__version__}")
-    hint = did_you_mean(verb, [*VERBS, "--help", "--version"]) or f"; there is {', '.join(VERBS)}"
+    hint = did_you_mean(verb, [*VERBS, "--help", "--version"]) or f"; the verbs are {', '.join(VERBS)}"
     print(
         f"jaxpose: there is no {'flag' if verb.startswith('-') else 'verb'} {verb or repr(verb)}{hint}", file=sys.stderr
     )

@@ -1,4 +1,4 @@
-"""The cache folder: arrays on disk that take long to make. They can be made again at any time."""
+"""The cache folder: arrays on disk that are slow to compute. It can be deleted at any time."""
 
 import contextlib
 import json

@@ -1,7 +1,7 @@
-"""JSON and CSV files that a later command reads again: written atomically, with a checksum inside.
+"""Reads and writes JSON and CSV files that later commands depend on: atomically, with a checksum inside.
 
 A JSON file has the key `sha256`, a table (CSV) the column `check`. Content and checksum are in one file, so they are
-replaced and copied together. A reader refuses a file that is not as jaxpose wrote it.
+replaced and copied together. A reader refuses a file that differs from what jaxpose wrote.
 """
 
 import csv

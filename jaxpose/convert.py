@@ -1,6 +1,6 @@
 """Converts files from and to other tools: `jaxpose convert FORM ...`, where each form has its own flags.
 
-Input: a file of another tool, or predictions of jaxpose. Output: what the other side has in its place.
+Input: a file of another tool, or predictions of jaxpose. Output: the equivalent in the other format.
 """
 
 import argparse
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxpose.config import DataConfig
 
 _VERB = "jaxpose.convert"
-# Options that decide which labels of a project are read, and what they mean.
+# Options that decide which labels of a project are read, and how they are interpreted.
 _READING = (
     "data.labels", "data.orientation", "data.missing", "data.missing_at_px", "data.predicted_labels", "data.white",
     "data.on_bad_frame", "data.cache_limit_gib",
@@ -42,15 +42,15 @@ def lightning_pose(argv: list[str]) -> int:
         f"{_VERB} lightning-pose",
         "Converts a checkpoint of Lightning Pose (a heatmap or context network with a ResNet) into a finished run.",
     )
-    arguments.add_argument("checkpoint", metavar="CHECKPOINT", help="file *.ckpt")
+    arguments.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint file, *.ckpt")
     arguments.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     arguments.add_argument(
-        "--config", metavar="FILE", help="config.yaml of its training; default: beside the checkpoint or above it"
+        "--config", metavar="FILE", help="config.yaml of its training; default: next to the checkpoint or above it"
     )
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the config's"
     )
-    arguments.add_overwrite("a run that an earlier call converted")
+    arguments.add_overwrite("a run from an earlier conversion")
     return arguments.run(_lightning_pose, argv)
 
 
@@ -73,8 +73,8 @@ def labels(argv: list[str]) -> int:
     """Converts the labels of a project into the label files of another tool; returns the exit code."""
     arguments = Arguments(
         f"{_VERB} labels",
-        "Converts the labels of a project, of any kind that jaxpose train opens, into the label files of another tool, "
-        f"with their images. OPTION=VALUE says how its labels are read, as for jaxpose train: {', '.join(_READING)}.",
+        "Converts the labels of a project, in any format that jaxpose train reads, into the label files of another "
+        f"tool, with their images. OPTION=VALUE controls the reading, as in jaxpose train: {', '.join(_READING)}.",
         f"{program(f'{_VERB} labels')} PROJECT [OPTION=VALUE ...] --to FORMAT --out PATH [flags]",
         takes_options=True,
     )
@@ -86,7 +86,9 @@ def labels(argv: list[str]) -> int:
         metavar="PATH",
         help="file (.csv, .json, .slp, .pkg.slp, .nwb); for deeplabcut, a folder",
     )
-    arguments.add_argument("--scorer", default="", metavar="NAME", help="who labelled; default: as in the project")
+    arguments.add_argument(
+        "--scorer", default="", metavar="NAME", help="name of the labeller; default: as in the project"
+    )
     _add_session_start(arguments)
     arguments.add_overwrite()
     return arguments.run(_labels, argv)
@@ -136,7 +138,9 @@ def predictions(argv: list[str]) -> int:
     arguments.add_argument(
         "--out", required=True, metavar="PATH", help="file with the suffix of the format, or a folder for such files"
     )
-    arguments.add_argument("--video", default="", metavar="VIDEO", help="video of the table, or the only one of a run")
+    arguments.add_argument(
+        "--video", default="", metavar="VIDEO", help="video of the table; of a run, convert only this video"
+    )
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
     )
@@ -148,7 +152,7 @@ def predictions(argv: list[str]) -> int:
 def _predictions(given: argparse.Namespace) -> int:
     start = _session_start(given)
     if given.scorer and given.to != "deeplabcut":
-        raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut has a use for it")
+        raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut uses it")
     with phase("loading the packages"):
         from jaxpose.conversion.label_files import Target
         from jaxpose.conversion.prediction_tables import convert_predictions
@@ -169,7 +173,7 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
     if not text:
         return None
     if given.to != "nwb":
-        raise UserError(f"--session_start is {text}, but only --to nwb has a use for it")
+        raise UserError(f"--session_start is {text}, but only --to nwb uses it")
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -184,7 +188,7 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
 _LABELS = ("csv", "deeplabcut", "coco", "slp", "nwb")
 # Formats of predictions: see `jaxpose.conversion.prediction_tables`.
 _TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
-# Each form with its function and a line about it.
+# Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
     "labels": (labels, "labels of a project to the label files of other tools"),
@@ -196,14 +200,14 @@ def _form(argv: list[str]) -> Callable[[list[str]], int]:
     if not argv or argv[0] not in _FORMS:
         given = f"there is no form {argv[0]}" if argv else "give a form"
         hint = did_you_mean(argv[0], list(_FORMS)) if argv else ""
-        raise UserError(given + (hint or f"; there is {', '.join(_FORMS)}"))
+        raise UserError(given + (hint or f"; the forms are {', '.join(_FORMS)}"))
     return _FORMS[argv[0]][0]
 
 
 def _help() -> str:
     forms = "".join(f"  {name:<16}{text}\n" for name, (_, text) in _FORMS.items())
     usage = f"usage: {program(_VERB)} FORM ...\n\nConverts files from and to other tools.\n\n"
-    return f"{usage}forms (FORM --help has more):\n{forms}"
+    return f"{usage}forms (see FORM --help):\n{forms}"
 
 
 if __name__ == "__main__":

@@ -20,12 +20,14 @@ def main(argv: list[str] | None = None) -> int:
         metavar="VIDEO",
         help="videos that the run predicted; default: the labelled images and the videos of the run's project",
     )
-    arguments.add_argument("--run", required=True, type=run_folder, metavar="RUN", help="run folder, or one of runs")
+    arguments.add_argument(
+        "--run", required=True, type=run_folder, metavar="RUN", help="run folder, or a folder of runs"
+    )
     arguments.add_argument("--out", default="boxes", metavar="FOLDER", help="folder for the boxes; default: boxes")
     arguments.add_argument(
-        "--ratio", type=float, metavar="R", help="side of a box, in largest sides of a labelled pose; default: 2"
+        "--ratio", type=float, metavar="R", help="side of a box / longest side of a labelled pose; default: 2"
     )
-    arguments.add_argument("--size", type=int, metavar="PX", help="side of a box, in place of --ratio")
+    arguments.add_argument("--size", type=int, metavar="PX", help="side of a box, instead of --ratio")
     arguments.add_argument("--keypoints", default="", metavar="A,B", help="keypoints to follow; default: all")
     arguments.add_argument(
         "--confidence",
@@ -35,7 +37,11 @@ def main(argv: list[str] | None = None) -> int:
         help="ignore keypoints with a lower confidence; default: 0.1",
     )
     arguments.add_argument(
-        "--smooth", type=int, default=5, metavar="N", help="frames of the running median over time; default: 5"
+        "--smooth",
+        type=int,
+        default=5,
+        metavar="N",
+        help="window of the running median over time, in frames; default: 5",
     )
     arguments.add_overwrite()
     arguments.add_quiet()

@@ -1,4 +1,7 @@
-"""A finding of the doctor: a verdict, and a text with the fix."""
+"""Checks this host before a run: `jaxpose doctor` prints a line for each check, with a verdict and the fix.
+
+Input: the environment, and the folder for runs. Output: the lines, and exit code 1 if one of them is a problem.
+"""
 
 import argparse
 import collections
@@ -141,7 +144,7 @@ def read_mounts() -> str:
 
 _PACKAGES = ("jaxpose", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
-# Runs in a separate process, because a broken driver can hang, and the doctor must not start a backend.
+# Runs in a separate process, because a broken driver can hang, and the doctor itself must not start a backend.
 _LIST_DEVICES = """
 import json, jax
 print(json.dumps([[device.platform, device.device_kind] for device in jax.local_devices()]))
@@ -197,7 +200,7 @@ def devices(limit_s: float = 90.0) -> Finding:
         and nvidia_driver_is_visible()
         and os.environ.get("JAX_PLATFORMS", "") in ("", "cuda", "cuda,cpu")
     ):
-        return PROBLEM, f"{text}, though an NVIDIA driver is here; {gpu_advice()}"
+        return PROBLEM, f"{text}, although this machine has an NVIDIA driver; {gpu_advice()}"
     return OK, text
 
 
@@ -222,7 +225,7 @@ def _version(package: str) -> str:
         return ""
 
 
-# Checks the variables that make a process one of several, and its connection to the others.
+# Checks the environment variables that number the processes of a run, and the connection between them.
 
 # Variables that give a process its number in the run, by the program that sets them.
 _VARIABLES = (
@@ -274,7 +277,7 @@ def coordinator() -> Finding:
         except ConnectionRefusedError:
             text += f"; it answers, and nothing listens at port {port} yet"
         except OSError as error:
-            return PROBLEM, f"{text}; port {port} is not reached ({error}): open it, or choose another"
+            return PROBLEM, f"{text}; port {port} cannot be reached ({error}): open it, or choose another"
     if str(ip).startswith("127.") and host != "localhost" and not host.startswith("127."):
         return WARNING, f"{text}; that is this machine alone: other hosts must know it by another address (/etc/hosts)"
     return OK, text
@@ -309,9 +312,7 @@ def _who_or_alone() -> ProcessInfo:
         return ProcessInfo()
 
 
-# Checks this host before a run: `jaxpose doctor` prints a line for each check, with a verdict and the fix.
-#
-# Input: the environment, and the folder for runs. Output: the lines, and exit code 1 if one of them is a problem.
+# The verb: runs all checks and prints their findings.
 
 
 def main(argv: list[str] | None = None) -> int:

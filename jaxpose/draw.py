@@ -1,7 +1,7 @@
 """Draws predictions on their video: `jaxpose draw VIDEO TABLE --out FILE`.
 
 Input: a video and its table of predictions, by jaxpose or another tool. Output: an H.264 video with the keypoints, and
-the number, the time and the names of the keypoints below each frame.
+below each frame its number, its time and the names of the keypoints.
 """
 
 import argparse
@@ -21,7 +21,10 @@ def main(argv: list[str] | None = None) -> int:
         help="its predictions (.csv, .h5, .analysis.h5, .slp, .parquet), by jaxpose or another tool",
     )
     arguments.add_argument(
-        "--out", default="", metavar="FILE", help="video to write, *.mp4; default: <table>_labeled.mp4 beside the table"
+        "--out",
+        default="",
+        metavar="FILE",
+        help="video to write, *.mp4; default: <table>_labeled.mp4 next to the table",
     )
     arguments.add_argument(
         "--trail",
@@ -40,12 +43,14 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--skeleton", default="", metavar="A:B,C:D", help="keypoints with a line between them; default: the run's"
     )
-    arguments.add_argument("--project", default="", metavar="PATH", help="project with the skeleton, of any kind")
+    arguments.add_argument(
+        "--project", default="", metavar="PATH", help="project with the skeleton, in any supported format"
+    )
     arguments.add_argument(
         "--run",
         type=run_folder,
         metavar="RUN",
-        help="run that predicted the table; default: the one in whose folder it is",
+        help="run that predicted the table; default: the run whose folder contains it",
     )
     arguments.add_argument("--stored", action="store_true", help="do not apply a rotation in the video file")
     arguments.add_overwrite()

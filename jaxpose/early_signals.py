@@ -1,11 +1,11 @@
-"""SIGTERM and Ctrl-C from the first moment of a verb: one line, and exit code 85 or 130.
+"""Handles SIGTERM and Ctrl-C from the first moment of a verb: one line, and exit code 85 or 130.
 
-Verbs that save and resume `install` handlers for both. In the others, both raise an exception once the packages are
-imported, so that they remove unfinished files; see `interruptible`.
+Verbs that save and resume `install` handlers for both. In other verbs, both raise an exception once the packages are
+imported, so that unfinished files are removed; see `interruptible`.
 
-Imports only the standard library, so that it runs before the packages that take seconds to import. There is nothing to
-save until `cluster.signals.Interrupt` takes over: a signal ends the process at once, as a kill would, and every file is
-either whole or absent.
+This file imports only the standard library, so that it runs before packages that take seconds to import. Until
+`cluster.signals.Interrupt` takes over there is nothing to save: a signal ends the process at once, as a kill would, and
+every file is either whole or absent.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from jaxpose.files import remove_unfinished
 # 85 asks for a requeue (launch/slurm.sbatch). Shells report Ctrl-C as 130.
 EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
 
-# What Python does with them.
+# Python's default handlers.
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 _verb = ""
@@ -141,7 +141,7 @@ def _interrupted_in_work(number: int, frame: FrameType | None) -> None:
 
 
 def how_interrupted(number: int) -> str:
-    """Returns what a line on stderr says about a signal."""
+    """Returns the text about a signal for a line on stderr."""
     return "stopped by SIGTERM" if number == signal.SIGTERM else "interrupted"
 
 

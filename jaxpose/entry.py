@@ -1,7 +1,7 @@
-"""Starts the verbs that take seconds to import: signals, arguments and the first line come before the packages.
+"""Starts the verbs that take seconds to import: handles signals, arguments and the first line before the packages.
 
 `python -m jaxpose.train` and `jaxpose train` install signal handlers, then call this file before any other import. So a
-mistake in the arguments, a missing folder and Ctrl-C are answered at once.
+wrong argument, a missing folder and Ctrl-C are answered at once.
 """
 
 import argparse
@@ -64,22 +64,22 @@ def predict_arguments() -> Arguments:
     arguments.add_argument(
         "--boxes",
         metavar="FOLDER",
-        help="folder with <video>_bbox.csv; default: that of the run",
+        help="folder with <video>_bbox.csv; default: the run's",
     )
     arguments.add_argument(
-        "--labeled", action="store_true", help="also write each video with its keypoints drawn, in labeled_videos/"
+        "--labeled", action="store_true", help="also write videos with the keypoints drawn, to labeled_videos/"
     )
     arguments.add_argument(
         "--orientation", metavar="KIND", help="EXIF orientation: upright or stored; default: the run's"
     )
-    arguments.add_overwrite("predictions that exist already")
+    arguments.add_overwrite("existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
-    arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")
+    arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded in parallel per device")
     arguments.add_argument("--smooth", metavar="KIND", help="also write smoothed tables of videos: median or kalman")
     arguments.add_argument(
-        "--smooth_min_confidence", type=float, metavar="C", help="replace points of a lower confidence"
+        "--smooth_min_confidence", type=float, metavar="C", help="replace points with a lower confidence"
     )
-    arguments.add_argument("--smooth_window", type=int, metavar="N", help="frames of --smooth median, an odd number")
+    arguments.add_argument("--smooth_window", type=int, metavar="N", help="window of --smooth median in frames, odd")
     return arguments
 
 
@@ -107,13 +107,13 @@ def evaluate_arguments() -> RunArgument:
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with labelled frames; default: the run's"
     )
-    arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project to evaluate alone")
+    arguments.add_argument("--labels", default="", metavar="FILE", help="evaluate only this label file of the project")
     arguments.add_argument("--out", metavar="FOLDER", help="folder for the files; default: the run folder")
     arguments.add_argument(
         "--orientation",
         choices=("upright", "stored"),
         default="",
-        help="whether labels of images with an EXIF orientation count upright or stored pixels; default: as the run",
+        help="pixels of labels in images with an EXIF orientation: upright or stored; default: as in the run",
     )
     return arguments
 
@@ -134,7 +134,7 @@ def watch_arguments() -> Arguments:
         metavar="RUN_OR_URL",
         help=f"{RUN_HELP}; or a URL such as s3://bucket/runs/0a1b2c3d",
     )
-    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two checks")
+    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between checks")
     arguments.add_argument(
         "--silent_s", type=float, default=180.0, metavar="S", help="report silence after this many seconds"
     )
@@ -143,7 +143,7 @@ def watch_arguments() -> Arguments:
 
 _LOADING = "loading the packages"
 
-# Imports the verb.
+# A function that imports the verb.
 _Load = Callable[[], types.ModuleType]
 
 
@@ -154,7 +154,9 @@ def train(load: _Load) -> int:
 
 def pretrain(load: _Load) -> int:
     """Runs jaxpose.pretrain with the arguments of the process and returns its exit code."""
-    description = "Trains a backbone on the videos of a project, without labels; model.weights=RUN trains from it."
+    description = (
+        "Trains a backbone on the videos of a project, without labels; jaxpose train model.weights=RUN uses it."
+    )
     return _train(load, "jaxpose.pretrain", description)
 
 

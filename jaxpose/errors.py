@@ -1,4 +1,4 @@
-"""The error for a user's mistake: a verb prints its text, a line for each mistake, and exits with 2."""
+"""The error for a user's mistake: a verb prints its text, one line for each mistake, and exits with 2."""
 
 import importlib.util
 
@@ -11,7 +11,7 @@ class UserError(ValueError):
     """
 
 
-# The packages that only some users need: extras of pyproject.toml, imported where they are used.
+# Optional packages: extras of pyproject.toml, imported where they are used.
 
 # The modules of each extra.
 EXTRAS = {
@@ -33,7 +33,7 @@ def need(extra: str, what: str, *modules: str) -> None:
 
     Args:
       extra: a key of `EXTRAS`.
-      what: who needs them: a file, a format, a flag.
+      what: the thing that needs them: a file, a format, a flag.
       modules: those of them that are needed; none stands for all.
 
     Raises:

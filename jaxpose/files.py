@@ -1,4 +1,4 @@
-"""Reads regular files only, writes files atomically, and appends whole records."""
+"""Reads regular files only, writes files and folders atomically, and appends whole records."""
 
 import contextlib
 import errno
@@ -17,23 +17,23 @@ from typing import BinaryIO
 
 from jaxpose.errors import UserError
 
-# Files and folders while they are written: beside their target, under a name that no other process and no link has.
+# Unfinished files and folders: next to their target, under a name that no other process and no link has.
 #
 # An unfinished file of report.html is .report.html.0.tmp, or the first number after 0 that is free. Its process holds a
-# lock on it. What a killed process leaves is removed by the next process that writes the same target, so it does not
-# pile up. A name is made anew (O_EXCL, O_NOFOLLOW): a link that somebody left there is not followed.
+# lock on it. The next process that writes the same target removes the leftovers of a killed process, so they do not
+# pile up. A file is always created anew (O_EXCL, O_NOFOLLOW), so a link planted under its name is not followed.
 
-# Errors of the system for a disk or a quota without space, and for a limit on the size of a file.
+# System errors for a full disk or quota, and for a limit on the size of a file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# In the path of an unfinished file, or of a file in an unfinished folder.
+# Marks the path of an unfinished file, or of a file in an unfinished folder.
 _UNFINISHED = re.compile(r"/\.[^/]*\.\d+\.tmp(/|$)")
 _ENDING = ".tmp"
 LOCK_FILE = ".lock"
-# Names of files have at most 255 bytes.
+# File names have at most 255 bytes.
 _LONGEST_NAME = 200
-# Some folders, such as those of /proc, exist but refuse every new file as if they did not.
+# Some folders, such as those of /proc, exist but refuse every new file as if they did not exist.
 _MOST_TRIES = 1000
-# Without locks of the file system, an unfinished file counts as abandoned when nobody has written to it for so long.
+# If the file system has no locks, an unfinished file counts as abandoned after this long without a write.
 _STALE_S = 24 * 3600
 
 _new_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,10 +48,10 @@ def pattern_of(name: str) -> str:
 
 @contextlib.contextmanager
 def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int]]:
-    """Gives a new, locked file beside a target, with its descriptor; it is removed if it still has its name at the end.
+    """Gives a new, locked file next to a target, with its descriptor; removed if it still has its name at the end.
 
     Args:
-      target: what to write; its folder exists.
+      target: the file to write; its folder exists.
       mode: permissions, of which the process's umask takes some away.
 
     Raises:
@@ -64,7 +64,7 @@ def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int
 
 @contextlib.contextmanager
 def unfinished_folder(target: Path) -> Iterator[Path]:
-    """Gives a new folder beside a target, for libraries that open files themselves; it is removed at the end.
+    """Gives a new folder next to a target, for libraries that open files themselves; it is removed at the end.
 
     Raises:
       OSError: the folder cannot be made.
@@ -81,7 +81,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming_errors(target: Path) -> Iterator[None]:
-    """A context in which an error of the system names the target, in place of its unfinished file or of no file.
+    """A context in which an error of the system names the target, instead of its unfinished file or of no file.
 
     Of a file in an unfinished folder, it names the final place.
 
@@ -155,7 +155,7 @@ def _holding(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Returns the first free name beside a target and the descriptor of what `make` made there, locked.
+    """Returns the first free name next to a target and the descriptor of what `make` made there, locked.
 
     Raises:
       OSError: the system refuses it, or no name is free.
@@ -251,7 +251,7 @@ def _remove_locked(path: Path, descriptor: int) -> None:
             path.unlink()
 
 
-# A damaged or forged file must not fill the memory.
+# Keeps a damaged or forged file from filling the memory.
 _MOST_BYTES = 2**28
 
 
@@ -271,7 +271,7 @@ def open_regular(file: Path, most_bytes: int | None = _MOST_BYTES) -> BinaryIO:
     """Opens a file for reading; refuses a named pipe at once, because reading it would wait for ever.
 
     Args:
-      file: what to open.
+      file: the file to open.
       most_bytes: size above which the file is refused, for files that jaxpose writes; None is no limit.
 
     Raises:
@@ -327,7 +327,7 @@ def open_atomic(file: Path, sync: bool = True, mode: int = 0o666) -> Iterator[Bi
     A link with this name is replaced, not followed.
 
     Args:
-      file: what to write; its folder exists.
+      file: the file to write; its folder exists.
       sync: wait until the content is on the disk; not needed for files that can be made again.
       mode: permissions, of which the process's umask takes some away.
 
@@ -357,7 +357,7 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
     After an error, the old file is as before. A link with this name is replaced, not followed.
 
     Args:
-      file: what to write; its folder is made.
+      file: the file to write; its folder is created.
       needed_bytes: space that must be free at the beginning, for a library that a full disk would crash (HDF5).
 
     Raises:
@@ -380,8 +380,8 @@ def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
     """Gives a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
 
     Args:
-      folder: what to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds the
-        same files already stays as it is.
+      folder: the folder to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds
+        the same files already stays as it is.
       overwrite: the folder may hold other files; they are removed at the end.
 
     Raises:
@@ -439,7 +439,7 @@ def open_shared(file: Path, flags: int) -> int:
     """Opens a file that several processes write to, such as a log or a lock, and returns its descriptor.
 
     Args:
-      file: what to open; it is made.
+      file: the file to open; created if absent.
       flags: of `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
 
     Raises:
@@ -505,10 +505,10 @@ class GrowingFile:
                 self._descriptor = -1
 
 
-# Files that a verb makes for its user, where some exist already: one rule for all verbs.
+# Output files of a verb, where some already exist: one rule for all verbs.
 #
-# A full disk or a kill may cut off a command that makes several files. So a file that has the bytes that would be
-# written stays, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
+# A full disk or a kill may interrupt a command that makes several files. So an existing file with the same bytes is
+# kept, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
 
 _OUTPUT = "output"
 
@@ -522,7 +522,7 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
       overwrite: replace files with other content.
 
     Raises:
-      UserError: a file exists already and has other content; no file is moved then.
+      UserError: a file already exists and has other content; no file is moved then.
       OSError: a file cannot be written; the error names it, or the folder.
     """
     with naming_errors(folder):
@@ -545,16 +545,16 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def already_exist(files: list[Path]) -> UserError:
-    """Returns the error for files that exist already."""
+    """Returns the error for files that already exist."""
     names = ", ".join(map(str, files))
     if len(files) > 1:
-        return UserError(f"{names} exist already: --overwrite replaces them; or choose another --out")
-    return UserError(f"{names} exists already: --overwrite replaces it; or choose another --out")
+        return UserError(f"{names} already exist: --overwrite replaces them; or choose another --out")
+    return UserError(f"{names} already exists: --overwrite replaces it; or choose another --out")
 
 
 def may_be_ours(folder: Path) -> bool:
     """Returns whether a killed command may have left the files of a folder without telling its user; see `was_cut_off`.
 
-    Then `output_folder` compares them, in place of a refusal before the work.
+    Then `output_folder` compares them, instead of a refusal before the work.
     """
     return was_cut_off(folder / _OUTPUT)

@@ -1,11 +1,11 @@
-"""Affine maps between frame, input and heatmap pixels.
+"""Affine maps between frame, input and heatmap pixels, and the fit of frames into the network's input.
 
 An affine is a 2x3 matrix [A | b] that maps (x, y) to A (x, y) + b. Integer coordinates are pixel centres: the top-left
 pixel's centre is (0, 0), so an image of width w covers [-0.5, w - 0.5]. Names read right to left: `frame_from_input`
-maps a point of the input to the frame. Every function takes numpy or jax arrays and returns the same kind.
+maps a point of the input to the frame. Every function on points takes numpy or jax arrays and returns the same kind.
 
-No function uses matrix products: by default a GPU or TPU rounds their factors to 8 or 11 bits, which would move a point
-at 1000 px by half a pixel or more.
+None of these functions uses matrix products: by default a GPU or TPU rounds their factors to 8 or 11 bits, which would
+move a point at 1000 px by half a pixel or more.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-# numpy and jax arrays share the operators used here, so this file need not import jax.
+# numpy and jax arrays share the operators used here, so this file does not import jax.
 Array = Any
 
 
@@ -187,7 +187,7 @@ def fit_still(
 
 
 def fit_part(part: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns what `fit_image` makes of a whole image, from the part of it that the crop shows.
+    """Returns the same as `fit_image` for a whole image, from the part of it that the crop shows.
 
     Args:
       part: (height of the crop, width of the crop, 3) uint8.

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         "Adds new labels to a project.",
         usage=f"{program('jaxpose.labels')} merge [--help] ...",
     )
-    arguments.add_argument("task", metavar="TASK", help="merge; `merge --help` has its flags")
+    arguments.add_argument("task", metavar="TASK", help="merge; `merge --help` lists its flags")
     # What follows belongs to the task.
     return arguments.run(_refuse, argv[:1])
 
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 def _merge_arguments() -> Arguments:
     arguments = Arguments("jaxpose.labels merge", "Adds new rows to the label files of a project, with their images.")
     arguments.add_argument("new", metavar="NEW", help="a folder that jaxpose suggest wrote, or a label file")
-    arguments.add_argument("--project", required=True, metavar="PATH", help="project that gets the rows")
+    arguments.add_argument("--project", required=True, metavar="PATH", help="project to which the rows are added")
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )

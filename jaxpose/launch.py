@@ -116,7 +116,7 @@ def _arguments() -> Arguments:
     )
     arguments.add_argument("--processes", type=int, metavar="N", help="number of processes")
     arguments.add_argument(
-        "--template", choices=list(TEMPLATES), help=f"print a file to start from on a cluster: {', '.join(TEMPLATES)}"
+        "--template", choices=list(TEMPLATES), help=f"print a template for a cluster: {', '.join(TEMPLATES)}"
     )
     arguments.add_argument(
         "--devices_per_process",

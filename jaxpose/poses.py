@@ -1,4 +1,4 @@
-"""Keypoints of frames: what labels, predictions, tracks, tables and pages have in common."""
+"""Keypoints of frames: the common form of labels, predictions, tracks, tables and pages."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# Values that several rooms read from batches and tables: the visibility of a keypoint and the set of a frame.
+# Constants that several rooms read in batches and tables: the visibility of a keypoint and the set of a frame.
 
 # Not in the loss; in the loss, with a uniform target; in the loss, with a target at its position.
 NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2

@@ -2,8 +2,8 @@
 
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
 <out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; with --smooth,
-smoothed tables of videos beside them; with --labeled, <out>/labeled_videos/<video>_labeled.mp4; and <out>/index.csv,
-the outcome of each input. The same command, started again or on several machines at once, predicts what is missing.
+smoothed tables of videos next to them; with --labeled, <out>/labeled_videos/<video>_labeled.mp4; and <out>/index.csv,
+the outcome of each input. The same command, started again or on several machines at once, predicts only missing inputs.
 """
 
 if __name__ == "__main__":
@@ -184,7 +184,7 @@ def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, 
     if given.boxes and not config.data.boxes:
         raise UserError(f"--boxes is {given.boxes}, but {run} was trained without data.boxes, so it sees whole frames")
     if given.boxes and not Path(given.boxes).expanduser().is_dir():
-        raise UserError(f"--boxes is {given.boxes}, which is no folder; jaxpose crop makes one")
+        raise UserError(f"--boxes is {given.boxes}, which is not a folder; jaxpose crop makes one")
     images = [files for files in outputs.values() if isinstance(files, list)]
     if config.data.boxes and images:
         raise UserError(

@@ -13,7 +13,7 @@ from jaxpose.config import Config
 from jaxpose.config.command_line import Options
 from jaxpose.train import run, train
 
-# An epoch of all video frames is far longer than one of labelled frames, and a backbone has nothing to keep.
+# An epoch of all video frames is far longer than one of labelled frames, and a fresh backbone has nothing to preserve.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "pretrain": {"method": "masked"},
     "train": {"steps": 3000},

@@ -1,4 +1,4 @@
-"""Long work, as bars of a terminal or as lines of a pipe."""
+"""Shows the progress of long work: bars on a terminal or in a notebook, lines in a pipe."""
 
 import contextlib
 import shutil
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-# Bars of long work, below the lines of a terminal or in a notebook; several are drawn below each other.
+# Bars, drawn below the lines of a terminal or in a notebook; several are stacked.
 #
-# See `terminal.draws_bars` for where they can be drawn. rich draws them, from a thread of its own; it is imported with
-# the first bar.
+# See `terminal.draws_bars` for where they can be drawn. rich draws them from its own thread; it is imported with the
+# first bar.
 
 _REFRESHES_PER_S = 5
-# The time left is estimated from as many seconds; an item may take long.
+# The time left is estimated from this many seconds; a single item may take long.
 _SPEED_S = 300.0
-# Characters of a short title, of the bar with its figures, and of a terminal that has place for units and percentages.
+# Characters of a short title, of the bar with its figures, and of a terminal with room for units and percentages.
 _LEAST_TITLE, _FIGURES, _WIDE = 10, 48, 60
 _lock = threading.RLock()
 _drawn: list["Bar"] = []
@@ -61,7 +61,7 @@ class Bar:
         _wipe(self)
 
     def lines(self) -> list[Any]:
-        """Returns what rich draws: each a line."""
+        """Returns the lines that rich draws."""
         from rich.text import Text
 
         note = [Text(self.note, "dim", no_wrap=True, overflow="ellipsis")] if self.note else []
@@ -140,9 +140,9 @@ def _notebook_console() -> "Console":
     return Console(force_jupyter=True, markup=False, emoji=False, highlight=False)
 
 
-# Shows long work of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
+# Phases of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
 #
-# A notebook with ipywidgets has spinners and bars, too. A short phase shows nothing. Lines appear only after `speak`,
+# A notebook with ipywidgets also has spinners and bars. A short phase shows nothing. Lines appear only after `speak`,
 # which the verbs call; a program that imports jaxpose does not. With several processes, only the first one of a run
 # prints.
 
@@ -154,7 +154,7 @@ TICK_S = 0.25
 _phases_lock = threading.Lock()
 _under_way: list["Phase"] = []
 _thread: threading.Thread | None = None
-# In a program that imports jaxpose; in a verb; in a process of a run that is not the first.
+# In a program that imports jaxpose; in a verb; in a process of a run other than the first.
 _BARS, _LINES, _NOTHING = "bars", "bars and lines", "nothing"
 _shows = _BARS
 _said_at = 0.0

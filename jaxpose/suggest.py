@@ -1,7 +1,7 @@
 """Suggests frames to label next: `jaxpose suggest --run RUN VIDEOS`.
 
-Input: videos and their predictions by one or several runs; without a run, the videos alone. Output: a folder with the
-frames as images, and label files in the form of the project, with the predictions to correct.
+Input: videos and their predictions by one or several runs; or, without a run, only videos. Output: a folder with the
+frames as images, and label files in the project's format, with the predictions to correct.
 """
 
 import argparse
@@ -24,14 +24,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments.add_argument(
         "--run", nargs="+", default=[], metavar="RUN",
-        help="runs that predicted the videos (in a folder of runs, the newest); default: frames that look different",
+        help="runs that predicted the videos; default: none, which chooses frames that look different",
     )  # fmt: skip
     arguments.add_argument("--frames", type=int, default=20, metavar="N", help="frames to suggest; default: 20")
     arguments.add_argument(
         "--apart", type=int, default=10, metavar="N", help="frames of a video are further apart than this; default: 10"
     )
     arguments.add_argument(
-        "--project", default="", metavar="PATH", help="labelled project, as jaxpose train takes it; default: the run's"
+        "--project", default="", metavar="PATH", help="labelled project, as for jaxpose train; default: the run's"
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project; default: the run's")
     arguments.add_argument("--views", default="", metavar="A,B", help="names of the cameras; default: the run's")

@@ -1,4 +1,4 @@
-"""What a terminal gets and a pipe does not: colours, wrapped lines, tables of text, and the records of the logger."""
+"""Formats text for people: tables, numbers with units, colours and wrapped lines, and the console's log records."""
 
 import contextlib
 import importlib.util
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # Tables of text: whole lines for a pipe, wrapped for a terminal.
 
-# Of a line with a command, which stays whole so that it can be copied.
+# Matches a line with a command, which is never wrapped so that it can be copied.
 _COMMAND = re.compile(r"\b(?:jaxpose [a-z]+ (?:.*--\w|\S*/)|python -m \S+ |eks [a-z]+ --|pip install )")
-# The first column of a line, behind which its next lines are indented, has at most this width.
+# The first column of a line is at most this wide; continuation lines are indented behind it.
 _WIDEST_FIRST = 30
 
 
@@ -75,9 +75,9 @@ def _wrap(line: str, width: int) -> str:
     return "\n".join(lines)
 
 
-# What a terminal gets and a pipe does not: bars, colours and lines that are wrapped at words.
+# Features that only a terminal gets: bars, colours and lines wrapped at words.
 #
-# Everything else (a pipe, a file, TERM=dumb) gets each line as it is, without escape codes. rich is imported only once
+# Everything else (a pipe, a file, TERM=dumb) gets each line unchanged, without escape codes. rich is imported only once
 # a bar or a colour is drawn, so that a verb's first line does not wait for it.
 
 # Values of TERM for which the cursor cannot move; those for which rich draws no bars.
@@ -108,7 +108,7 @@ def draws_bars() -> bool:
     """Returns whether bars can be drawn, and --quiet is not given.
 
     They stand on a terminal below the lines of both streams, so a program that reads one of them gets lines instead. A
-    notebook draws them by ipywidgets; without that package, it gets lines, too.
+    notebook draws them by ipywidgets; without that package, it also gets lines.
     """
     if _is_quiet:
         return False
@@ -273,9 +273,9 @@ def size(number_of_bytes: float | int) -> str:
 
 # Shows the records of the logger "jaxpose" on the console, above the progress bars.
 #
-# Every room logs with `logging.getLogger(__name__)`: `info` for progress, `log(RESULT, ...)` for what --quiet shows
-# too, such as the line that names the written files, and `warning` for problems. A verb opens `console`; a run opens
-# its `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither gets only the warnings, as
+# Every room logs with `logging.getLogger(__name__)`: `info` for progress, `log(RESULT, ...)` for lines that --quiet
+# also shows, such as the names of written files, and `warning` for problems. A verb opens `console`; a run opens its
+# `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither gets only the warnings, as
 # usual in Python.
 
 # The level of a result, between information and warnings.
@@ -330,7 +330,7 @@ class HeldWarnings(logging.Handler):
         self._records.append(record)
 
     def take(self) -> list[logging.LogRecord]:
-        """Ends the context and returns what it kept."""
+        """Ends the context and returns the kept records."""
         self._handling.close()
         records, self._records = self._records, []
         return records

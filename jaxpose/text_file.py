@@ -1,4 +1,4 @@
-"""The text of files that users bring; spreadsheets and shells of Windows also write other encodings than UTF-8."""
+"""Reads text and YAML files that users supply; spreadsheets and Windows shells do not always write UTF-8."""
 
 import codecs
 import io
@@ -13,7 +13,7 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.files import open_regular, read_bytes
 
-# What nearly all of these programs write that do not write Unicode.
+# The encoding of nearly all programs that do not write Unicode.
 GUESS = "cp1252"
 SAVE_AS_UTF_8 = "save it as UTF-8 (in Excel: CSV UTF-8)"
 _BYTE_ORDER_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -44,12 +44,12 @@ def read_unicode(file: Path, kind: str = "text file", rule: str = "") -> str:
     """Returns the text of a file in UTF-8 or UTF-16, without a byte order mark.
 
     Args:
-      file: what to read.
+      file: the file to read.
       kind: what it should be, such as "CSV file", for the message.
       rule: what the option that names it takes, for the message.
 
     Raises:
-      UserError: it is no text, or in another encoding.
+      UserError: it is not text, or in another encoding.
       OSError: the file cannot be read.
     """
     text, encoding = read_text(file)
@@ -88,13 +88,13 @@ def _utf_16(content: bytes) -> str:
     return _BYTE_ORDER_MARKS.get(content[:2], "")
 
 
-# YAML 1.2 files, such as the configs of Lightning Pose and DeepLabCut, read by PyYAML's safe loader.
+# Reads YAML 1.2 files, such as the configs of Lightning Pose and DeepLabCut, with PyYAML's safe loader.
 #
-# `no`, `on`, `12:30` and dates are text in YAML 1.2, and `010` is ten; PyYAML knows only the rules of 1.1. A key that
-# appears twice is an error.
+# `no`, `on`, `12:30` and dates are text in YAML 1.2, and `010` is ten; PyYAML knows only the rules of 1.1. A duplicate
+# key is an error.
 
 _TAG = "tag:yaml.org,2002:"
-# The core schema: the kind of a plain word, its form and the signs with which it may begin.
+# The core schema: the kind of a plain word, its pattern, and the characters with which it may begin.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -109,7 +109,7 @@ _KINDS = (
 
 
 def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
-    """Returns the content of a file, and the same with the text of each plain word in place of its value.
+    """Returns the content of a file, and the same with the text of each plain word instead of its value.
 
     A name is what stands in the text: 08, on and 1e3 are names of keypoints.
 
@@ -132,7 +132,7 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
 
 
 def plain_value(word: str) -> Any:
-    """Returns what a plain word means: nothing, a truth value, a number, or the word itself."""
+    """Returns the value of a plain word: nothing, a truth value, a number, or the word itself."""
     loader = _Loader("")
     return loader.construct_object(yaml.ScalarNode(loader.resolve(yaml.ScalarNode, word, (True, False)), word))
 

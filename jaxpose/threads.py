@@ -1,4 +1,4 @@
-"""Processes many files in parallel threads, in order, with a progress bar."""
+"""Counts the cores that a process may use, and processes many files in parallel threads, with a progress bar."""
 
 import concurrent.futures
 import os
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-# XLA reads it, and then NPROC, when it starts.
+# XLA reads this variable, and then NPROC, when it starts.
 THREADS_VARIABLE = "PJRT_NPROC"
 # More threads would only wait for Python's lock.
 _MOST_THREADS = 8

@@ -58,12 +58,12 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
     """Trains, evaluates and writes the run folder.
 
     Initialises only the devices, and installs signal handlers only in the main thread. During the call, JAX's settings
-    that change numbers have the values of `pinned_settings`; the caller's settings stay as they are.
+    that change numbers have the values of `pinned_settings`; the caller's settings do not change.
 
     Args:
       config: the options; not changed.
-      dry_run: print the data, compile the step, print its cost and what a run would do with the run folder, and stop.
-        "memory", and on GPUs also True, compiles it for more numbers of frames and prints the largest microbatch.
+      dry_run: print the data, compile the step, print its cost and the effect of a run on the run folder, and stop.
+        "memory", and on GPUs also True, compiles it for further numbers of frames and prints the largest microbatch.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
@@ -80,7 +80,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
         has_labels = config.pretrain.method == "none"
         config, data = read_data(config, shows=bool(dry_run)) if has_labels else read_videos(config)
         make = make_setup if has_labels else make_pretrain_setup
-        with phase("making the network"):
+        with phase("creating the network"):
             setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
         files, fetch = list_files(setup), functools.partial(restore, config, dry_run=bool(dry_run))

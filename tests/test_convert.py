@@ -201,7 +201,7 @@ def test_mistakes_in_the_arguments_are_named(
         return capsys.readouterr().err
 
     checkpoint, out = str(reference / "model.ckpt"), str(tmp_path / "run")
-    assert "give a form; there is lightning-pose" in fails()
+    assert "give a form; the forms are lightning-pose" in fails()
     assert "there is no form lightning_pose; did you mean lightning-pose?" in fails("lightning_pose")
     assert "there is no flag --ou" in fails("lightning-pose", checkpoint, "--ou", out)
     assert f"--out is {run}, which holds files" in fails("lightning-pose", checkpoint, "--out", str(run))
@@ -210,7 +210,7 @@ def test_mistakes_in_the_arguments_are_named(
     (tmp_path / "alone").mkdir()
     alone = tmp_path / "alone" / "model.ckpt"
     alone.symlink_to(checkpoint)
-    assert "there is no config.yaml beside" in fails("lightning-pose", str(alone), "--out", out)
+    assert "there is no config.yaml next to" in fails("lightning-pose", str(alone), "--out", out)
     assert not (tmp_path / "run").exists()
     for arguments in (["--help"], ["lightning-pose", "--help"]):
         assert convert.main(arguments) == 0
@@ -245,7 +245,7 @@ def test_without_its_predictions_the_sets_are_unknown(
     # The predictions of another project are no source of sets.
     table = (reference / "predictions.csv").read_text().replace("labeled-data/img", "labeled-data/other")
     (tmp_path / "theirs" / "predictions.csv").write_text(table)
-    with pytest.raises(ValueError, match="has no training frame of .*: is it of another project"):
+    with pytest.raises(ValueError, match="has no training frame of .*: does it belong to another project"):
         convert_checkpoint(checkpoint, tmp_path / "c", project=str(real_data / "mirror-mouse-example"))
 
 

@@ -200,12 +200,12 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     assert {path: path.read_bytes() for path in (tmp_path / "dlc").rglob("*.*")} == whole
     labels = next((tmp_path / "dlc").rglob("*.csv"))
     labels.write_bytes(b"mine")
-    assert f"{labels} exists already: --overwrite replaces it" in fails(capsys, file, *again)
+    assert f"{labels} already exists: --overwrite replaces it" in fails(capsys, file, *again)
     assert run(file, *again, "--overwrite") == 0 and labels.read_bytes() == whole[labels]
     assert run(file, "--to", "coco", "--out", tmp_path / "dlc" / "labels.json") == 0
     cv2.imwrite(str(table.paths[0]), np.zeros((4, 4, 3), np.uint8))
     message = fails(capsys, file, "--to", "csv", "--out", tmp_path / "dlc" / "labels.csv")
-    assert f"{table.paths[0]} exists already and is another image than" in message
+    assert f"{table.paths[0]} already exists and differs from" in message
 
 
 def dropped_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -334,7 +334,7 @@ def test_a_project_is_not_changed(project: Path, tmp_path: Path, capsys: pytest.
         message = fails(capsys, given, "--to", "csv", "--out", tmp_path / "dlc" / "CollectedData.csv")
         assert f"in the project {tmp_path / 'dlc'} itself; choose a place outside of it" in message
     message = fails(capsys, project, "--to", "csv", "--out", tmp_path / "dlc" / "CollectedData.csv")
-    assert "dlc is a DeepLabCut project, whose own labels would not be read any more" in message
+    assert "dlc is a DeepLabCut project, whose own labels would no longer be read" in message
     assert sorted((tmp_path / "dlc").rglob("*")) == before
     message = fails(capsys, tmp_path / "dlx", "--to", "csv", "--out", tmp_path / "a" / "a.csv")
     dlx, dlc = tmp_path / "dlx", tmp_path / "dlc"

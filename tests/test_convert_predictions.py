@@ -302,7 +302,7 @@ def test_a_run_becomes_a_file_for_each_of_its_videos(
     assert first.read_bytes() == made[first][0] and last.stat().st_mtime_ns == made[last][1]
     last.write_bytes(b"mine")
     message = fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out")
-    assert f"{last} exists already: --overwrite replaces it; or choose another --out" in message
+    assert f"{last} already exists: --overwrite replaces it; or choose another --out" in message
     assert last.read_bytes() == b"mine"
     assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out", "--overwrite") == 0
     assert {file: file.read_bytes() for file in made} == {file: content for file, (content, _) in made.items()}
@@ -365,11 +365,11 @@ def test_mistakes_in_the_arguments_are_named(
     assert "slp files describe the video of" in fails(capsys, table, "--to", "slp", "--out", out)
     assert "give --session_start, such as" in fails(capsys, table, "--to", "nwb", "--video", video, "--out", out)
     start = ("--session_start", "2026-05-04T14:30:00+00:00")
-    assert "only --to nwb has a use for it" in fails(capsys, table, "--to", "csv", *start, "--out", out)
+    assert "only --to nwb uses it" in fails(capsys, table, "--to", "csv", *start, "--out", out)
     assert "with a time zone, such as" in fails(
         capsys, table, "--to", "nwb", "--session_start", "2026-05-04", "--out", out
     )
-    assert "only --to deeplabcut has a use" in fails(capsys, table, "--to", "csv", "--scorer", "DLC", "--out", out)
+    assert "only --to deeplabcut uses" in fails(capsys, table, "--to", "csv", "--scorer", "DLC", "--out", out)
     other = write(tmp_path / "other.mp4", FRAMES + 1)
     message = fails(capsys, table, "--to", "slp", "--video", other, "--out", out)
     assert f"has {FRAMES + 1} frames, but {table} has {FRAMES} rows: is it another video?" in message
@@ -382,5 +382,6 @@ def test_mistakes_in_the_arguments_are_named(
     pd.DataFrame({"a": [1.0]}).to_hdf(tmp_path / "other.h5", key="a")
     message = fails(capsys, tmp_path / "other.h5", "--to", "csv", "--out", out)
     assert (
-        "no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has 1 row" in message
+        "not a table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has 1 row"
+        in message
     )

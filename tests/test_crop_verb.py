@@ -112,7 +112,7 @@ def test_videos_alone_and_what_is_refused(predicted: Path, tmp_path: Path, capsy
     np.testing.assert_array_equal(boxes[["x", "y"]], np.clip(np.floor(nose - 11), 0, 40))
     assert (boxes[["w", "h"]] == 24).all(axis=None)
     refused = {
-        ("--size", "24"): "exists already: --overwrite replaces it",
+        ("--size", "24"): "already exists: --overwrite replaces it",
         ("--size", "24", "--ratio", "2"): "give one",
         ("--size", "1"): "--size is 1; it must be at least 2",
         ("--ratio", "0"): "--ratio is 0; it must be above 0",

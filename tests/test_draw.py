@@ -102,7 +102,7 @@ def test_a_mistake_is_refused_by_name_and_nothing_is_written(
     assert "is not a run folder" in fails(capsys, video, table, "--run", tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == before
     assert run(video, table) == 0
-    assert "exists already: --overwrite replaces it" in fails(capsys, video, table)
+    assert "already exists: --overwrite replaces it" in fails(capsys, video, table)
     assert run(video, table, "--overwrite") == 0
 
 

@@ -90,7 +90,7 @@ def test_a_variable_that_jax_refuses_is_one_line(project: Path, tmp_path: Path) 
     done = subprocess.run(command, env=os.environ | {"JAX_ENABLE_X64": "maybe"}, capture_output=True, text=True)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2 and line.endswith(
-        "'JAX_ENABLE_X64': JAX takes no such value; correct or unset the variable"
+        "'JAX_ENABLE_X64': JAX does not accept this value; correct or unset the variable"
     )
 
 
@@ -110,7 +110,7 @@ def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing
     for part in (
         f"project      {project}\n", "labels       CollectedData.csv: 5 images with ", "sets         ",
         "images       5 of 64 x 64 px; ", "input        32 x 32 px", "videos       2 videos with 10 frames, ",
-        "  session00.mp4: 64 x 64 px, 5 frames, ", "broken.mp4 is no video that can be read", "every image decodes\n",
+        "  session00.mp4: 64 x 64 px, 5 frames, ", "broken.mp4 is not a readable video", "every image decodes\n",
         f"left out     1 row, that cannot be used:\n  {labels}:4: ",
     ):  # fmt: skip
         assert part in out, (part, out)

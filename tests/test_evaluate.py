@@ -94,7 +94,9 @@ def test_extra_labels_are_taken_by_the_name_of_their_columns(trained_run: Path):
     np.testing.assert_allclose(errors["tail_base"], expected, atol=2e-3)
     assert errors.drop(columns="tail_base").isna().all(axis=None)
     log = (trained_run / "train.log").read_text()
-    assert "CollectedData_new.csv has no nose, neck, left_front_paw" in log and "has snout: the run does not" in log
+    assert (
+        "CollectedData_new.csv has no nose, neck, left_front_paw" in log and "has snout, which the run does not" in log
+    )
 
 
 @pytest.mark.parametrize(("devices", "batch_size"), [("1", "5"), ("8", "16")])
@@ -262,8 +264,8 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
         (["--run", "{run}", "--labels", "a.csv"], "has no a.csv; its CSV files are CollectedData.csv"),
         (["--run", "{run}", "--project", "{tmp}/foreignn"], "did you mean"),
         (["--run", "{run}", "--project", "{tmp}/foreign"], "give --out FOLDER to keep the run's own predictions"),
-        (["--run", "{run}", "--out", "{tmp}/file"], "file, which cannot be made: File exists"),
-        (["--run", "{run}", "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
+        (["--run", "{run}", "--out", "{tmp}/file"], "file, which cannot be created: File exists"),
+        (["--run", "{run}", "--devices", "9"], "devices asks for 9 devices, but the available devices are cpu:0"),
         (["--run", "{run}", "--devices=0"], "number 0 write '[0]', for the CPU --platform=cpu)"),
         (["--run", "{run}", "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
     ],
@@ -294,7 +296,7 @@ def test_labels_without_a_known_keypoint_are_refused(trained_run: Path, tmp_path
     project = shutil.copytree(trained_run.parent / "project", tmp_path / "project")
     labels = _labels(trained_run).iloc[:, :2].rename(columns={"nose": "snout"})
     labels.to_csv(project / "CollectedData_new.csv")
-    with pytest.raises(ValueError, match="has the keypoints snout; needed is one of nose, neck"):
+    with pytest.raises(ValueError, match="has the keypoints snout; it needs one of nose, neck"):
         evaluate.evaluate(trained_run, project=str(project), labels="CollectedData_new.csv", out=tmp_path / "out")
 
 

@@ -282,7 +282,7 @@ def test_a_config_is_read_where_its_copy_is_out_of_reach(run: Path, tmp_path: Pa
     config.log.remote_url = "no-such-store://bucket/runs"
     write_config(tmp_path / "config.json", config)
     assert read_config(tmp_path / "config.json") == config
-    with pytest.raises(ValueError, match="fsspec knows no such protocol"):
+    with pytest.raises(ValueError, match="fsspec does not know this protocol"):
         c.validate(config)
 
 

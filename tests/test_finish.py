@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     assert first.stat().st_mtime_ns == written_ns
     assert not [record for record in caplog.records if "jit(update)" in record.getMessage()]
     log = (run / "train.log").read_text()
-    assert f"session00.mp4: {first} exists already" in log and log.count("compiled in ") == 1
+    assert f"session00.mp4: {first} already exists" in log and log.count("compiled in ") == 1
 
 
 @pytest.mark.faults

@@ -128,7 +128,7 @@ def test_every_mistake_in_the_arguments_has_its_line(capsys: Capture) -> None:
         "there is no option data.lables; did you mean data.labels?",
         "--to is h5; it must be one of csv, deeplabcut, coco, slp, nwb",
         "there is no flag --ou; did you mean --out?",
-        "--overwrite has the value 1; it takes none",
+        "--overwrite takes no value, but was given 1",
         "--scorer needs a value: --scorer NAME",
     ]
     assert convert.main(["predictions", "a", "b", "--session_start=x"]) == 2

@@ -74,7 +74,7 @@ def test_the_file_is_a_config_of_the_project_that_train_takes(
     config, _ = command_line.read([str(moved), "--config", str(file)])
     assert config.data.project == str(moved)
     assert verb.main([str(small)]) == 2
-    assert "my project.py exists already: --overwrite replaces it" in capsys.readouterr().err
+    assert "my project.py already exists: --overwrite replaces it" in capsys.readouterr().err
     assert file.read_text() == text
 
 

@@ -82,18 +82,18 @@ def test_new_rows_stand_behind_the_old_bytes_and_their_images_are_copied(tmp_pat
     )
     # Once more: all of it is there already.
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
-    assert "already: nothing to merge" in capsys.readouterr().out and _files(project) == after
+    assert "already has all labels of" in capsys.readouterr().out and _files(project) == after
 
 
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
-        (f"{V}9.png,1,2,3,4", HEADER, "{new}/CollectedData.csv:4: labeled-data/v/img0009.png is labelled in {project}/"
-         "CollectedData.csv:5 already; remove one of the two"),
-        ("labeled-data/v/img9.png,1,2,3,4", HEADER, "img9.png is labelled in {project}/CollectedData.csv:5 already"),
-        (f"{V}7.png,1,2,3,4\n{V}7.png,1,2,3,4", HEADER, "labeled-data/v/img0007.png is labelled in line 4 already"),
+        (f"{V}9.png,1,2,3,4", HEADER, "{new}/CollectedData.csv:4: labeled-data/v/img0009.png is already labelled in "
+         "{project}/CollectedData.csv:5; remove one of the two"),
+        ("labeled-data/v/img9.png,1,2,3,4", HEADER, "img9.png is already labelled in {project}/CollectedData.csv:5"),
+        (f"{V}7.png,1,2,3,4\n{V}7.png,1,2,3,4", HEADER, "labeled-data/v/img0007.png is already labelled in line 4"),
         (f"{V}7.png,1,2,3,4", HEADER.replace("nose", "noes"), "the project has no keypoint noes; did you mean nose?"),
-        (f"{V}7.png,1,2,3,4", HEADER.replace("tail", "ear"), "the project's keypoint tail is absent"),
+        (f"{V}7.png,1,2,3,4", HEADER.replace("tail", "ear"), "the project's keypoint tail is missing"),
         (f"{V}7.png,1,2,", HEADER, "the row has 4 cells, the header 5"),
         (f"{V}7.png,1,2,30,4", HEADER, "outside of its image of 20 x 16 px: tail"),
         (f"{V}8.png,1,2,3,4", HEADER, "img0008.png lies neither in {new} nor in {project}"),
@@ -156,7 +156,7 @@ def test_a_deeplabcut_project_has_a_file_in_each_folder(
     corrected = pd.read_csv(new / "labeled-data/b/CollectedData_me.csv", header=[0, 1, 2], index_col=[0, 1, 2]) + 1
     corrected.to_hdf(new / "labeled-data/b/CollectedData_me.h5", key="df_with_missing", mode="w")
     assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 2
-    assert "differs from the CSV beside it in 1 frame" in capsys.readouterr().err and not second.exists()
+    assert "differs from the CSV next to it in 1 frame" in capsys.readouterr().err and not second.exists()
 
 
 def test_rows_get_the_columns_of_the_file_to_which_they_are_added(tmp_path: Path, capsys: Capture) -> None:

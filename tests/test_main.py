@@ -53,9 +53,9 @@ def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, cap
     ("verb", "says"),
     [
         ("trian", "there is no verb trian; did you mean train?"),
-        ("zzz", "there is no verb zzz; there is init, check, train, pretrain, evaluate"),
+        ("zzz", "there is no verb zzz; the verbs are init, check, train, pretrain, evaluate"),
         ("--versoin", "there is no flag --versoin; did you mean --version?"),
-        ("", "there is no verb ''; there is init, check, train"),
+        ("", "there is no verb ''; the verbs are init, check, train"),
     ],
 )
 def test_an_unknown_verb_gets_the_nearest_and_exit_code_2(

@@ -171,7 +171,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     before = files[0].stat().st_mtime_ns
     assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "of1.csv exists already (--overwrite predicts it again)" in shown
+    assert "of1.csv already exists (--overwrite predicts it again)" in shown
     assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
     assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).poses.frames) == 5
     arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
@@ -195,7 +195,7 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
     assert predict.main([*arguments, str(cut), str(text), str(images), str(whole)]) == 4
     shown = capsys.readouterr()
     assert "whole.avi: 20 frames of 20 announced" in shown.out
-    assert "text.mp4 is no video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
+    assert "text.mp4 is not a readable video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
     assert sorted(path.name for path in (out / "video_preds").iterdir()) == [
         "cut.csv.partial", "cut_temporal_norm.csv.partial", "whole.csv", "whole_temporal_norm.csv",
     ]  # fmt: skip
@@ -229,7 +229,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
     assert (
-        "@g/half.jpg: the image does not decode: it is cut short, damaged or no image" in shown.err
+        "@g/half.jpg: the image does not decode: it is truncated, damaged or not an image" in shown.err
         and "2 of 3 inputs failed" in shown.err
     )
     tables = [file.read_text() for file in Path("out").rglob("*.csv*")]
@@ -241,10 +241,10 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     # The second command knows what became of each by the index.
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
-    assert "=f/2²9.png: out/image_preds/=f/predictions.csv exists already" in shown.out
+    assert "=f/2²9.png: out/image_preds/=f/predictions.csv already exists" in shown.out
     assert (
-        "@g/half.jpg: the image does not decode: it is cut short, damaged or no image" in shown.err
-        and "=v.mp4 is no video" in shown.err
+        "@g/half.jpg: the image does not decode: it is truncated, damaged or not an image" in shown.err
+        and "=v.mp4 is not a readable video" in shown.err
     )
 
 
@@ -277,7 +277,7 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
     np.testing.assert_allclose(found.poses.points_px[:, 0], expected.poses.points_px[:, 0][rows], rtol=0, atol=1e-3)
     capsys.readouterr()
     assert predict.main(arguments) == 0
-    assert capsys.readouterr().out.count("exists already") == 2
+    assert capsys.readouterr().out.count("already exists") == 2
 
 
 def test_predictions_of_something_else_are_neither_kept_nor_replaced(
@@ -304,9 +304,9 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     table, of_images = out / "video_preds" / "x.csv", out / "image_preds" / images[0].parent.name / "predictions.csv"
     before = table.read_bytes(), of_images.read_bytes()
     for run, given, what in (
-        (trained_run, second, "x.csv exists already, of other frames"),
-        (other_run, first, "x.csv exists already, of another run"),
-        (other_run, images[0], "predictions.csv exists already, of another run"),
+        (trained_run, second, "x.csv already exists, of other frames"),
+        (other_run, first, "x.csv already exists, of another run"),
+        (other_run, images[0], "predictions.csv already exists, of another run"),
     ):
         code, shown = call(run, given)
         assert code == 4 and what in shown and "--overwrite" in shown
@@ -400,19 +400,19 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, str(tmp_path / "empty")], "empty has neither images (.png"),
         (["--run", run, str(other), str(other.with_suffix(".mkv"))], "session00.mkv would both write session00.csv"),
         (["--run", run, str(tmp_path / "*.h5")], "*.h5 matches neither images (.png"),
-        (["--run", run, f"@{tmp_path / 'list.txt'}"], "list.txt names nothing"),
+        (["--run", run, f"@{tmp_path / 'list.txt'}"], "list.txt is empty"),
         (["--run", run, f"@{tmp_path / 'lst.txt'}"], "lst.txt cannot be read: No such file"),
         (["--run", run, "--stretch_minutes", "0", video], "--stretch_minutes is 0.0; it must be at least 0.001"),
         (["--run", run, "--decoders", "0", video], "--decoders is 0; it must be at least 1"),
         (["--run", run, video, str(Path(video).parent)], "session00.mp4 is given twice"),
-        (["--run", run, "--out", str(other), video], "session00.avi, which cannot be made: File exists"),
-        (["--run", run, "--out", str(tmp_path / "loop.mp4"), video], "loop.mp4, which cannot be made: "),
+        (["--run", run, "--out", str(other), video], "session00.avi, which cannot be created: File exists"),
+        (["--run", run, "--out", str(tmp_path / "loop.mp4"), video], "loop.mp4, which cannot be created: "),
         (["--run", run, str(tmp_path / "pipe.png")], "pipe.png is a pipe or device, not a file"),
         (["--run", run, f"@{tmp_path / 'pipe.png'}"], "pipe.png cannot be read: it is a pipe or device, not a file"),
         (["--run", run, str(tmp_path / "loop.mp4")], "loop.mp4 cannot be read: Too many levels of symbolic links"),
         (["--run", str(tmp_path / "loop.mp4"), video], "loop.mp4 is not a run folder"),
         (["--run", run, str(tmp_path / "break*")], "break\\n.png' has the character U+000A in place"),
-        (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but there is cpu:0"),
+        (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but the available devices are cpu:0"),
         (["--run", run, "--platform", "gpuu", video], "platform is 'gpuu'; it must be one of auto, cpu, gpu, tpu"),
         (["--run", run, "--batch_size", "many", video], "--batch_size is many; it must be a whole number"),
     ]:

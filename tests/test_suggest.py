@@ -218,7 +218,7 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
             ["--run", "{run}", "{videos}/session01.mp4"],
             "has no finished predictions of {videos}/session01.mp4; make",
         ),
-        (["--run", "{run}", "{videos}/session00.mp4", "--out", "{run}"], "which exists already: choose another folder"),
+        (["--run", "{run}", "{videos}/session00.mp4", "--out", "{run}"], "which already exists: choose another folder"),
         ([], "VIDEO is required"),
         (["--run", "{run}"], "has no finished predictions of {videos}/session01.mp4; make"),
         (["--run", "{tmp}/nope", "{videos}"], "nope is not a run folder"),

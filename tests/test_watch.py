@@ -176,7 +176,9 @@ def test_waits_for_a_run_that_is_starting(tmp_path: Path, capsys: pytest.Capture
     run.mkdir()
     watching.wait_for("starting waits for config.json\n")
     with open_run(config_of(run, "", train__steps=12), SPLIT) as folder:
-        watching.wait_for("step 0/12  starting and has not written train.log yet: it reads its data or compiles\n")
+        watching.wait_for(
+            "step 0/12  starting and has not written train.log yet: it is reading its data or compiling\n"
+        )
         write(run, 0, 12)
         watching.wait_for("step 12/12")
         folder.finish(SUMMARY)
@@ -189,7 +191,7 @@ def test_waits_for_a_run_that_is_starting(tmp_path: Path, capsys: pytest.Capture
         (Status(85, "interrupted"), "stopped by a signal (exit code 85); the same command continues it"),
         (Status(130, "interrupted"), "stopped by a signal (exit code 130); the same command continues it"),
         (Status(1, "Diverged: 3 steps"), "failed with exit code 1: Diverged: 3 steps"),
-        (None, "ended without a word: it was killed, or its machine failed; the same command continues it"),
+        (None, "ended without a message: it was killed, or its machine failed; the same command continues it"),
     ],
 )
 def test_a_run_that_has_ended_is_known_at_once(

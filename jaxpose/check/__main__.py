@@ -1,7 +1,7 @@
-"""Checks the labels of a project before any training: `jaxpose check PROJECT`.
+"""Checks the labels of a project before training: `jaxpose check PROJECT`.
 
-Input: a project, and options as `jaxpose train` takes them. Output: a list of what looks wrong, on the terminal and as
-check_<project>.csv, and check_<project>.html, one file that needs no network, with every labelled frame as a picture,
+Input: a project, and the options of `jaxpose train`. Output: a list of suspicious labels, on the terminal and as
+check_<project>.csv, and check_<project>.html, a page that works offline, with a picture of every labelled frame, the
 rows that a training would refuse, counts, pairs, sizes and the split.
 """
 
@@ -20,7 +20,7 @@ from jaxpose.terminal import count, print_lines, say, size
 if TYPE_CHECKING:
     from jaxpose.config import Config
 
-# Findings that are printed; the list has all.
+# Maximum number of findings that are printed; the list has all.
 _LISTED = 20
 
 
@@ -28,24 +28,24 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0, 1 (something was found) or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.check",
-        "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: nothing was found; 1: "
-        "the list has findings; 2: the project or an argument cannot be used. OPTION=VALUE is as for jaxpose train: "
+        "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: no findings; 1: there "
+        "are findings; 2: the project or an argument cannot be used. OPTION=VALUE works as in jaxpose train, such as "
         "data.split=video.",
         f"{program('jaxpose.check')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
     )
     arguments.add_argument("project", nargs="?", metavar="PROJECT", help="the project")
-    arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="experiment, as jaxpose train takes it")
+    arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="config file, as for jaxpose train")
     arguments.add_argument(
         "--like",
         default="",
         metavar="PATH",
-        help="another project, whose poses also count as plausible: earlier labels",
+        help="another project, such as earlier labels, whose poses also count as plausible",
     )
     arguments.add_argument(
         "--out", metavar="FILE", help="the page; the list is written next to it as .csv; default: check_PROJECT.html"
     )
-    arguments.add_overwrite("a file that this verb did not write")
+    arguments.add_overwrite("even a file that this verb did not write")
     arguments.add_quiet()
     return arguments.run(_run, argv)
 

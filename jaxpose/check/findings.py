@@ -89,7 +89,7 @@ def refuse_other_list(page: Path, overwrite: bool) -> None:
     """
     file = list_file(page)
     if file.is_dir():
-        raise UserError(f"--out is {page}, but {file} is a folder; the list is written there: choose another name")
+        raise UserError(f"--out is {page}, but its list {file} is a folder: choose another name")
     if not file.exists() or overwrite:
         return
     with file.open("rb") as stream:

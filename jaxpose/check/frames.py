@@ -1,4 +1,4 @@
-"""The labelled frames of a project as a check shows them: refused ones first, then outliers, then all others."""
+"""The labelled frames of a check: first refused frames, then outliers, then all others."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
 from jaxpose.labelling.project_labels import frame_keypoints_px, read_cells, read_project_labels
 from jaxpose.poses import NOT_USED, Poses, join_poses
 
-# Poses of another project, to which the labels of a project are compared.
+# Poses of another project, with which the labels are compared.
 
 
 def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mapping[str, np.ndarray]:
@@ -40,7 +40,9 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
     refuse_absent_project(like, "--like")
     wanted = dataclasses.replace(data, project=like)
     if _place(wanted) == _place(data):
-        raise UserError(f"--like is {like!r}, the project that is checked; its own poses are compared without --like")
+        raise UserError(
+            f"--like is {like!r}, the checked project itself, whose poses are always compared: leave --like out"
+        )
     project = read_project_labels(wanted)
     of_views = {
         view: np.concatenate([frame_keypoints_px(project, table, names) for table in tables])
@@ -56,7 +58,7 @@ def _place(data: DataConfig) -> Path:
     return Path(without_config_file(data).project).expanduser().resolve()
 
 
-# Rows of labels that a training refuses, with the image and the points that can still be read from them.
+# Rows of labels that a training refuses, with the image and the points that can still be read.
 
 
 def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
@@ -64,7 +66,7 @@ def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
 
     Args:
       data: the project.
-      labels: a label file to read in place of the project's own, as in `jaxpose.formats.project.read_project`.
+      labels: a label file to read instead of the project's own, as in `jaxpose.formats.project.read_project`.
 
     Raises:
       UserError: as `jaxpose.formats.project.read_label_table`.
@@ -164,7 +166,7 @@ class Frame:
       origin_px: (x, y) of the image in its frame.
       refused: places of refused rows of the image, each with the reason; other rows of it may be usable.
       is_usable: whether a row of it is.
-      outlier: what looks wrong about its pose, or None.
+      outlier: the problem of its pose, or None.
       unusual: robust standard deviations of its most unusual keypoint, 0 if poses were not compared.
     """
 

@@ -1,4 +1,4 @@
-"""Writes the page about a project, with everything that it shows inside, and the list of what it marks."""
+"""Writes the page about a project, with all pictures and figures inside, and the list of findings."""
 
 import dataclasses
 from collections import Counter
@@ -42,7 +42,7 @@ from jaxpose.threads import map_in_threads
 
 # The sections with pictures: frames to look at first, and all other frames.
 
-# Pictures that are shown without a click on their title.
+# Number of pictures that are shown before their title is clicked.
 _PER_FOLD = 100
 _LISTED = 1000
 
@@ -76,13 +76,14 @@ def marked_section(
         parts.append(
             paragraph(
                 "An outlier is a pose that a PCA of the other labels does not expect, or in which left and right look "
-                "exchanged. It may be a rare pose: look at it. Names are written at the keypoints in question; dots "
-                "are the nearest plausible places, or the labels exchanged."
+                "exchanged. It may be a rare pose: look at it. Names mark the keypoints in question; dots "
+                "are the nearest "
+                "plausible positions, or the exchanged labels."
             )
         )
     shown = thumbnails[:marked]
     if len(shown) < marked:
-        parts.append(paragraph(f"Shown are the first {len(shown):,} of {count(marked, 'picture')}."))
+        parts.append(paragraph(f"Showing the first {len(shown):,} of {count(marked, 'picture')}."))
     return Section("first", "To look at first", "".join(parts) + _grid(shown, "frames"))
 
 
@@ -96,11 +97,11 @@ def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Sectio
     text = f"{count(others, 'frame')}, {order}."
     if len(shown) < others:
         text = (
-            f"Shown are {len(shown):,} of {count(others, 'frame')}, {order}; the page would be too large with the "
-            f"other {others - len(shown):,}."
+            f"Showing {len(shown):,} of {count(others, 'frame')}, {order}; the other "
+            f"{others - len(shown):,} would make the page too large."
         )
     text += (
-        " Rings are labels, lines are the skeleton, and frames are cut to the points. The pointer on a ring shows its "
+        " Rings are labels, lines are the skeleton, and frames are cut to the points. Hover over a ring to see its "
         "name; the word after the name of a frame is its set."
     )
     return Section("frames", "All other frames", paragraph(text) + _grid(shown, "frames small"))
@@ -116,7 +117,7 @@ def _grid(figures: Sequence[str], kind: str) -> str:
     return "".join(parts)
 
 
-# The sections with figures: what the labels are, points of each keypoint, and what the split would be.
+# The sections with figures: the labels, the points of each keypoint, and the proposed split.
 
 _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 
@@ -182,7 +183,7 @@ def keypoints_section(project: Project, picture: str) -> Section:
 
 def split_section(project: Project, sets: np.ndarray | None, problem: str, data: DataConfig) -> Section:
     """Returns the number of frames of each video in each set; `sets` is None with a problem."""
-    title = "What the split would be"
+    title = "The proposed split"
     if sets is None:
         return Section("split", title, paragraph(f"There is no split: {problem}"))
     total = Counter(sets.tolist())
@@ -204,7 +205,7 @@ def split_section(project: Project, sets: np.ndarray | None, problem: str, data:
         )
         text += "data.split=video keeps videos together. " if len(by_video) > 2 else ""
     if len(by_video) > _VIDEOS:
-        text += f"Listed are the first {_VIDEOS:,} of {len(by_video):,} videos. "
+        text += f"Showing the first {_VIDEOS:,} of {len(by_video):,} videos. "
     if len(set(project.views)) > 1:
         text += "The views of one moment are in one set, and each counts here. "
     return Section("split", title, paragraph(text) + table(["video", "frames", *present], rows, "Frames of each set"))
@@ -214,7 +215,7 @@ def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
     views = mirrored_views(names)
     if views:
         shown = "; ".join(listed(view, _NAMES) for view in views)
-        return f"{len(views)} in one frame, which a flip would make impossible: {shown}"
+        return f"{len(views)} in one frame, so a flip would create impossible poses: {shown}"
     return "set by data.mirror_views" if data.mirror_views else "none found in the names"
 
 
@@ -226,15 +227,16 @@ def _sizes(project: Project) -> str:
     return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
 
 
-# Thumbnails of labelled frames, as large as fits into a page of a bearable size.
+# Thumbnails of labelled frames, as large as a page of reasonable size allows.
 
-# Of all thumbnails; with the rest of the page, the file stays below 25 MB.
+# Total size of all thumbnails; with the rest of the page, the file stays below 25 MB.
 MOST_BYTES = 22_000_000
-# Sides of thumbnails: the largest is taken with which all fit. With the smallest, the last ones are left out.
+# Sides of thumbnails: the largest side with which all fit is used. If even the smallest is too large, the last
+# thumbnails are left out.
 _SIDES_PX = (360, 240, 160)
-# Frames that are drawn to find it.
+# Number of frames that are drawn to find that side.
 _SAMPLE = 12
-# The first marked frames are large in any case.
+# The first marked frames are always large.
 _LARGE = 100
 
 
@@ -325,9 +327,9 @@ def _side_px(frames: Sequence[Frame], poses: Poses, rule: PixelRule) -> int:
     return _SIDES_PX[-1]
 
 
-# Writes the page about a project, with everything that it shows inside, and the list of what it marks.
+# Puts the sections together, and writes the page and the list.
 
-# The picture with all names.
+# Side of the picture with all keypoint names.
 _LARGE_PX = 640
 
 

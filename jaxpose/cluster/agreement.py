@@ -1,4 +1,4 @@
-"""What the processes of a run exchange besides gradients: errors, decisions of process 0, and proof of equal input.
+"""Exchanges facts between the processes of a run: errors, decisions of process 0, proof of equal input, and speed.
 
 Every process must call these functions at the same place of the program. With one process they cost nothing.
 """
@@ -177,7 +177,7 @@ def _all_texts(text: str) -> list[str]:
     return [row[:size].tobytes().decode() for row, size in zip(padded, sizes, strict=True)]
 
 
-# Measures how long each process needs for its own part of a step, to name a process that holds up the others.
+# Measures the time that each process needs for its own part of a step, to find a process that delays the others.
 #
 # All processes end a step at the same time, because they exchange gradients in it. So the duration of a step does not
 # show which process was late. Two times that do not depend on other processes are measured instead: the host's work

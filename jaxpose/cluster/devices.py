@@ -1,12 +1,10 @@
-"""Selects the devices of a run from `mesh.platform` and `mesh.devices`; never falls back to the CPU by accident.
+"""Selects the devices of a run from `mesh.platform` and `mesh.devices`; never falls back to the CPU silently.
 
-Input: the config. Output: the list of devices that `cluster/mesh.py` makes a mesh of.
+Input: the config. Output: the list of devices from which `cluster/mesh.py` makes a mesh.
 """
 
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
 # (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
-# pyright: reportAttributeAccessIssue=false
-# (pyright does not know the options of jax.config)
 
 import ctypes
 import fnmatch
@@ -31,7 +29,7 @@ from jaxpose.threads import THREADS_VARIABLE, arithmetic_threads
 _FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
 
 # The user's numbers of the GPUs that `start_backend` left visible, in the order of jax.local_devices(). CUDA numbers
-# the visible GPUs from 0, but a second call in the same process must understand the same numbers as the first.
+# the visible GPUs from 0, but a second call in the same process must interpret the numbers as the first call did.
 _numbers_left: list[int] = []
 
 
@@ -196,7 +194,7 @@ def _match(entry: Any, names: list[str]) -> list[int]:
 
 
 def _available(names: list[str]) -> str:
-    text = f"there is {', '.join(names) or 'no device'}"
+    text = f"the available devices are {', '.join(names) or 'none'}"
     if any(name.startswith("gpu") for name in names):
         return f"{text} ({visibility()})"
     if any(name.startswith("cpu") for name in names):

@@ -1,7 +1,7 @@
 """Runs a command that dies with its parent: `python -m jaxpose.cluster.die_with_parent PARENT COMMAND ...`.
 
-On Linux the kernel does this (prctl): it also ends a stopped process, and the command needs no code for it. On other
-systems the command runs without this protection. prctl is called here, in the new process, because a process with
+On Linux the kernel does this (prctl): it also ends a stopped process, and the command needs no code of its own. On
+other systems the command runs without this protection. prctl is called here, in the new process, because a process with
 threads must not run Python code between fork and exec.
 """
 

@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as visible before CUDA or JAX starts, and which process uses which of them."""
+"""Finds the NVIDIA GPUs of this machine before CUDA or JAX starts, and assigns them to processes."""
 
 import glob
 import importlib.util
@@ -87,7 +87,7 @@ def visibility() -> str:
 
 
 def gpu_advice() -> str:
-    """Returns what makes JAX find an NVIDIA GPU."""
+    """Returns advice on how to make JAX find an NVIDIA GPU."""
     if any(importlib.util.find_spec(name) for name in _PLUGINS):
         return f"the plug-in of JAX is installed: check that nvidia-smi lists a GPU ({visibility()})"
     return "install JAX's plug-in: pip install 'jaxpose[cuda12]' (or 'jaxpose[cuda13]' for a CUDA 13 driver)"
@@ -111,9 +111,9 @@ def why_not_started(platforms: str, said: str) -> str:
     return f"JAX does not start with JAX_PLATFORMS={platforms}: {first_line}"
 
 
-# Which devices each of several processes on this machine gets, as environment variables.
+# Assigns devices to several processes on this machine, as environment variables.
 #
-# This is decided before CUDA or JAX starts: a process can use only the devices that its variables show to it.
+# This happens before CUDA or JAX starts: a process can use only the devices that its variables show to it.
 
 
 def usable_gpus() -> list[str]:

@@ -1,10 +1,9 @@
 """The mesh: every device holds all parameters, and its share of the batch along the axis `data`.
 
-Input: devices, and this host's rows of a batch as numpy arrays. Output: global arrays for the step.
+Input: devices, and this host's rows of a batch as numpy arrays. Output: global arrays for the step, and programs that
+run with the same bits on every device.
 """
 
-# pyright: reportInvalidTypeForm=false
-# (jaxlib has no stubs: pyright does not know jax.Device)
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
 # (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
 
@@ -100,7 +99,7 @@ def joined(mesh: Mesh, copies: list[Any]) -> Any:
     )
 
 
-# Checks that all devices hold the same state: each has a copy, and only equal gradients keep the copies equal.
+# Checks that all devices hold the same state. Each has its own copy, and only equal gradients keep the copies equal.
 
 _BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
@@ -149,7 +148,7 @@ class Replicas:
         return lax.psum(jnp.where(mine, total, jnp.uint32(0)), AXIS)
 
 
-# One compiled program on every device of this process: the same machine code, so the same bits, on each.
+# One compiled program on every device of this process: the same machine code, so the same bits.
 
 # Private modules. They are the same in all JAX releases that pyproject.toml allows.
 

@@ -24,11 +24,11 @@ from jaxpose.early_signals import EXIT_CODES
 from jaxpose.errors import UserError
 from jaxpose.files import open_shared
 
-# One process that was started here: its output, and how it ended.
+# One started process: its output and its exit.
 
 # More than a pipe can hold, so that one read returns all output of a process that has ended.
 _READ_BYTES = 1 << 20
-# Exit codes of a process that lost another one: JAX aborted it, or `peers` ended it with a message.
+# Exit codes of a process that lost another one: JAX aborted it, or `PeerMonitor` ended it with a message.
 _SURVIVED = (-signal.SIGABRT, 128 + signal.SIGABRT, LOST)
 _PEER_LOST = re.compile(rb": process \d+ on \S+ (failed|ended|is gone|has been silent)")
 
@@ -156,11 +156,11 @@ class Stream:
                 print(self._name + line.decode(errors="replace"), end="", file=self._console, flush=True)
 
 
-# Exit codes of an orderly end. After one of these, the other processes end without help.
+# Exit codes of an orderly end. After one of these, the other processes end by themselves.
 STOPPED = tuple(EXIT_CODES.values())
 ORDERLY = (0, 3, 4, *STOPPED)
 _TICK_S = 0.1
-# If a signal stops one process, the others normally stop within this time; after it they get SIGTERM.
+# If a signal stops one process, the others normally stop within this time; then they get SIGTERM.
 _FOLLOW_S = 10.0
 
 

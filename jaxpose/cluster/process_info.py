@@ -1,4 +1,4 @@
-"""Detects from the options `mesh.*` and the environment which process of a run this one is. Nothing is started here."""
+"""Detects the number of this process in a run from the options `mesh.*` and the environment. Starts nothing."""
 
 import dataclasses
 import re
@@ -15,7 +15,7 @@ _OURS = ("JAXPOSE_COORDINATOR", "JAXPOSE_NUM_PROCESSES", "JAXPOSE_PROCESS_ID")
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 _TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
-# The range that JAX uses too. It lies above the ports that systems assign by themselves.
+# JAX uses the same range. It lies above the ports that systems assign by themselves.
 FIRST_PORT, PORTS = 61440, 4096
 
 Environment = Mapping[str, str]
@@ -153,7 +153,9 @@ def _from_torchrun(environment: Environment) -> ProcessInfo | None:
     if count == 1:
         return ProcessInfo()
     if missing := [name for name in _TORCHRUN if not environment.get(name)]:
-        raise UserError(f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it too, or none of them")
+        raise UserError(
+            f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it as well, or none of them"
+        )
     address = _checked("MASTER_ADDR:MASTER_PORT", f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}")
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # torchrun itself listens on that port.

@@ -29,7 +29,7 @@ from jaxpose.errors import UserError
 
 # A connection between two processes of a run. Each message is a line of JSON; an empty line is a heartbeat.
 
-# Messages of jaxpose are much shorter; anything longer comes from another program.
+# Messages of jaxpose are much shorter; anything longer is from another program.
 _LONGEST = 65536
 
 
@@ -103,10 +103,10 @@ def say(text: str) -> None:
 
 # Watches the other processes of a run: if one fails, dies or falls silent, the others end within seconds and say why.
 #
-# This runs beside JAX, which would end a process from C++, without a Python exception, if another one is lost.
+# This runs next to JAX, which would end a process from C++, without a Python exception, if another one is lost.
 
-# A process that fails waits this long for the others to print their message and to close their connections, so that
-# its traceback is printed last. Process 0 forwards the message and waits for the processes behind it.
+# A failing process waits this long for the others to print their message and close their connections, so that its
+# traceback is printed last. Process 0 forwards the message and waits for the processes behind it.
 _ANSWER_S = 2.0
 # The others then stay this long, so that a launcher does not end the failing process before it has printed. Process 0
 # stays longest, because JAX aborts the others when process 0 exits. If process 0 itself fails, the others exit first.
@@ -114,7 +114,7 @@ _HOLD_S, _HOLD_FIRST_S = 1.0, 1.3
 
 
 class PeerMonitor:
-    """The connections of this process to others of the run, made by `cluster.rendezvous`.
+    """The connections of this process to others of the run, made by `rendezvous`.
 
     Process 0 is connected to all others, and each of the others to process 0 only.
 
@@ -213,8 +213,8 @@ class PeerMonitor:
         exit_at_once(code)
 
 
-# The processes of a run connect to process 0 before any of them calls JAX, so that a missing or unfit process is
-# reported by name. JAX itself ends a process from C++ if another one does not arrive.
+# The processes of a run connect to process 0 before any of them calls JAX, so that a missing or incompatible process is
+# reported by name. JAX itself would end a process from C++ if another one did not arrive.
 
 _RETRY_S = 0.5
 _REMIND_S = 20.0
@@ -291,8 +291,8 @@ def _join(
         reason = "it closed the connection"
         time.sleep(_RETRY_S)
     raise ConnectionError(
-        f"process 0 did not answer at {process.address} ({ip}) within {start_s:g} s: {reason}. Does it run there, and "
-        "may this host connect to that port? (mesh.start_s sets the time to wait)"
+        f"process 0 did not answer at {process.address} ({ip}) within {start_s:g} s: {reason}. Is it running there, "
+        "and can this host connect to that port? (mesh.start_s sets the time to wait)"
     )
 
 
@@ -433,12 +433,12 @@ class _Arrivals:
         return ""
 
 
-# Packages that influence the numbers, or the messages between processes.
+# Packages that affect the numbers, or the messages between processes.
 _PACKAGES = ("jaxpose", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # All processes have connected; JAX starts next.
 _START_S = 120
-# JAX's own heartbeat ends processes from C++, and treats a process that was paused and continues as lost. PeerMonitor
-# does this job instead.
+# JAX's own heartbeat ends processes from C++, and treats a process that paused and resumed as lost. PeerMonitor
+# replaces it.
 _NEVER_S = 10 * 24 * 3600
 # JAX waits this long for all processes to shut down, then ends them.
 _SHUTDOWN_S = 10

@@ -1,7 +1,7 @@
 """A cache of compiled programs: a machine compiles each program of the verbs only once.
 
-JAX chooses the entries and their keys. This process executes the entries, so they are in a folder that belongs to the
-user alone, and each is verified before use. JAX's own cache files have no checksum, are not written atomically, and
+JAX chooses the entries and their keys. This process executes the entries, so they are in a folder that only the user
+can write to, and each is verified before use. JAX's own cache files have no checksum, are not written atomically, and
 need a lock to limit their size.
 """
 
@@ -130,7 +130,7 @@ def _why_not_private(place: Path | int) -> str:
     if status.st_uid != os.geteuid():
         return f"it belongs to the user {status.st_uid}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "others may write in it"
+        return "other users can write to it"
     return ""
 
 

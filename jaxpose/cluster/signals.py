@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps; replaces `early_signals`.
+"""Turns SIGTERM and Ctrl-C into a flag that the training loop reads between two steps; replaces `early_signals`.
 
 With several processes, jax.distributed catches SIGTERM itself and informs the others, so that all stop at one step.
 """
@@ -25,7 +25,7 @@ class Interrupt:
       processes: number of processes of the run. With more than one, jax.distributed handles SIGTERM, and SIGINT is
         forwarded to it as SIGTERM.
       on_signal: called by the handler of the first signal. It must be quick, and safe at any point of the program.
-      what_follows: text for the handler's message: what happens next. It may be changed during the work.
+      what_follows: text for the handler's message about the next action. It may be changed during the work.
     """
 
     def __init__(

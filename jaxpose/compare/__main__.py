@@ -1,7 +1,7 @@
 """Compares trained runs: `jaxpose compare RUN RUN ...`, or `compare(runs)` from Python.
 
 Input: run folders, of which only tables are read. Output: the options that differ, the error of each keypoint with
-bootstrap intervals on the frames that no run trained on, and the spread over seeds.
+bootstrap intervals on the frames that none of the runs was trained on, and the spread over seeds.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from jaxpose.terminal import columns
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
     arguments = Arguments(
-        "jaxpose.compare", "Compares trained runs: options that differ, and errors on the frames that none trained on."
+        "jaxpose.compare", "Compares trained runs: differing options, and errors on frames that none was trained on."
     )
     arguments.add_argument("runs", nargs="+", metavar="RUN", help=f"{RUN_HELP}; the first is compared with the others")
-    arguments.add_argument("--test_only", action="store_true", help="leave out frames that validated one of the runs")
+    arguments.add_argument("--test_only", action="store_true", help="leave out validation frames of the runs")
     return arguments.run(_run, argv)
 
 

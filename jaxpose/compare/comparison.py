@@ -1,4 +1,4 @@
-"""Compares runs on the labelled frames that none of them trained on."""
+"""Compares runs on the labelled frames that none of them was trained on."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from jaxpose.formats.project import read_label_tables
 from jaxpose.run.paths import run_folder
 from jaxpose.terminal import count
 
-# Which frames are compared: those that none of the runs trained on, measured from the same labels.
+# Chooses the frames to compare: those that none of the runs was trained on, measured from the same labels.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +73,11 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
         if other_labels:
             fix = (
                 f"{count(other_labels, 'other image')} would count, but the runs measured them from different labels: "
-                "jaxpose evaluate --run RUN takes the labels of today"
+                "jaxpose evaluate --run RUN uses the current labels"
             )
         raise UserError(
             f"{'the runs share' if is_paired else f'{empty} has'} no {what}: "
-            f"{len(trained & held)} of {len(held)} frames trained one of the runs. {fix}"
+            f"{len(trained & held)} of {len(held)} frames were used to train one of the runs. {fix}"
         )
     frames = Frames(
         is_paired=is_paired,
@@ -91,12 +91,12 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
     return chosen, frames
 
 
-# The labels of a run's project as they are today, to tell which errors were measured from others; opens no image.
+# The current labels of a run's project, to find errors that were measured from other labels; opens no image.
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelsToday:
-    """What the labels of today are to the compared frames of a run.
+    """How the current labels relate to the compared frames of a run.
 
     Attributes:
       changed: frames that have other labels today, or none.
@@ -108,7 +108,7 @@ class LabelsToday:
 
 
 def compare_with_today(read: Sequence[RunErrors], chosen: Sequence[Iterable[Frame]]) -> list[LabelsToday]:
-    """Returns for each run how many of its compared frames have other labels today than its errors were measured from.
+    """Returns, for each run, how many of its compared frames have labels that changed since its errors were measured.
 
     Args:
       read: the runs.
@@ -160,7 +160,7 @@ def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str
     return found
 
 
-# What points that are marked as not visible would change in the errors of compared runs.
+# How points that are marked as not visible would change the errors of compared runs.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,13 +195,13 @@ def measure_not_visible(errors_px: list[np.ndarray], otherwise_px: list[np.ndarr
     return found if any(one.points for one in found) else []
 
 
-# Means of errors with bootstrap intervals: frames are drawn again with replacement, a frame with all its keypoints.
+# Mean errors with bootstrap intervals: whole frames are resampled with replacement, each with all its keypoints.
 
 RESAMPLES = 10_000
 PERCENT = 95
-# Frames without which a mean has no interval: draws of fewer frames hardly differ, whatever other frames would show.
+# Fewer frames than this give no interval: their resamples hardly differ, whatever other frames would show.
 LEAST_FRAMES = 5
-# Bounds the memory of the draws.
+# Bounds the memory of the resamples.
 _AT_ONCE = 500
 
 
@@ -314,18 +314,18 @@ class Seeds:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What differs between runs.
+    """The differences between runs.
 
     Attributes:
       options: {option: the value of each run}.
-      training: what each run was trained on, and from.
+      training: the training data and initial weights of each run.
       keypoint_names: k names that all runs have.
       other_keypoints: names that only some of the runs have.
-      frames: what was compared.
+      frames: the compared frames.
       measured: the errors of each run.
       seeds: groups of runs that differ only in their seed.
-      not_visible: of each run, what its points marked as not visible would change; [] if no run has such points.
-      today: of each run, how many of its compared frames have other labels now.
+      not_visible: for each run, the effect of its points marked as not visible; [] if no run has such points.
+      today: for each run, how many of its compared frames have changed labels.
     """
 
     options: dict[str, list[Any]]
@@ -346,12 +346,12 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
     frame, each is measured on its own.
 
     Args:
-      runs: two or more run folders; a folder of runs stands for its newest.
-      test_only: leave out frames that validated one of the runs.
+      runs: two or more run folders; for a folder of runs, the newest is used.
+      test_only: leave out validation frames of the runs.
 
     Raises:
-      UserError: fewer than two runs, or one twice; a folder is no run, is not evaluated or does not know its training
-        frames; no keypoint is in all runs; or no frame is left.
+      UserError: fewer than two runs, or one twice; a folder is not a run, is not evaluated or does not know its
+        training frames; no keypoint is in all runs; or no frame is left.
     """
     runs = [Path(run_folder(run)) for run in runs]
     _refuse_bad_number(runs)
@@ -449,7 +449,7 @@ def _seeds(read: list[RunErrors], means: list[Means]) -> list[Seeds]:
 
 
 def _differ_in_seed(first: RunErrors, other: RunErrors) -> bool:
-    """Returns whether two runs have the same options but for the seed, the same start weights and the same frames."""
+    """Returns whether two runs have the same options except the seed, the same initial weights and the same frames."""
     is_same = not differing_keys(first.config, other.config).keys() - {_SEED_KEY}
     is_same &= first.training.start_sha256 == other.training.start_sha256
     return is_same and first.trained == other.trained and first.frames.keys() == other.frames.keys()

@@ -1,4 +1,4 @@
-"""A comparison as text for the terminal."""
+"""Formats a comparison as text for the terminal, and compares a run with its parent."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from jaxpose.poses import TEST, TRAIN, VALIDATION
 from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.terminal import count, table_lines, wrapped
 
-# Characters of a cell that a terminal wraps, at least.
+# Minimum width of a cell that a terminal wraps.
 _CELL = 16
 
 
@@ -107,17 +107,20 @@ def format_frames(found: Comparison, letters: Sequence[str]) -> str:
     lines = [f"compared: the same {compared}" if frames.is_paired else f"compared: {compared} frames, none in common"]
     if frames.validated:
         lines.append(
-            f"  {frames.validated:,} of them validated one of the runs and may have chosen its checkpoint "
+            f"  {frames.validated:,} of them were validation frames of one of the runs and may have chosen "
+            "its checkpoint "
             "(--test_only leaves them out)"
         )
-    lines += [f"left out: {count(frames.trained, 'frame')} that trained one of the runs"] if frames.trained else []
+    lines += (
+        [f"left out: {count(frames.trained, 'frame')} that one of the runs was trained on"] if frames.trained else []
+    )
     if absent := frames.not_shared - frames.other_labels * frames.is_paired:
-        lines.append(f"left out: {count(absent, 'frame')} that a run lacks")
+        lines.append(f"left out: {count(absent, 'frame')} that are missing from a run")
     if frames.other_labels:
         images = count(frames.other_labels, "image")
         what = "left out" if frames.is_paired else "compared by the labels of each run"
         lines.append(f"{what}: {images} that the runs measured from different labels")
-        lines.append("  (jaxpose evaluate --run RUN takes the labels of today)")
+        lines.append("  (jaxpose evaluate --run RUN uses the current labels)")
     if frames.unknown:
         lines.append(f"left out: {count(frames.unknown, 'row')} of frames that were labelled after the training")
     return "\n".join([*lines, *_today_lines(found, letters)])
@@ -128,10 +131,10 @@ def _today_lines(found: Comparison, names: Sequence[str]) -> list[str]:
     runs: dict[str, list[str]] = {}
     for name, today, frames in zip(names, found.today, found.frames.compared, strict=True):
         if today.unread:
-            runs.setdefault(f"not compared with the labels of today: {today.unread}", []).append(name)
+            runs.setdefault(f"not compared with the current labels: {today.unread}", []).append(name)
         elif today.changed:
             have = "has" if today.changed == 1 else "have"
-            line = f"{today.changed:,} of {count(frames, 'frame')} {have} other labels today than were measured"
+            line = f"{today.changed:,} of {count(frames, 'frame')} {have} labels that changed since they were measured"
             runs.setdefault(line, []).append(name)
     again = "  (jaxpose evaluate --run RUN measures a run again)"
     lines = [f"{', '.join(of_line)}: {line}" for line, of_line in runs.items()]
@@ -203,9 +206,9 @@ def _prose(text: str, width: int) -> str:
     return wrapped(text, width) if width else text
 
 
-# A run and its parent, whose weights or split it has: whether another round of labels helped, and where.
+# Compares a run with its parent, whose weights or split it uses: whether another round of labels helped, and where.
 
-# Frames that are named.
+# Number of frames that are listed by name.
 _NAMED = 5
 
 
@@ -254,15 +257,15 @@ def compare_with_parent(parent: Path, run: Path) -> tuple[Comparison, list[Chang
 def parent_lines(found: Comparison, changed: list[ChangedFrame]) -> list[str]:
     """Returns the result of `compare_with_parent` as lines for a log."""
     before, after = found.measured
-    again = f"jaxpose evaluate --run {before.run} takes the labels of today"
+    again = f"jaxpose evaluate --run {before.run} uses the current labels"
     if not found.frames.is_paired:
-        why = "no frame that trained neither run is measured from the same labels"
+        why = "no frame that neither run was trained on is measured from the same labels"
         return [f"not compared with the parent run {before.run}: {why} ({again})"]
     low, high = after.difference_interval_px[:, -1]
     interval = f", {PERCENT} % interval {low:+.2f} to {high:+.2f}" if np.isfinite(low) else ""
     frames = count(int(after.frames[-1]), "frame")
     validated = found.frames.validated
-    what = f"that trained neither run{f', {validated:,} of them of a validation set' if validated else ''}"
+    what = f"that neither run was trained on{f', {validated:,} of them of a validation set' if validated else ''}"
     lines = [
         f"compared with the parent run {before.run} on {frames} {what}: mean error {before.means_px[-1]:.2f} px "
         f"before, {after.means_px[-1]:.2f} px now ({after.difference_px[-1]:+.2f} px{interval})"

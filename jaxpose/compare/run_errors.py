@@ -1,4 +1,4 @@
-"""The errors of a finished run on its labelled frames, read from its folder; no network is built."""
+"""Reads the errors of a finished run on its labelled frames from its folder; builds no network."""
 
 import dataclasses
 from pathlib import Path
@@ -31,7 +31,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a run was trained on, and from.
+    """The training data and the initial weights of a run.
 
     Attributes:
       set_sizes: {set: labelled frames}.
@@ -53,7 +53,7 @@ class RunErrors:
     Attributes:
       run: the folder.
       config: of the run.
-      training: what it was trained on, and from.
+      training: its training data and initial weights.
       keypoint_names: k names.
       frames: {frame: row of `errors_px`}, n of them.
       images: n names of their images.
@@ -82,13 +82,13 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is no run, or a pretraining; the run has no table of errors, or does not know its training
-        frames; or a file is damaged, or is not of this run.
+      UserError: the folder is not a run, or a pretraining; the run has no table of errors, or does not know its
+        training frames; or a file is damaged, or is not of this run.
     """
     refuse_no_run(run)
     if not (run / SPLIT_FILE).is_file():
         raise UserError(
-            f"{run} has no {SPLIT_FILE}, so the frames that trained it are unknown, and it cannot be compared; a run "
+            f"{run} has no {SPLIT_FILE}, so its training frames are unknown, and it cannot be compared; a run "
             "that jaxpose convert wrote has them if the project was given"
         )
     config = read_config(run / CONFIG_FILE)

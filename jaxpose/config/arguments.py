@@ -1,4 +1,4 @@
-"""The arguments of every verb, and exit codes: a verb prints a line for each mistake and exits with 2."""
+"""Reads the arguments of every verb and sets its exit code: a verb prints a line for each mistake and exits with 2."""
 
 import argparse
 import difflib
@@ -19,10 +19,10 @@ from jaxpose.terminal import ERROR, print_lines, quiet
 
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 _HEAD_BYTES = 4096
-# Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
+# Another process of the run was lost, and this one is not at fault: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
-# Of other flags, as of options, the last value counts: a script may have one that its caller replaces.
+# Other flags and options may be repeated, and the last value counts: a caller can override the value in a script.
 _ONCE = "--config"
 _KINDS = {int: "a whole number", float: "a number"}
 
@@ -49,7 +49,7 @@ class Arguments(argparse.ArgumentParser):
         self._places += [] if action.option_strings else [action]
         return action
 
-    def add_overwrite(self, what: str = "files that exist already") -> None:
+    def add_overwrite(self, what: str = "existing files") -> None:
         """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.files`."""
         self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
 
@@ -119,7 +119,7 @@ class Arguments(argparse.ArgumentParser):
             raise UserError(self._explain_flag(argument, rest))
         if flag.nargs == 0:
             if equals:
-                raise UserError(f"{name} has the value {text}; it takes none")
+                raise UserError(f"{name} takes no value, but was given {text}")
             values[flag.dest] = flag.const
             return
         texts = [text] if equals else []
@@ -174,7 +174,9 @@ class Arguments(argparse.ArgumentParser):
         if name.upper() in known:
             return f"there is no flag {flag}; give {name.upper()} without it: {self.prog} {name.upper()}"
         if options and name == "overwrite":
-            return "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew"
+            return (
+                "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts anew"
+            )
         value = text if equals else next((text for text in rest[:1] if not _is_flag(text)), "VALUE")
         if meant := [name] if name in options else options_called(name, options):
             option = "" if name in options else f"; the option is {' or '.join(meant)}"
@@ -184,11 +186,11 @@ class Arguments(argparse.ArgumentParser):
         hint = did_you_mean(f"--{name}", [one for one in flags if one != "--help" or not options])
         if not hint and options and (near := nearest_options(name, options)):
             hint = f"; did you mean the option {' or '.join(near)}?"
-        return f"there is no flag {flag}" + (hint or f"; there is {', '.join(flags)}")
+        return f"there is no flag {flag}" + (hint or f"; the flags are {', '.join(flags)}")
 
 
 def _is_flag(argument: str) -> bool:
-    """Returns whether an argument begins with a dash and is no negative number, or several with commas."""
+    """Returns whether an argument begins with a dash and is not a negative number, or several with commas."""
     is_number = re.fullmatch(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?(,.*)?", argument, re.IGNORECASE)
     return argument.startswith("-") and argument != "-" and not is_number
 
@@ -230,7 +232,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     a line and with code 1. A variable whose value JAX refuses is a mistake. Any other exception is passed on.
 
     Args:
-      verb: what each line begins with.
+      verb: the prefix of each line.
       work: does everything and returns the exit code.
     """
     try:
@@ -253,7 +255,9 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     except ValueError as error:
         if not _is_of_jax_settings(error):
             raise
-        print_lines(f"{verb}: {error}: JAX takes no such value; correct or unset the variable", sys.stderr, ERROR)
+        print_lines(
+            f"{verb}: {error}: JAX does not accept this value; correct or unset the variable", sys.stderr, ERROR
+        )
         return USERS_MISTAKE
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
@@ -271,7 +275,7 @@ def show_page(verb: str, page: str) -> int:
     """Prints a page such as that of --help, and returns the exit code.
 
     Args:
-      verb: what the line of an error begins with.
+      verb: the prefix of an error line.
       page: the text.
     """
 
@@ -291,14 +295,14 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
+        raise UserError(f"{flag} is {folder}, which cannot be created: {error.strerror}") from None
 
 
 def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
     """Checks that --out names a page, which is absent or was written by this verb: its head names the verb.
 
     Args:
-      page: what --out names.
+      page: the value of --out.
       verb: such as "jaxpose.check".
       overwrite: the page may be another file.
 
@@ -306,7 +310,7 @@ def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
       UserError: it is a folder, no page by its name, or another file.
     """
     if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out is {page}; give the name of a page, which ends in .html")
+        raise UserError(f"--out is {page}; give a page whose name ends in .html")
     if page.exists() and not overwrite:
         with page.open("rb") as file:
             head = file.read(_HEAD_BYTES)

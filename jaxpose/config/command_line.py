@@ -1,7 +1,7 @@
 """The command line of a verb that trains: `PROJECT OPTION=VALUE --config FILE.py[:PROJECT]`.
 
 Input: the arguments, as `config.arguments` reads them. Output: a call of the verb with a checked `Config`, and an exit
-code. `config.check` refuses values that an option cannot have.
+code. `config.rules` refuses values that an option cannot have.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
       main: does the work and returns the exit code.
       argv: the arguments without the program's name; None takes the process's.
       verb: the name of the program after `python -m`, such as "jaxpose.train".
-      description: what the verb does, one or two sentences for --help.
+      description: the purpose of the verb, one or two sentences for --help.
     """
 
     def start(given: argparse.Namespace) -> int:
@@ -117,8 +117,8 @@ def make_config(project: str | None, options: dict[str, str], experiment: str | 
         project = project or options.pop("data.project", None)
         if not project:
             raise UserError(
-                "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py (there is "
-                f"{', '.join(shipped_names())})"
+                "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py "
+                f"(shipped: {', '.join(shipped_names())})"
             )
         is_converted = is_project_config(project) and is_lightning_pose_config(Path(project).expanduser())
         file = str(shipped_folder() / ("lightning_pose.py" if is_converted else "pose.py"))
@@ -244,21 +244,21 @@ def _help(start: str, description: str) -> str:
   {start} --config configs/pose.py    (a synthetic project)
 
   PROJECT                      folder of a project
-  --config FILE.py[:PROJECT]   experiment: a file with a get_config function;
+  --config FILE.py[:PROJECT]   config file: Python with a get_config function;
                                default: configs/pose.py, with one PROJECT
-  OPTION=VALUE                 changes an option, such as train.epochs=100
+  OPTION=VALUE                 sets an option, such as train.epochs=100
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
   --dry_run=memory             as --dry_run, and find the largest microbatch
-                               that fits; --dry_run does so on a GPU
+                               that fits (automatic on a GPU)
   --quiet                      show only warnings, errors and the result
   --help_options               print the common options and their defaults
-  --help_options=SECTION       print those of a section, such as train
+  --help_options=SECTION       print the options of a section, such as train
   --help_options=all           print every option
   --help                       print this page
 
-sections and their options (the first line: OPTION=VALUE):
+sections and their options, such as train.epochs (no section: out, resume):
 {chr(10).join(lines)}"""
 
 
@@ -273,7 +273,7 @@ def _option_lines(which: str) -> Iterator[str]:
     shown = list(options) if which == _ALL else common_names(options) if which == _COMMON else of_section
     if not shown:
         sections = sorted({name.rpartition(".")[0] for name in options} - {""})
-        hint = did_you_mean(which, [*sections, _ALL]) or f"; there is {', '.join(sections)}"
+        hint = did_you_mean(which, [*sections, _ALL]) or f"; the sections are {', '.join(sections)}"
         raise UserError(f"--help_options is {which!r}, which is not a section{hint}")
     for name in shown:
         field, default = options[name]

@@ -1,4 +1,4 @@
-"""Where the labelled frames come from, how they are fitted into the network's input, and how they are split."""
+"""Options of the data: labelled frames, their split and augmentation, and unlabelled video."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from jaxpose.config.model import CONTEXT_RADIUS, ModelConfig
 from jaxpose.config.option import Section, option
 from jaxpose.errors import UserError
 
-# Shares for training and validation; no frame is for testing.
+# Shares for training and validation; no test frames.
 _LIGHTNING_POSE_SHARES = (0.95, 0.05)
 
 
@@ -17,7 +17,7 @@ class DataConfig(Section):
     project: str = option(
         "",
         "project: a folder of Lightning Pose, DeepLabCut or label files, a file of SLEAP (.slp) or COCO (.json); "
-        "synthetic = a project that jaxpose makes",
+        "synthetic = a project that jaxpose generates",
         is_path=True,
         common=True,
     )
@@ -51,7 +51,7 @@ class DataConfig(Section):
     )
     resize: str = option(
         "pad",
-        "pad keeps the aspect ratio, stretch does not; lightning_pose = stretch, with images (not videos) resized as "
+        "pad keeps the aspect ratio, stretch does not; lightning_pose = stretch, but resize images (not videos) as "
         "for Lightning Pose's networks, by cubic interpolation without smoothing",
         choices=("pad", "stretch", "lightning_pose"),
     )
@@ -61,19 +61,19 @@ class DataConfig(Section):
     video_crops_px: tuple[str, ...] = option(
         (),
         "crops of videos in frame pixels, each 'name:x,y,width,height', name = the file without suffix, * = any other "
-        "video; read from the project, where the labelled images are crops of their frames",
+        "video; read from the project if its labelled images are crops of frames",
     )
     boxes: str = option(
         "",
         "boxes of the labelled images in frame pixels, a CSV with columns x, y, h, w, relative to the project: the "
-        "network sees what lies in them; '' = none",
+        "network sees only the part inside the box; '' = none",
         is_path=True,
         common=True,
     )
     video_boxes: str = option(
         "",
-        "folder of the boxes of videos, <video>_bbox.csv with a row for each frame, relative to the project; '' = that "
-        "of data.boxes",
+        "folder with the boxes of videos, <video>_bbox.csv with a row for each frame, relative to the project; '' = "
+        "the folder of data.boxes",
         is_path=True,
     )
     frame_sizes_px: tuple[int, ...] = option(
@@ -84,22 +84,22 @@ class DataConfig(Section):
     )
     orientation: str = option(
         "auto",
-        "pixels that labels of images with an EXIF orientation count: upright = of the picture as browsers show it, "
-        "stored = of the picture as it is stored; auto = by the sizes in the label file, else an error",
+        "for images with an EXIF orientation, the pixels that labels refer to: upright = of the image as browsers "
+        "show it, stored = of the image as stored in the file; auto = from the sizes in the label file, else an error",
         choices=("auto", "upright", "stored"),
         before="stored",
     )
     white: float = option(
         0.0,
         "value that becomes white in images of more than 8 bits, such as 4095; 0 = chosen from the labelled images: 1 "
-        "for fractions, else the largest value of 8, 10, 12, 14 or 16 bits that none exceeds",
+        "for fractions, else the largest value of 8, 10, 12, 14 or 16 bits that no pixel exceeds",
         minimum=0.0,
         before=65535.0,
     )
     predicted_labels: bool = option(
         False,
-        "SLEAP (.slp): predicted instances count as labels in frames without labels of a person; for predictions that "
-        "somebody has proofread",
+        "SLEAP (.slp): in frames without labels by a person, predicted instances count as labels; use it for "
+        "predictions that somebody has proofread",
     )
     missing: str = option(
         "ignore",
@@ -108,8 +108,8 @@ class DataConfig(Section):
     )
     missing_at_px: tuple[float, ...] = option(
         (),
-        "places (x, y, x, y, ...) in pixels of the labelled image where a label counts as missing, as at -1, -1; "
-        "0,0 for label files with zeros in place of missing points",
+        "positions (x, y, x, y, ...) in pixels of the labelled image where a label counts as missing, as -1, -1 "
+        "always does; 0,0 for label files that have zeros for missing points",
     )
     on_bad_frame: str = option(
         "stop",
@@ -119,15 +119,15 @@ class DataConfig(Section):
     )
     split: str = option(
         "frame",
-        "how frames are divided into sets: frame, video (whole folders), moment (frames of a video that lie "
-        "close together stay together), a CSV file with columns path,set, a predictions.csv, or a run folder",
+        "how frames are divided into sets: frame, video (whole folders), moment (keeps neighbouring frames of a video "
+        "in one set), a CSV file with columns path,set, a predictions.csv, or a run folder",
         is_path=True,
         common=True,
     )
     train_share: float | None = option(
         None,
-        "share of the frames (or videos) for training; what train_share and val_share leave is the test set. None: "
-        "0.8 if there are at least 60 labelled frames, else 0.95",
+        "share of the frames (or videos) for training; the test set is the rest after train_share and val_share. "
+        "None: 0.8 if there are at least 60 labelled frames, else 0.95",
         minimum=0.0,
         maximum=1.0,
         common=True,
@@ -135,20 +135,20 @@ class DataConfig(Section):
     val_share: float | None = option(
         None,
         "share of the frames (or videos) for validation. None: 0.1 if there are at least 60 labelled frames, else "
-        "0.05. Lightning Pose has train_share=0.95 val_share=0.05",
+        "0.05. Lightning Pose uses train_share=0.95 val_share=0.05",
         minimum=0.0,
         maximum=1.0,
         common=True,
     )
     train_frames: float = option(
         1.0,
-        "how many training frames to use: above 1 a number, below 1 a share, 1 = all",
+        "number of training frames to use if above 1, share of them if below 1; 1 = all",
         minimum=0.0,
     )
     seed: int = option(0, "seed of the split and of the order of the frames", minimum=0)
     flip_pairs: tuple[str, ...] = option(
         (),
-        "keypoints that a horizontal flip swaps, each 'left_name:right_name'; () = found from their names",
+        "keypoints that a horizontal flip swaps, each 'left_name:right_name'; () = derived from their names",
         common=True,
     )
     skeleton: tuple[str, ...] = option(
@@ -162,18 +162,18 @@ class DataConfig(Section):
         "poses",
     )
     memory_limit_gib: float = option(
-        0.5, "decoded frames beyond this size are memory-mapped from the cache folder", minimum=0.0, harmless=True
+        0.5, "decoded frames above this total size are memory-mapped from the cache folder", minimum=0.0, harmless=True
     )
     cache_limit_gib: float = option(
         20.0,
-        "largest size of the cache folder; the entries used longest ago are deleted first",
+        "largest size of the cache folder; the least recently used entries are deleted first",
         minimum=0.0,
         harmless=True,
     )
     read_ahead_steps: int = option(3, "steps that the loader prepares in advance", minimum=1, harmless=True)
     threads: int = option(
         0,
-        "threads per process that decode and load; 0 = one less than the allowed cores, at least 1 and at most 8",
+        "threads per process for decoding and loading; 0 = one less than the allowed cores, from 1 to 8",
         minimum=0,
         harmless=True,
     )
@@ -214,10 +214,10 @@ def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
     return tuple(map(int, crop.split(","))) if crop else data.crop_px
 
 
-# Augmentation of labelled frames: presets and every number in them.
+# Augmentation of labelled frames: presets and all their numbers.
 #
-# A number that is left at None is the preset's. Lengths in pixels are pixels of the original frame. Probabilities and
-# parameters of the dlc family are those of Lightning Pose 2.4 (imgaug), see docs/augmentation.md for the differences.
+# A number left at None is taken from the preset. Lengths in pixels are pixels of the original frame. Probabilities and
+# parameters of the dlc family are those of Lightning Pose 2.4 (imgaug); docs/augmentation.md lists the differences.
 
 _OFF: dict[str, float | tuple[int, ...]] = {
     "move_p": 0.0,
@@ -365,7 +365,7 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
     return dataclasses.replace(augment, **missing)
 
 
-# Unlabelled video as a teacher: which videos, how much of them in a step, and how their clips are augmented.
+# Unlabelled video: which videos, how many clips in a step, and how the clips are augmented.
 
 
 @dataclasses.dataclass
@@ -376,13 +376,13 @@ class VideoConfig(Section):
     # The files of clips stand in split.csv, which a resumed run compares.
     files: tuple[str, ...] = option(
         (),
-        "videos, relative to the project or absolute, in place of those of video.folder; () = those of video.folder "
-        "or, if it is the default and has none, those that the label file names",
+        "videos, relative to the project or absolute, instead of those in video.folder; () = those in video.folder "
+        "or, if that is the default and has no video, those that the label file names",
         harmless=True,
     )
     clips_per_step: int = option(
         1,
-        "clips per update, over all devices and hosts; used if a loss on clips is on",
+        "clips per update, over all devices and hosts; only used with a loss on clips",
         minimum=1,
         common=True,
     )
@@ -400,7 +400,7 @@ class VideoConfig(Section):
     scale_max: float = option(1.2, "largest scale of a clip", minimum=0.1)
     brightness_max: float = option(0.25, "largest change of a clip's brightness", minimum=0.0, maximum=1.0)
     contrast_max: float = option(0.25, "largest change of a clip's contrast", minimum=0.0, maximum=1.0)
-    noise_max: float = option(10.0, "noise: largest ratio of a pixel's variance to its value", minimum=0.0)
+    noise_max: float = option(10.0, "largest noise: the ratio of a pixel's variance to its value", minimum=0.0)
 
 
 def frames_per_clip(video: VideoConfig, model: ModelConfig) -> int:

@@ -1,4 +1,4 @@
-"""Losses on unlabelled video. A loss is on if its weight is above 0."""
+"""Options of the losses on unlabelled video. A loss is on if its weight is above 0."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ def _threshold(doc: str) -> Any:
 
 @dataclasses.dataclass
 class ClipLossConfig(Section):
-    """The options of a loss on clips, and what the rules about options need to know of it.
+    """The options of a loss on clips, and the facts about it that the rules about options need.
 
     Attributes:
       weight: its factor.
@@ -38,11 +38,11 @@ class ClipLossConfig(Section):
 class TemporalConfig(ClipLossConfig):
     epsilon_px: tuple[float, ...] = option(
         (20.0,),
-        "movement between two frames that costs nothing, in frame pixels: one number, or one per keypoint",
+        "movement between two frames that is not penalised, in frame pixels: one number, or one per keypoint",
         minimum=0.0,
         common=True,
     )
-    confidence_min: float = _threshold("a movement to or from a less confident prediction costs nothing")
+    confidence_min: float = _threshold("movements to or from a prediction with less confidence are not penalised")
 
     on_pairs, per_keypoint = True, "epsilon_px"
 
@@ -51,10 +51,10 @@ class TemporalConfig(ClipLossConfig):
 class TemporalHeatmapConfig(ClipLossConfig):
     epsilon: tuple[float, ...] = option(
         (0.0,),
-        "difference between neighbouring heatmaps that costs nothing: one number, or one per keypoint",
+        "difference between neighbouring heatmaps that is not penalised: one number, or one per keypoint",
         minimum=0.0,
     )
-    confidence_min: float = _threshold("heatmaps of less confident predictions cost nothing")
+    confidence_min: float = _threshold("heatmaps of predictions with less confidence are not penalised")
 
     on_maps, on_pairs, per_keypoint = True, True, "epsilon"
 
@@ -69,9 +69,11 @@ class PcaSingleviewConfig(ClipLossConfig):
         "subtracted from every pose before the fit: nothing, or the mean or median of its points",
         choices=("none", "mean", "median"),
     )
-    epsilon_px: float | None = option(None, "error that costs nothing, in frame pixels; none = from epsilon_percentile")
+    epsilon_px: float | None = option(
+        None, "error that is not penalised, in frame pixels; none = from epsilon_percentile"
+    )
     epsilon_percentile: float = option(
-        99.0, "percentile of the training labels' errors that costs nothing", minimum=0.0, maximum=100.0
+        99.0, "percentile of the training labels' errors that is not penalised", minimum=0.0, maximum=100.0
     )
     epsilon_multiplier: float = option(1.0, "factor of that percentile", minimum=0.0)
 
@@ -86,16 +88,18 @@ class PcaMultiviewConfig(ClipLossConfig):
     )
     components: int = option(3, "components to keep; 0 = as many as explained_variance needs", minimum=0)
     explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
-    epsilon_px: float | None = option(None, "error that costs nothing, in frame pixels; none = from epsilon_percentile")
+    epsilon_px: float | None = option(
+        None, "error that is not penalised, in frame pixels; none = from epsilon_percentile"
+    )
     epsilon_percentile: float = option(
-        99.0, "percentile of the training labels' errors that costs nothing", minimum=0.0, maximum=100.0
+        99.0, "percentile of the training labels' errors that is not penalised", minimum=0.0, maximum=100.0
     )
     epsilon_multiplier: float = option(1.0, "factor of that percentile", minimum=0.0)
 
 
 @dataclasses.dataclass
 class UnimodalConfig(ClipLossConfig):
-    confidence_min: float = _threshold("heatmaps of less confident predictions are not counted")
+    confidence_min: float = _threshold("heatmaps of predictions with less confidence are not counted")
 
     on_maps = True
 
@@ -105,12 +109,12 @@ class ConsistencyConfig(Section):
     weight: float = _weight()
     frames_per_step: int = option(
         16,
-        "unlabelled frames (with data.views: moments) of the videos in an update, over all devices and hosts",
+        "unlabelled video frames (with data.views: moments) per update, over all devices and hosts",
         minimum=1,
     )
     pass_share: float = option(
         0.7,
-        "share of the teacher's predictions of each keypoint that count: the most confident ones",
+        "share of the teacher's predictions that count for each keypoint, the most confident first",
         minimum=0.01,
         maximum=1.0,
     )
@@ -139,9 +143,11 @@ class LossesConfig(Section):
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
     consistency: ConsistencyConfig = dataclasses.field(default_factory=ConsistencyConfig)
-    anneal_start_epochs: float = option(60.0, "epochs (also fractions) before the losses on clips count", minimum=0.0)
+    anneal_start_epochs: float = option(
+        60.0, "epochs (fractions allowed) before the losses on clips count", minimum=0.0
+    )
     anneal_increase_per_epoch: float = option(
-        0.01, "growth of their common factor per epoch after that", minimum=0.0, maximum=LARGEST_FACTOR
+        0.01, "growth per epoch of their common factor after that", minimum=0.0, maximum=LARGEST_FACTOR
     )
     anneal_init: float = option(0.0, "value of the common factor before the start", minimum=0.0, maximum=LARGEST_FACTOR)
     anneal_end: float = option(1.0, "largest value of the common factor", minimum=0.0, maximum=LARGEST_FACTOR)

@@ -1,4 +1,4 @@
-"""The network, and the heatmaps that it learns."""
+"""Options of the network, its heatmaps and its pretraining, and the published weights that options can name."""
 
 import dataclasses
 
@@ -26,9 +26,9 @@ class BackboneFacts:
 
 
 _RESNET = BackboneFacts("resnet", stride=32, has_width=True, learning_rate=1e-3)
-# The learning rate is Lightning Pose's advice.
+# Lightning Pose recommends this learning rate.
 _VIT = BackboneFacts("vit", stride=16, has_width=False, learning_rate=5e-5)
-# A row is all that the package outside of the family's module knows about a backbone.
+# Outside of the family's own module, the package knows only these facts about a backbone.
 BACKBONES = {
     "resnet10": _RESNET,
     "resnet18": _RESNET,
@@ -56,29 +56,30 @@ class ModelConfig(Section):
     )
     backbone: str = option(
         "resnet50",
-        "network before the head: a ResNet, or a vision transformer (ViT) in the form of DINO and MAE (vit_*), DINOv2 "
+        "network before the head: a ResNet, or a vision transformer (ViT) of the DINO and MAE family (vit_*), DINOv2 "
         "or DINOv3; docs/backbones.md compares them",
         choices=tuple(BACKBONES),
         common=True,
     )
     weights: str = option(
         "none",
-        "initial weights of the backbone: none = random; a name in docs/weights.md, fetched from the Hugging Face hub; "
-        "a file (.safetensors, .pth, .pt) or a folder with one; or a run folder, whose head is not taken over",
+        "initial weights of the backbone: none = random; a name in docs/weights.md, downloaded from the Hugging Face "
+        "Hub; a file (.safetensors, .pth, .pt) or a folder with one; or a run folder, of which only the backbone is "
+        "used",
         is_path=True,
         common=True,
     )
     width: int = option(
         64,
-        "channels of a ResNet's first stage; the published network has 64. A ViT takes only the default",
+        "channels of a ResNet's first stage; the published networks have 64. A ViT allows only the default",
         minimum=4,
         maximum=1024,
     )
     norm: str = option(
         "shard",
-        "norm of a ResNet. shard: statistics over each shard (train.shards), which gives the same bits on any devices; "
-        "sync: over the whole batch on all devices; group: over each frame; frozen: the loaded statistics. A ViT "
-        "normalises each token and takes only the default",
+        "norm of a ResNet. shard: statistics over each shard (train.shards), which gives the same bits on any "
+        "devices; sync: over the whole batch on all devices; group: over each frame; frozen: the loaded statistics. A "
+        "ViT normalises each token and allows only the default",
         choices=("shard", "sync", "group", "frozen"),
     )
     norm_groups: int = option(
@@ -89,22 +90,22 @@ class ModelConfig(Section):
     head: str = option(
         "pyramid",
         "how features become heatmaps. pyramid: also from the finer features of a ResNet's earlier stages; "
-        "lightning_pose: from the last features alone, as in Lightning Pose, whose weights need it",
+        "lightning_pose: from the last features only, as in Lightning Pose; required for its weights",
         choices=("pyramid", "lightning_pose"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
     head_width: int = option(32, "channels between the layers of the head", minimum=1, maximum=1024)
-    sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
+    sigma_cells: float = option(1.25, "standard deviation of a target heatmap, in cells", minimum=0.3)
     decoding: str = option(
         "fit",
-        "how a heatmap becomes a point: fit = the best fit of a target; lightning_pose = the rule of Lightning Pose, "
-        "for its weights",
+        "how a heatmap becomes a point: fit = the best fit of a target heatmap; lightning_pose = the rule of "
+        "Lightning Pose, for its weights",
         choices=("fit", "lightning_pose"),
     )
     views_agree: bool = option(
         False,
-        "heatmaps of a body part are multiplied by what its other views in the frame say of it, before points are "
-        "decoded and for losses.consistency; the views are those of losses.pca_multiview",
+        "combine the heatmaps of a body part with those of its other views in the frame, before points are decoded "
+        "and for losses.consistency; the views are those of losses.pca_multiview",
         common=True,
     )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
@@ -115,10 +116,10 @@ def norm_of(model: ModelConfig) -> str:
     return model.norm if BACKBONES[model.backbone].has_width else "token"
 
 
-# Published weights of backbones that `model.weights` knows by name.
+# Published weights of backbones that `model.weights` can name.
 
 NO_WEIGHTS = "none"
-# Of the published ResNets: channels of the first stage.
+# Channels of the first stage of the published ResNets.
 PUBLISHED_WIDTH = 64
 
 
@@ -143,7 +144,7 @@ class PublishedWeights:
       file: the file with the tensors.
       licence: of the weights, as the repository says.
       trained_on: data of their training.
-      prefix: what the names of the backbone's tensors begin with; the other tensors are not used.
+      prefix: of the names of the backbone's tensors; the other tensors are not used.
       norm_groups: groups of each norm; 0 for a network with batch normalisation.
       pixels: the pixels that they were trained on.
     """
@@ -184,7 +185,7 @@ def _superanimal(animals: str, owner: str) -> PublishedWeights:
     )
 
 
-# One entry a line: it is the whole support of a name. docs/weights.md shows this table.
+# One line for each supported name. docs/weights.md shows this table.
 PUBLISHED = {
     # torchvision's own: its first recipe, and the second where there is one.
     "resnet18_imagenet": _torchvision("resnet18", "tv"),
@@ -211,7 +212,7 @@ def pixel_scale(weights: str) -> PixelScale:
     return PUBLISHED[weights].pixels if weights in PUBLISHED else IMAGENET
 
 
-# Pretraining: a backbone that learns from the frames of videos, without labels.
+# Pretraining: a backbone learns from the frames of videos, without labels.
 
 # A teacher is a vision transformer.
 TEACHERS = tuple(name for name, facts in BACKBONES.items() if facts.family == "vit")
@@ -221,8 +222,8 @@ TEACHERS = tuple(name for name, facts in BACKBONES.items() if facts.family == "v
 class PretrainConfig(Section):
     method: str = option(
         "none",
-        "none: the run trains on labelled frames; masked: a pretraining, the network paints the hidden squares of a "
-        "frame; distill: a pretraining, its features follow those of pretrain.teacher. jaxpose pretrain sets masked",
+        "none: train on labelled frames; masked: pretrain, the network reconstructs hidden squares of a frame; "
+        "distill: pretrain, the network learns the features of pretrain.teacher. jaxpose pretrain sets masked",
         choices=("none", "masked", "distill"),
         common=True,
     )
@@ -232,7 +233,7 @@ class PretrainConfig(Section):
         is_path=True,
         common=True,
     )
-    teacher_backbone: str = option("vit_small", "distill: network of the teacher", choices=TEACHERS)
+    teacher_backbone: str = option("vit_small", "distill: backbone of the teacher", choices=TEACHERS)
     square_px: int = option(16, "masked: side of a hidden square, in input pixels: 8, 16 or 32", minimum=8, maximum=32)
     hidden_share: float = option(0.6, "masked: share of the squares that are hidden", minimum=0.05, maximum=0.95)
     rotate_deg: float = option(

@@ -1,4 +1,4 @@
-"""Options of a config, each with its default, meaning and rule, and the sections that hold them."""
+"""Defines options, each with its default, meaning and rule, and the sections that hold them."""
 
 import dataclasses
 import difflib
@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxpose.errors import UserError
 
-# A value as a message shows it.
+# Values as messages show them.
 
 _LONGEST = 300
 
@@ -24,7 +24,7 @@ class OptionError(AttributeError, UserError):
 
 
 class Section:
-    """Base of the dataclasses that hold options: setting or reading a name that is no field is an error.
+    """Base of the dataclasses that hold options: setting or reading a name that is not a field is an error.
 
     Without it, Python would accept `config.train.batchsize = 5`, and nothing would read it.
     """
@@ -38,7 +38,7 @@ class Section:
             """Returns a section without values.
 
             Raises:
-              OptionError: a given name is no option.
+              OptionError: a given name is not an option.
             """
             if absent := [name for name in options if name not in cls.__dataclass_fields__]:
                 raise OptionError(_no_option(cls, absent[0]))
@@ -153,7 +153,7 @@ def options_called(last: str, names: Iterable[str]) -> list[str]:
 
 
 def explain_absence(given: str, names: list[str]) -> str:
-    """Returns the error for a dotted name that is no option: it names the replacement, or the closest option.
+    """Returns the error for a dotted name that is not an option: it names the replacement, or the closest option.
 
     Args:
       given: the name.
@@ -167,7 +167,7 @@ def explain_absence(given: str, names: list[str]) -> str:
 
 
 def _no_option(kind: type, name: str) -> str:
-    """Returns the error for a name that is no field of this kind of section."""
+    """Returns the error for a name that is not a field of this kind of section."""
     options = list(flat_options(Section.whole()))
     sections = {option.rpartition(".")[0] for option in options if "." in option}
     return explain_absence(_full_name(kind, name), [*options, *sorted(sections)])

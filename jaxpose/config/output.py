@@ -1,10 +1,10 @@
-"""What a run writes about itself, and evaluation and prediction after training."""
+"""Options of the log, of evaluation and of prediction."""
 
 import dataclasses
 
 from jaxpose.config.option import Section, option
 
-# What a run writes about itself. None of these options changes a number of the run.
+# The records of a run. None of these options changes a number of the run.
 
 
 @dataclasses.dataclass
@@ -16,7 +16,7 @@ class LogConfig(Section):
     frames: int = option(4, "validation frames with predictions shown in TensorBoard", minimum=0, harmless=True)
     tracker: str = option(
         "none",
-        "where else metrics, config and report go; wandb and mlflow are extras of the same name",
+        "also send metrics, config and report to this tracker; wandb and mlflow are extras of the same name",
         choices=("none", "wandb", "mlflow"),
         harmless=True,
         common=True,
@@ -24,7 +24,7 @@ class LogConfig(Section):
     report: bool = option(True, "write report.html at the end of a training", harmless=True)
     profile_steps: str = option("", "first and last step of a profiler trace, such as 10:15; '' = none", harmless=True)
     pace_s: float = option(
-        60.0, "several processes: seconds between two comparisons of their speed", minimum=0.0, harmless=True
+        60.0, "several processes: seconds between comparisons of their speed", minimum=0.0, harmless=True
     )
     remote_url: str = option(
         "",
@@ -32,11 +32,9 @@ class LogConfig(Section):
         harmless=True,
         common=True,
     )
-    remote_every_s: float = option(
-        60.0, "seconds between two checks for changed files to copy", minimum=0.1, harmless=True
-    )
+    remote_every_s: float = option(60.0, "seconds between checks for changed files to copy", minimum=0.1, harmless=True)
     remote_stop_s: float = option(
-        30.0, "seconds that a run waits for its copy after a signal stopped it", minimum=0.0, harmless=True
+        30.0, "seconds to wait for the copy after a signal has stopped the run", minimum=0.0, harmless=True
     )
     remote_hook: str = option("", "MODULE:FUNCTION to call with the path of each finished file", harmless=True)
 
@@ -48,14 +46,14 @@ class LogConfig(Section):
 class EvalConfig(Section):
     batch_size: int = option(
         32,
-        "frames that a device predicts at once; another number changes predictions only by rounding",
+        "frames that a device predicts at once; affects predictions only by rounding",
         minimum=1,
         harmless=True,
         common=True,
     )
     predict_videos: str = option(
         "auto",
-        "predict the project's videos after training: auto = if that takes less than 10 minutes, yes, no",
+        "predict the project's videos after training: yes, no, or auto = if it takes less than 10 minutes",
         choices=("auto", "yes", "no"),
         harmless=True,
         common=True,
@@ -70,9 +68,9 @@ class EvalConfig(Section):
     oks_sigma: float = option(0.1, "OKS sigma of every keypoint", minimum=1e-6, harmless=True)
 
 
-# How prediction divides video among workers and readers, and how its tables are smoothed.
+# Prediction: how videos are divided among workers and readers, and how tables are smoothed.
 
-# Of the option orientation.
+# A value of the option orientation.
 AS_RUN = "run"
 
 
@@ -83,32 +81,32 @@ class PredictConfig(Section):
     )
     decoders: int = option(
         1,
-        "segments of video that are decoded at the same time per device, each by one thread",
+        "video segments decoded in parallel per device, each by one thread",
         minimum=1,
         harmless=True,
     )
     smooth: str = option(
         "none",
-        "how the predictions of videos are smoothed, into a second table: median, or kalman, a Kalman smoother (of "
-        "several runs together, the Ensemble Kalman Smoother)",
+        "how the predictions of videos are smoothed, into a second table: median, or kalman = a Kalman smoother (for "
+        "several runs, the Ensemble Kalman Smoother)",
         choices=("none", "median", "kalman"),
         harmless=True,
         common=True,
     )
     smooth_min_confidence: float = option(
         0.5,
-        "predictions of less confidence are not used for smoothing; their places are filled from other frames",
+        "predictions with less confidence are not used for smoothing; their positions are filled from other frames",
         minimum=0.0,
         maximum=1.0,
         harmless=True,
     )
     smooth_window: int = option(
-        5, "frames that predict.smooth=median takes the median of, an odd number", minimum=1, harmless=True
+        5, "number of frames in the window of predict.smooth=median, odd", minimum=1, harmless=True
     )
     orientation: str = option(
         AS_RUN,
-        "pixels that predictions of images with an EXIF orientation count: of the upright or of the stored picture; "
-        "run = as data.orientation",
+        "for images with an EXIF orientation, the pixels that predictions refer to: of the upright or of the stored "
+        "image; run = as data.orientation",
         choices=(AS_RUN, "upright", "stored"),
         harmless=True,
     )

@@ -1,4 +1,4 @@
-"""Resolves the paths of a config once; afterwards neither the working directory nor links matter."""
+"""Resolves the paths of a config once, so that later neither working directory nor links matter; finds config files."""
 
 import dataclasses
 import os
@@ -73,7 +73,7 @@ def _relative(path: str, *folders: str) -> str:
     return next((pure.relative_to(folder).as_posix() for folder in folders if pure.is_relative_to(folder)), str(pure))
 
 
-# The files that come with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
+# The files that are shipped with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
 
 _FOLDER = Path("configs")
 # Files of launch/ by the names that users give.

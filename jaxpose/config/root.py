@@ -1,4 +1,4 @@
-"""The whole config, and its form as JSON."""
+"""The whole config, its form as JSON, and the comparison of two configs."""
 
 import dataclasses
 import hashlib
@@ -22,8 +22,9 @@ class Config(Section):
     out: str = option("", "run folder; '' = runs/<project>/<hash of the config>", harmless=True, common=True)
     resume: str = option(
         "auto",
-        "if the run folder exists: auto = resume if it is the same run; must = resume, or refuse to start anew; never "
-        "= refuse; overwrite = start anew; extend = train the run longer, with larger train.steps or train.epochs",
+        "if the run folder exists: auto = resume if it is the same run; must = resume, and never start a new run; "
+        "never = refuse; overwrite = start over; extend = train the run longer, with larger train.steps or "
+        "train.epochs",
         choices=("auto", "must", "never", "overwrite", "extend"),
         harmless=True,
         common=True,
@@ -67,7 +68,7 @@ def from_dict(values: Any) -> Config:
     """Returns the config from a nested dict, as `dataclasses.asdict` makes it and JSON keeps it.
 
     Raises:
-      UserError: it is no such dict; the message names the key. The values are not checked.
+      UserError: it is not such a dict; the message names the key. The values are not checked.
     """
     return _build(Config, values, "config")
 

@@ -259,7 +259,7 @@ def _weights(config: Config) -> Iterator[str]:
     if norm_of(model) == "frozen" and not init_from and not is_loaded:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN or model.weights"
     if init_from and is_loaded:
-        both = "both say where the backbone's weights come from: give one"
+        both = "both set the backbone's weights: give one"
         yield f"model.weights is {model.weights} and train.init_from is {init_from}; {both}"
     if model.norm_groups and (model.norm != "group" or model.width % model.norm_groups):
         rule = f"it must divide model.width = {model.width}, and model.norm must be group"
@@ -311,7 +311,9 @@ def _train(config: Config) -> Iterator[str]:
         of_last = f", and the last of {train.members} members has {train.seed + train.members - 1}"
         yield f"train.seed is {train.seed}{of_last if train.members > 1 else ''}; it must be {limit}"
     if train.members > 1 and config.resume == "extend":
-        yield f"resume is extend, and train.members is {train.members}; no ensemble can be extended: give another out"
+        yield (
+            f"resume is extend, and train.members is {train.members}; an ensemble cannot be extended: give another out"
+        )
     if train.members > 1:
         for option, value in (("remote_url", config.log.remote_url), ("remote_hook", config.log.remote_hook)):
             if value:
@@ -343,7 +345,7 @@ def _profile(config: Config) -> Iterator[str]:
 def _smooth(config: Config) -> Iterator[str]:
     if config.predict.smooth_window % 2 == 0:
         window = config.predict.smooth_window
-        yield f"predict.smooth_window is {window}; it must be odd: a frame and as many on either side"
+        yield f"predict.smooth_window is {window}; it must be odd: a frame and the same number on either side"
 
 
 def remote_problems(config: Config) -> Iterator[str]:
@@ -354,7 +356,7 @@ def remote_problems(config: Config) -> Iterator[str]:
         fsspec.get_filesystem_class(get_protocol(url))
     except ValueError:
         give = "give a folder, s3://..., gs://... or another that fsspec knows"
-        yield f"log.remote_url is {url!r}; fsspec knows no such protocol: {give}"
+        yield f"log.remote_url is {url!r}; fsspec does not know this protocol: {give}"
     except ImportError as error:
         yield f"log.remote_url is {url!r}, for which a package is missing: {error}"
     if hook and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", hook):
@@ -372,9 +374,9 @@ def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-# Checks a config before anything is read or compiled: each option by its own rule, then the options together.
+# Fills in what depends on other options, and applies all rules.
 
-# Threads of a run whose bits may not depend on the number of cores.
+# Number of threads of a run whose bits must not depend on the number of cores.
 _EXACT_THREADS = 8
 _TEACHER_DECAY = 0.99
 # With fewer frames, batch statistics of a shard are noisy; with more, fewer devices have work.

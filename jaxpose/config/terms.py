@@ -1,4 +1,4 @@
-"""The terms of a run's objective as far as the config tells them: the frames and the losses of each."""
+"""The terms of a run's objective as the config defines them: the frames and the losses of each."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.root import Config
 from jaxpose.terminal import count
 
-# Single frames come from so many places of the videos at a time, as neighbours are nearly the same.
+# Single frames are drawn from this many places of the videos at a time, because neighbours are nearly equal.
 _MIXED_BLOCKS = 4
 
 
@@ -32,7 +32,7 @@ class Stream:
 
     @property
     def line(self) -> str:
-        """What an update takes of it, in words."""
+        """The frames that one update takes, in words."""
         if self.name == "clips":
             return f"{self.per_step} of {self.frames} frames a step"
         neighbours = f" with {self.frames - 1} neighbours each" * (self.frames > 1)

@@ -1,16 +1,16 @@
-"""How long to train, on how much at once, from which weights, and when to validate, save and stop."""
+"""Options of the training: length, batch, initial weights, validation, saving, stopping, optimizer and devices."""
 
 import dataclasses
 
 from jaxpose.config.option import Section, option
 from jaxpose.errors import UserError
 
-# Metrics that a run logs: of a validation, and of a training step.
+# Metrics that a run logs in a validation, and in a training step.
 METRICS = (
     "val_loss", "val_mean_px_error", "loss", "gradient_norm", "learning_rate", "backbone_learning_rate", "targets",
     "skipped_in_row",
 )  # fmt: skip
-# As train.monitor.
+# A value of train.monitor.
 NO_METRIC = "none"
 
 
@@ -20,9 +20,9 @@ class TrainConfig(Section):
     microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0, common=True)
     shards: int = option(
         0,
-        "parts of a pass that are computed alike on any devices, so that results have the same bits on any number of "
-        "devices and processes. 0 = one for every 8 frames of a pass or, with the batch norm model.norm=sync, none. "
-        "-1 = none: one part for each device; results are then equal up to rounding",
+        "number of parts into which a pass is divided, so that results have the same bits on any number of devices "
+        "and processes. 0 = one for every 8 frames of a pass or, with the batch norm model.norm=sync, none. -1 = "
+        "none: one part for each device; results are then equal up to rounding",
         minimum=-1,
         maximum=1024,
     )
@@ -47,20 +47,20 @@ class TrainConfig(Section):
     )
     init_from: str = option(
         "",
-        "run folder to take all initial weights from, of backbone and head; keypoints are matched by name. For the "
-        "backbone alone: model.weights",
+        "run folder with the initial weights of backbone and head; keypoints are matched by name. For the backbone "
+        "only, use model.weights",
         is_path=True,
         common=True,
     )
     val_every_epochs: float = option(
         5.0,
-        "epochs (also fractions) between validations; rounded to steps, at least one",
+        "epochs (fractions allowed) between validations; rounded to steps, at least one",
         minimum=1e-6,
         common=True,
     )
     monitor: str = option(
         "val_loss",
-        "metric that selects the best checkpoint and decides when to stop early. none = the last weights are kept",
+        "metric that selects the best checkpoint and triggers early stopping. none = keep the last weights",
         choices=(*METRICS, NO_METRIC),
     )
     monitor_mode: str = option("min", "whether a smaller (min) or larger (max) value is better", choices=("min", "max"))
@@ -68,7 +68,7 @@ class TrainConfig(Section):
         0, "stop after this many validations without improvement; 0 = never", minimum=0, common=True
     )
     save_every_minutes: float = option(
-        3.0, "minutes between checkpoints, which are written while training continues", minimum=0.0, harmless=True
+        3.0, "minutes between checkpoints; training continues while they are written", minimum=0.0, harmless=True
     )
     save_every_steps: int = option(
         0,
@@ -76,7 +76,7 @@ class TrainConfig(Section):
         minimum=0,
         harmless=True,
     )
-    max_skipped_steps: int = option(10, "number of non-finite steps in a row that stops the run", minimum=1)
+    max_skipped_steps: int = option(10, "stop the run after this many non-finite steps in a row", minimum=1)
 
 
 def steps_per_epoch(train: TrainConfig, frames: int) -> int:
@@ -95,7 +95,7 @@ def chooses_by_validation(monitor: str) -> bool:
 
 
 def keeps_last(train: TrainConfig, has_validation: bool) -> bool:
-    """Returns whether a run keeps its last weights, because no metric chooses, or none of frames that there are."""
+    """Returns whether a run keeps its last weights, because no metric chooses, or it has no frames to measure."""
     return train.monitor == NO_METRIC or (chooses_by_validation(train.monitor) and not has_validation)
 
 
@@ -118,7 +118,7 @@ def total_epochs(train: TrainConfig, frames: int) -> float:
     return total_steps(train, frames) / steps_per_epoch(train, frames)
 
 
-# How the gradient moves the parameters. Time is counted in optimizer steps; epochs are a way to write a number.
+# The optimizer. Time is counted in optimizer steps; options may give it in epochs.
 
 
 @dataclasses.dataclass
@@ -138,7 +138,7 @@ class OptimConfig(Section):
     )
     milestones_epochs: tuple[float, ...] = option(
         (150.0, 200.0, 250.0),
-        "multistep: epochs (also fractions) after which the learning rate is multiplied by optim.gamma",
+        "multistep: epochs (fractions allowed) after which the learning rate is multiplied by optim.gamma",
         minimum=0.0,
         common=True,
     )
@@ -149,12 +149,11 @@ class OptimConfig(Section):
     beta2: float = option(0.999, "adam and adamw: decay of the mean squared gradient", minimum=0.0, maximum=1.0)
     epsilon: float = option(1e-8, "adam and adamw: added to the divisor", minimum=0.0)
     weight_decay: float = option(0.01, "adamw: weight decay", minimum=0.0)
-    decay_norm_and_bias: bool = option(False, "adamw: decay norms and biases too")
+    decay_norm_and_bias: bool = option(False, "adamw: also decay norms and biases")
     backbone_lr_factor: float = option(1.0, "the backbone's final rate divided by the head's", minimum=0.0)
     unfreeze_epoch: int = option(
         -1,
-        "the backbone's rate is 0 before this epoch; -1 = 20 if a run from loaded weights has a part of the head new, "
-        "else 0",
+        "the backbone's rate is 0 before this epoch; -1 = 20 if weights are loaded but part of the head is new, else 0",
         minimum=-1,
         common=True,
     )
@@ -166,7 +165,7 @@ class OptimConfig(Section):
     ema_decay: float | None = option(
         None,
         "decay of the moving average of parameters and statistics that validation and prediction use; 0 = off. None: "
-        "0.99 with losses.consistency, whose teacher it is, else 0",
+        "0.99 with losses.consistency, which uses it as the teacher, else 0",
         minimum=0.0,
         maximum=1.0,
     )
@@ -182,7 +181,7 @@ AXIS = "data"
 class MeshConfig(Section):
     platform: str = option(
         "auto",
-        "kind of device; an error if the machine has none",
+        "kind of device; if the machine has none of this kind, the run fails",
         choices=("auto", "cpu", "gpu", "tpu"),
         harmless=True,
         common=True,
@@ -197,8 +196,8 @@ class MeshConfig(Section):
     deterministic: bool = option(False, "GPU: use only operations that repeat bit for bit (slower)", common=True)
     cpu_threads: int = option(
         0,
-        "CPU: threads among which each process divides its arithmetic; another number changes the last bits. 0 = one "
-        "for each allowed core or, with train.shards, 8",
+        "CPU: threads for the arithmetic of each process; the number affects the last bits. 0 = one for each allowed "
+        "core or, with train.shards, 8",
         minimum=0,
         maximum=1024,
     )
@@ -208,7 +207,7 @@ class MeshConfig(Section):
         harmless=True,
     )
     processes: int = option(
-        0, "number of processes; 0 = from the environment, 1 = this one alone", minimum=0, harmless=True
+        0, "number of processes; 0 = from the environment, 1 = only this one", minimum=0, harmless=True
     )
     process: int = option(-1, "index of this process; -1 = from the environment", minimum=-1, harmless=True)
     start_s: float = option(

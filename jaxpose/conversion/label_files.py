@@ -1,4 +1,4 @@
-"""Converts the labels of a project into the label files of other tools, with their images."""
+"""Converts the labels of a project into label files of other tools, with their images."""
 
 import dataclasses
 import datetime
@@ -27,7 +27,7 @@ from jaxpose.formats.project import read_label_table
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count, tally
 
-# Where converted labels come from and may be written.
+# Checks where converted labels may be written.
 
 
 def refuse_out(project: str, out: Path) -> None:
@@ -43,17 +43,17 @@ def refuse_out(project: str, out: Path) -> None:
         raise UserError(f"--out is {out}, in the project {folder} itself; choose a place outside of it")
     if out.name == DataConfig().labels and is_project(out.parent):
         raise UserError(
-            f"--out is {out}, but {out.parent} is a DeepLabCut project, whose own labels would not be read any more; "
+            f"--out is {out}, but {out.parent} is a DeepLabCut project, whose own labels would no longer be read; "
             "choose another place"
         )
 
 
-# What a conversion of labels or predictions writes.
+# The output of a conversion of labels or predictions.
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What is written.
+    """The output of a conversion.
 
     Attributes:
       form: the format, one of those of `label_files` or `prediction_tables`.
@@ -75,8 +75,8 @@ SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", NWB: "nwb"}
 _DEFAULT_SCORER = "jaxpose"
 
-# What each format can hold next to the positions of visible keypoints, with its place for it: positions and marks of
-# keypoints that are not visible, the animal and its skeleton, and images without any position.
+# What each format can store besides the positions of visible keypoints: positions and marks of keypoints that are not
+# visible, the animal and its skeleton, and images without any position.
 _HIDDEN, _MARKS, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY = range(6)
 _HOLDS = {
     CSV: {_HIDDEN, _MARKS, _EMPTY},
@@ -85,7 +85,7 @@ _HOLDS = {
     SLP: {_HIDDEN, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY},
     NWB: {_ANIMAL, _EDGES, _EMPTY},
 }
-# What jaxpose does with a position that is marked as not visible, in each format that holds one.
+# How jaxpose treats a position that is marked as not visible, in each format that can store one.
 _USE_OF_HIDDEN = {CSV: NOT_VISIBLE, COCO: VISIBLE, SLP: NOT_USED}
 _USES = {
     VISIBLE: "trains them at their positions",
@@ -95,15 +95,15 @@ _USES = {
 
 
 def convert_labels(data: DataConfig, target: Target) -> list[str]:
-    """Writes the labels of a project of one camera, and returns lines about what was written.
+    """Writes the labels of a project of one camera, and returns lines about the written files.
 
     Args:
       data: the project.
-      target: what to write.
+      target: the output.
 
     Raises:
       UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file
-        exists already with other content; no label file is written then.
+        already exists with other content; no label file is written then.
     """
     form, out = target.form, target.out
     if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):
@@ -205,7 +205,7 @@ def _written(table: LabelTable, sizes_px: list[tuple[int, int]], form: str, scor
             raise UserError(f"{first} and {second} would both be {image}; rename one of them")
     scorer = scorer or table.scorer or _DEFAULT_SCORER
     if form == DEEPLABCUT and ("/" in scorer or "\\" in scorer):
-        raise UserError(f"{scorer!r} labelled, but this cannot be a part of a file's name; give --scorer NAME")
+        raise UserError(f"the scorer is {scorer!r}, which cannot be part of a file name; give --scorer NAME")
     hidden = hidden_px(poses)[:, None]
     poses = dataclasses.replace(
         poses,
@@ -236,8 +236,7 @@ def _refuse_existing(files: list[Path], sources: Sequence[Path], copies: list[Pa
     for source, copy in zip(sources, copies, strict=bool(copies)):
         if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix, rule):
             raise UserError(
-                f"{copy} exists already and is another image than {source}: --overwrite replaces it; or choose "
-                "another --out"
+                f"{copy} already exists and differs from {source}: --overwrite replaces it; or choose another --out"
             )
 
 

@@ -1,6 +1,6 @@
 """Converts a checkpoint of Lightning Pose into a finished run.
 
-Input: the checkpoint, and config.yaml and predictions.csv, which Lightning Pose left beside it. Output: a run folder
+Input: the checkpoint, and the config.yaml and predictions.csv that Lightning Pose left next to it. Output: a run folder
 with the same network, whose maps are decoded as Lightning Pose does.
 """
 
@@ -36,7 +36,7 @@ from jaxpose.run.weights import export_parameters
 from jaxpose.terminal import count
 from jaxpose.training.setup import fit_subspaces
 
-# The folder of a finished run whose network another tool has trained.
+# Writes the folder of a finished run whose network was trained by another tool.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FinishedRun:
       step: optimizer steps of the training.
       split_text: of split.csv, as `jaxpose.data.split.split_text` makes it; "" if the sets of the frames are unknown.
       subspaces: of the training labels' poses, by the name of their loss.
-      source: what was converted, for the summary.
+      source: the converted file, for the summary.
     """
 
     config: Config
@@ -96,7 +96,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
     Args:
       out: the folder for a run.
       overwrite: it may hold a run that was converted.
-      new: what is to be written there, once that is known.
+      new: the content to write there, once it is known.
 
     Raises:
       UserError: it is one.
@@ -113,7 +113,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
 
 _logger = logging.getLogger(__name__)
 
-# Lightning Pose leaves its config in the folder of the run (older versions in .hydra), and the checkpoint in
+# Lightning Pose writes its config into the folder of the run (older versions into .hydra), and the checkpoint into
 # tb_logs/<name>/version_0/checkpoints below it.
 _CONFIG_NAMES = ("config.yaml", ".hydra/config.yaml")
 _LEVELS = 5
@@ -125,12 +125,12 @@ _OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px
 def convert_checkpoint(
     checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "", overwrite: bool = False
 ) -> None:
-    """Writes a run folder with the network of a checkpoint, and reports what was converted.
+    """Writes a run folder with the network of a checkpoint, and reports the result.
 
     Args:
       checkpoint: a *.ckpt file of a heatmap or heatmap_mhcrnn network with a ResNet.
       out: the run folder, which must not exist, or be empty.
-      config_file: the config.yaml of its training; None finds it beside the checkpoint or in a folder above.
+      config_file: the config.yaml of its training; None finds it next to the checkpoint or in a folder above.
       project: the project folder; "" is the folder that the config names, if it exists on this machine.
       overwrite: the run folder may hold a run that was converted.
 
@@ -178,7 +178,7 @@ def _find_config(checkpoint: Path) -> Path:
     files = (folder / name for folder in folders for name in _CONFIG_NAMES)
     if file := next((file for file in files if file.is_file()), None):
         return file
-    raise UserError(f"there is no config.yaml beside {checkpoint} or in a folder above; {_GIVE_CONFIG}")
+    raise UserError(f"there is no config.yaml next to {checkpoint} or in a folder above; {_GIVE_CONFIG}")
 
 
 def _read_config(file: Path, tensors: Tensors) -> Config:
@@ -260,7 +260,8 @@ def _read_sets(frames: Project, config: Config, folder: Path) -> np.ndarray | No
     sets = np.array([known.get(image, UNUSED) for image in frames.poses.frames])
     if not (sets == TRAIN).any():
         raise UserError(
-            f"{files[0]} has no training frame of {frames.folder}: is it of another project? Give --project FOLDER"
+            f"{files[0]} has no training frame of {frames.folder}: does it belong to another project? Give "
+            "--project FOLDER"
         )
     return sets
 

@@ -24,15 +24,15 @@ _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQ
 
 
 def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
-    """Converts a table, or the finished tables of a run, and returns lines about what was written.
+    """Converts a table, or the finished tables of a run, and returns lines about the written files.
 
     Args:
       source: a table, or a folder in which jaxpose predict left its results.
-      target: what to write.
+      target: the output.
       video: with a table, its video; with a folder, the only video whose table is converted.
 
     Raises:
-      UserError: a table or a video cannot be used, or a file exists already with other content;
+      UserError: a table or a video cannot be used, or a file already exists with other content;
         files that were written before stay, and the same command makes the others.
     """
     if target.form == NWB and target.session_start is None:

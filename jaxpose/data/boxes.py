@@ -1,7 +1,7 @@
-"""Bounding boxes of frames, in pixels of the frame: the network sees the part of each frame that lies in its box.
+"""Bounding boxes in pixels of the frame: reads, writes and makes them. The network sees only the part inside a box.
 
 Input: CSV files in the layout of Lightning Pose, with a row for each labelled image or for each frame of a video: its
-path or its number, then x, y (the top left pixel), h and w. Output: boxes (x, y, width, height) inside of frames.
+path or its number, then x, y (the top left pixel), h and w. Output: boxes (x, y, width, height) inside frames.
 """
 
 import csv
@@ -25,9 +25,9 @@ from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, as_labelled, labelled_sizes_px, read_index
 from jaxpose.video.video import Video
 
-# In the order in which they are written; h comes before w.
+# In the order of the columns; h comes before w.
 _COLUMNS = ("x", "y", "h", "w")
-# Rows and columns of a frame that a box must show; images of one pixel are refused, too.
+# Minimum number of rows and columns of a frame inside a box; images of one pixel are refused for the same reason.
 LEAST_PX = 2
 
 
@@ -136,7 +136,7 @@ def read_image_boxes(file: Path) -> tuple[BoxTable, dict[str, int]]:
     for row, name in enumerate(table.names):
         path = PurePosixPath(name.replace("\\", "/")).as_posix()
         if path in rows:
-            raise UserError(f"{file}:{table.lines[row]}: {path} has a box in line {table.lines[rows[path]]} already")
+            raise UserError(f"{file}:{table.lines[row]}: {path} already has a box in line {table.lines[rows[path]]}")
         rows[path] = row
     return table, rows
 
@@ -178,7 +178,7 @@ def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: 
     """Returns x, y, width and height of a row, zeros without a box.
 
     Raises:
-      UserError: the row is no box.
+      UserError: the row is not a box.
     """
     if len(row) != width:
         raise UserError(f"{file}:{line}: {len(row)} cells instead of {width}")
@@ -198,7 +198,7 @@ def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: 
     return box
 
 
-# Makes boxes around poses: of one size, so that the network sees the animal at one scale.
+# Makes boxes of one size around poses, so that the network sees the animal at one scale.
 
 
 def side_of_poses(poses_px: np.ndarray, ratio: float) -> int:

@@ -1,4 +1,4 @@
-"""Cells of CSV files: numbers and names that every program reads in the same way."""
+"""Reads and checks cells of CSV files: numbers and names that every program reads in the same way."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def refuse_odd_names(file: Path, names: Sequence[str], what: str = "keypoint") -
 
 
 def usable_name(given: object) -> str:
-    """Returns a text that none of them refuses, and "" in place of anything else."""
+    """Returns a text that none of them refuses, and "" instead of anything else."""
     try:
         name = given if isinstance(given, str) else ""
         refuse_unprintable(name)
@@ -84,7 +84,7 @@ def usable_name(given: object) -> str:
 
 
 def path_cell(path: str) -> str:
-    """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, which is no formula.
+    """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, which is not a formula.
 
     `path_of_cell` reverses it.
     """

@@ -1,4 +1,4 @@
-"""A table whose images were opened: the size and checksum of each, and a reason for each one that cannot be used."""
+"""Opens the images of a label table: records the size and checksum of each, and why an image cannot be used."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ from jaxpose.video.recording import has_proportions
 # Decides whether the labels of images with an EXIF orientation count upright or stored pixels.
 #
 # Tools that show images in a browser show them upright; many others show the stored pixels. The points themselves do
-# not tell, so the option `data.orientation` or the label file decides: never a guess.
+# not reveal it, so the option `data.orientation` or the label file decides; jaxpose never guesses.
 
 
 def decide_orientation(given: str, table: LabelTable, facts: Sequence[ImageFacts | None]) -> str:
@@ -70,8 +70,8 @@ def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: st
     image = table.poses.frames[row]
     (width, height), (across, down) = facts.stored_px, upright_size_px(facts.stored_px, facts.orientation)
     raise UserError(
-        f"{image} has {describe(facts.orientation)}; do its labels count pixels of the upright "
-        f"picture ({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the "
+        f"{image} has {describe(facts.orientation)}; are its labels in pixels of the upright "
+        f"image ({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the "
         "label tool showed it upright, as browsers do, or data.orientation=stored"
     )
 
@@ -82,7 +82,7 @@ def describe_orientation(given: str, decided: str, facts: Sequence[ImageFacts]) 
     if not turned or decided == AUTO:
         return ""
     why = "because the label file gives their upright size" if given == AUTO else f"by data.orientation={given}"
-    return f"{count(turned, 'image')} with an EXIF orientation: labels and results count {decided} pixels, {why}"
+    return f"{count(turned, 'image')} with an EXIF orientation: labels and results are in {decided} pixels, {why}"
 
 
 def _seen_px(table: LabelTable, row: int) -> tuple[int, int] | None:
@@ -90,7 +90,8 @@ def _seen_px(table: LabelTable, row: int) -> tuple[int, int] | None:
     return table.sizes_px.get(name) or table.shown_sizes_px.get(name)
 
 
-# Links that lead out of a folder: somebody else may have made it, and what such a link names is not its content.
+# Refuses links that lead out of a folder: somebody else may have created them, and their target is not the folder's
+# content.
 #
 # A project may have folders on another disk (labeled-data or a folder in it as a link); these are followed. A file that
 # is a link must lead to a file in the project, in such a folder, or in the store of the git annex that holds the
@@ -134,14 +135,14 @@ def _refuse_outside(file: Path, name: str, folder: Path, allowed: list[Path]) ->
         raise UserError(f"{name} is a link to {target}, outside of {folder}; copy the file itself to {folder}")
 
 
-# Checks of a labelled image: it must lie in the project, be intact, and contain its keypoints.
+# Checks a labelled image: it must lie in the project, be intact, and contain its keypoints.
 #
-# The cache folder keeps the checksums and facts of intact images, and these are not decoded again.
+# The cache folder keeps the checksums and facts of intact images, which are not decoded again.
 
-# Between the size of an image and its points outside, in the reason for which a row is refused.
+# Joins the size of an image and the points outside of it, in the reason why a row is refused.
 OUTSIDE_OF_IT = " pixels; outside of it: "
 _MARGIN_PX = 0.5
-# Folders above that of the label file in which an absent image is looked for, for the message.
+# How many folders above that of the label file are searched for an absent image, for the message.
 _ABOVE = 2
 
 
@@ -151,7 +152,7 @@ class LabelledImage:
 
     Attributes:
       size_px: (width, height) of the pixels that the labels count.
-      facts: what the file holds.
+      facts: about the file.
       byte_count: size of the file.
       checksum: its SHA-256, hexadecimal.
       pixel_checksum: SHA-256 of the pixels that the labels count: equal for equal pictures.
@@ -384,7 +385,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             moment, image = checked
             if moment in images:
                 first, name = table.sources[images[moment][0]], table.poses.frames[row]
-                problems.append(f"{table.sources[row]}: {name} is labelled in {first} already")
+                problems.append(f"{table.sources[row]}: {name} is already labelled in {first}")
             else:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))

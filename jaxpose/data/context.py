@@ -1,8 +1,8 @@
-"""Labelled frames with the frames around them, for networks that look at several.
+"""Loads the frames around each labelled frame, for networks that see several.
 
-The frame before img0007.png is img0006.png in the same folder, unless pixels refute that (`data.neighbours`). Without
-such a file, it is frame 6 of the video of the folder's name, if frame 7 of that video is the labelled frame; otherwise
-it is the nearest frame found. With boxes, all frames of a window show the box of the labelled one.
+The frame before img0007.png is img0006.png in the same folder, unless the pixels contradict that (`data.neighbours`).
+Without such a file, it is frame 6 of the video with the folder's name, if frame 7 of that video is the labelled frame;
+otherwise it is the nearest available frame. With boxes, all frames of a window show the box of the labelled one.
 """
 
 import collections
@@ -31,13 +31,14 @@ from jaxpose.video.index import VideoIndex, as_labelled, describe_rotation, read
 # Finds the files and video frames around each labelled frame.
 #
 # The frame before img0007.png is img0006.png in the same folder, unless images with consecutive numbers differ there as
-# much as others do. Where there is no such file, it is frame 6 of the video with the folder's name.
+# much as others do. Without such a file, it is frame 6 of the video with the folder's name.
 
 # The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
 # the frame does not exist; or the nearest frame, because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
-# (file, width, height, box): an image, the size of the labelled frame, which it must have, and the labelled one's box.
+# (file, width, height, box): an image, the required size, which is that of the labelled frame, and the labelled frame's
+# box.
 ImageKey = tuple[Path, int, int, tuple[int, ...]]
 
 
@@ -63,7 +64,7 @@ class Window:
 
 
 def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Window]:
-    """Returns the window of each labelled frame; arguments as those of `context.load_windows`.
+    """Returns the window of each labelled frame; arguments as those of `load_windows`.
 
     Raises:
       UserError: an image next to a labelled one is a link out of the project and `data.on_bad_frame` is stop (with
@@ -106,7 +107,7 @@ def files_beside(project: Project, data: DataConfig, radius: int, videos: Mappin
 
     Args:
       project: the labelled frames.
-      data: what to do with bad frames.
+      data: how to treat bad frames.
       radius: frames on either side.
       videos: the project's videos by their name without suffix.
 
@@ -180,7 +181,7 @@ def _read_index(path: Path) -> VideoIndex | None:
         return None
 
 
-# Sentences about the frames around labelled ones: where they come from, and what was checked.
+# Describes the frames around labelled ones: their sources, and what was checked.
 
 
 def describe_windows(
@@ -229,7 +230,7 @@ def _describe(project: Project, windows: list[Window], origins: np.ndarray, vide
     whole, filled = (origins <= VIDEO).all(axis=1), (origins >= NEAREST).any(axis=1)
     at_end, from_video = ~whole & ~filled, (whole & (origins == VIDEO).any(axis=1)).sum()
     parts = [
-        f"context windows: {whole.sum()} of {len(origins)} have {origins.shape[1]} right frames "
+        f"context windows: {whole.sum()} of {len(origins)} have {origins.shape[1]} correct frames "
         f"({from_video} of them with some from video)"
     ]
     if at_end.any():
@@ -383,7 +384,7 @@ def _read_video(
 ) -> dict[int, np.ndarray]:
     """Returns the frames of the video by their number, except missing and damaged ones.
 
-    Frames beyond a place where frames are lost are not neighbours, so they are left out, too.
+    Frames beyond a place where frames are lost are not neighbours, so they are also left out.
     """
     number, shown_px = window.number, project.crop_px(row)
     size = (int(project.sizes_px[row, 0]), int(project.sizes_px[row, 1]))
@@ -409,7 +410,7 @@ def _join(
     """Returns a window (2 r + 1, height, width, 3) and the origins of its frames (2 r + 1,).
 
     Args:
-      window: what is wanted.
+      window: the wanted frames.
       images: the pixels of its image files, None if there is none.
       shown: frames of its video by their number, used only if one of them looks like the labelled image.
     """

@@ -32,11 +32,11 @@ from jaxpose.video.file import Video, scan
 from jaxpose.video.index import read_index
 from jaxpose.video.recording import has_proportions
 
-# Compares the labelled images with the videos of their names: a video of other frames is another recording.
+# Compares the labelled images with the videos of the same name: if the frames differ, the video is another recording.
 
-# As DeepLabCut and Lightning Pose name the images that they take from videos. Other names may hold other numbers.
+# DeepLabCut and Lightning Pose name extracted images like this. In other names, the numbers may mean something else.
 _FRAME_NAME = re.compile(r"img([0-9]+)")
-# Frames of one scene differ little, even if the number of an image is not quite that of its frame.
+# Frames of one scene differ little, even if the number of an image is slightly off.
 _COMPARED_IMAGES, _LEAST_CORRELATION = 3, 0.5
 
 
@@ -139,7 +139,7 @@ def _stem(found: Project, row: int) -> str:
 
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
-# Number of sizes of labelled images that a run keeps: in a project of unrelated images, all may differ.
+# Maximum number of image sizes that a run records: in a project of unrelated images, all may differ.
 _NOTED_SIZES = 16
 
 
@@ -189,7 +189,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
     Args:
       config: the options.
       found: the project; None = read here, in the layout of Lightning Pose. The synthetic project is made, if
-        `data.project` asks for it. `jaxpose.formats.project.prepare` reads projects of other tools, too.
+        `data.project` asks for it. `jaxpose.formats.project.prepare` also reads projects of other tools.
 
     Raises:
       UserError: the project or its labels cannot be used.
@@ -283,7 +283,7 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     """
     if not set(names) & set(found.poses.keypoint_names):
         raise UserError(
-            f"{found.label_file} has the keypoints {', '.join(found.poses.keypoint_names)}; needed is one of "
+            f"{found.label_file} has the keypoints {', '.join(found.poses.keypoint_names)}; it needs one of "
             f"{', '.join(names)}"
         )
     return dataclasses.replace(found, poses=found.poses.with_keypoints(names))

@@ -1,6 +1,7 @@
-"""The number of the frame in the name of an image, of several numbers there: others name an animal or a trial.
+"""Finds the frame number in the name of an image, and stretches of consecutive frames.
 
-Of mouse1_img0042.png, mouse1_img0090.png and mouse2_img0042.png, 42 and 90 are frames, 1 and 2 are mice.
+A name may have several numbers: in mouse1_img0042.png, mouse1_img0090.png and mouse2_img0042.png, 42 and 90 are frames,
+1 and 2 are mice.
 """
 
 import contextlib
@@ -66,7 +67,7 @@ class FrameNames:
 
 
 def frame_of(name: str) -> int | str:
-    """Returns what identifies the frame of an image in its folder, so that img7.png and img00000007.png are the same.
+    """Returns the identity of the frame of an image in its folder, so that img7.png and img00000007.png are the same.
 
     It is the number in a name that has only one, and otherwise the name, without zeros that pad its numbers.
     """
@@ -86,7 +87,7 @@ def renumbered(name: str, place: int, number: int) -> str:
 
 
 def series(name: str, place: int) -> str:
-    """Returns a name with a mark in place of the number that runs, and of its length: the same for all frames of it."""
+    """Returns a name with a mark instead of the number that runs, and of its length: the same for all frames of it."""
     match = _numbers(name)[place]
     return f"{name[: match.start()]}#{name[match.end() :]}"
 
@@ -99,20 +100,20 @@ def _shape(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-# Whether images with consecutive numbers in their names show consecutive frames, as far as their pixels can tell.
+# Checks by their pixels whether images with consecutive numbers show consecutive frames.
 #
 # Consecutive frames of a video are far more alike than frames of other moments. Pictures of several animals, or frames
-# that were picked from a video and numbered anew, are not.
+# that were picked from a video and renumbered, are not.
 
 # Part of the key of the notes: increase it when the comparison changes.
 _VERSION = 1
-# Cells of a side: their mean levels change with an animal's place, hardly with noise and compression.
+# Cells along a side: their mean levels change with an animal's place, but hardly with noise and compression.
 _CELLS = 16
 _PAIRS, _FEWEST_PAIRS = 8, 3
-# Differences of consecutive frames, as shares of those of other moments: 0.04 to 0.42 in eight public videos of five
-# tools; 0.92 in frames that were picked and numbered anew.
+# Difference of consecutive frames relative to that of other moments: 0.04 to 0.42 in eight public videos of five tools;
+# 0.92 in frames that were picked and renumbered.
 _ALIKE_SHARE = 0.75
-# Where even other moments differ by less than so many grey levels, the cells do not tell.
+# If even other moments differ by fewer grey levels than this, the cells are no evidence.
 _LEAST_LEVELS = 1.0
 
 
@@ -192,9 +193,9 @@ def _read_cells(file: Path) -> np.ndarray | None:
     return cv2.resize(grey, (_CELLS, _CELLS), interpolation=cv2.INTER_AREA).astype(np.float64)
 
 
-# Stretches of video: labelled frames that lie close together in time, by the numbers in the names of their images.
+# Stretches of video: labelled frames that are close together in time, by the numbers in the names of their images.
 
-# Frames of a video that are at most so many numbers apart look alike: a sixth of a second at 30 frames per second.
+# Frames of a video that are at most this many numbers apart look alike: a sixth of a second at 30 frames per second.
 NEAR_FRAMES = 5
 
 

@@ -1,4 +1,4 @@
-"""Image files: checks that they are intact, and returns their size and their pixels as 8-bit RGB."""
+"""Checks that image files are intact, and returns their size and their pixels as 8-bit RGB."""
 
 import dataclasses
 import hashlib
@@ -15,15 +15,15 @@ from av.error import FFmpegError, PatchWelcomeError
 from jaxpose.errors import UserError
 from jaxpose.terminal import count
 
-# Numbers in the first directory of a TIFF file. EXIF data have the same form.
+# Reads tags of the first directory of a TIFF file. EXIF data have the same form.
 
 BITS, PHOTOMETRIC, ORIENTATION, CHANNELS, PLANES, TILE_WIDTH, SAMPLE_FORMAT = 258, 262, 274, 277, 284, 322, 339
 # Values of PHOTOMETRIC, PLANES and SAMPLE_FORMAT.
 WHITE_IS_ZERO, SEPARATE, WHOLE_NUMBERS, SIGNED, FLOATS = 0, 2, 1, 2, 3
-# Letter for `struct` of the types short and long.
+# Letters of `struct` for the types short and long.
 _LETTERS = {3: "H", 4: "I"}
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
-# A directory has a few dozen entries; a damaged file may announce any number.
+# A directory has a few dozen entries; a damaged file may claim any number.
 _MOST_ENTRIES = 4096
 
 
@@ -67,9 +67,9 @@ def _read_directory(
             tags[tag] = struct.unpack_from(value, content, where)[0]
 
 
-# The orientation that an image file states: how its stored pixels must be turned to be seen upright.
+# The orientation stated in an image file: how the stored pixels must be turned to appear upright.
 #
-# JPEG, PNG and WebP files have it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many programs
+# JPEG, PNG and WebP files store it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many programs
 # that read pixels do not.
 
 NORMAL = 1
@@ -151,12 +151,12 @@ def _exif_of(content: bytes) -> bytes:
     return content
 
 
-# Which value becomes white in images of more than 8 bits; black is 0.
+# The value that becomes white in images of more than 8 bits; black is 0.
 #
-# One value holds for all images of a run (`data.white`): if each image had its own, the same animal would be brighter
+# One value applies to all images of a run (`data.white`): if each image had its own, the same animal would be brighter
 # in one frame than in the next.
 
-# Of a 16-bit file that uses its whole range.
+# The white of a 16-bit file that uses its whole range.
 WHOLE_RANGE = 65535.0
 _WHITES = (255.0, 1023.0, 4095.0, 16383.0, WHOLE_RANGE)
 _ADVICE = "save it with 8 bits, or train with the value that becomes white as data.white"
@@ -209,7 +209,7 @@ def choose_white(ranges: Sequence[ValueRange]) -> float:
     if fractions:
         raise UserError(
             f"of the images of more than 8 bits, {count(fractions, 'image')} with fractions and others with values up "
-            f"to {largest:g}: no value is white in all of them; save them in one form"
+            f"to {largest:g}: no value is white in all of them; save them in one format"
         )
     if largest > WHOLE_RANGE:
         raise UserError(
@@ -266,21 +266,22 @@ def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, boo
         f"is {largest:g}"
     )
     if above:
-        text += f"; all larger values, in {count(above, 'image')}, become white too"
+        text += f"; all larger values, in {count(above, 'image')}, also become white"
     is_dark = largest < white * _DARK
     if is_dark:
         text += "; all of them are nearly black"
     return text, bool(above) or is_dark
 
 
-# Versions of the programs that decide whether an image is intact, and of how they are asked.
+# Versions of the code and libraries that decide whether an image is intact.
 DECODERS = (3, cv2.__version__, av.__version__, *sorted(av.library_versions.items()))
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 AUTO, UPRIGHT, STORED = "auto", "upright", "stored"
 _JPEG = b"\xff\xd8\xff"
-_NOT_INTACT = "the image does not decode: it is cut short, damaged or no image"
+_NOT_INTACT = "the image does not decode: it is truncated, damaged or not an image"
 _8_BITS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-# Files whose values OpenCV returns as they are: PNG, PNM and PFM, Radiance. Others state how many bits count.
+# The first bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the
+# number of significant bits.
 _ANY_DEPTH = (b"\x89PNG", b"P", b"#?")
 
 
@@ -299,7 +300,7 @@ class PixelRule:
 
 
 class ImageFacts(NamedTuple):
-    """What an intact file holds.
+    """The facts about an intact image file.
 
     Attributes:
       stored_px: (width, height) of its stored pixels.
@@ -334,8 +335,8 @@ def image_facts(content: bytes) -> ImageFacts:
     height, width = pixels.shape[:2]
     if min(width, height) < MIN_SIDE_PX or width * height > MAX_PIXELS:
         raise UserError(
-            f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and it at most "
-            f"{MAX_PIXELS} in all"
+            f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and the "
+            f"image at most {MAX_PIXELS} in total"
         )
     values, is_negative, is_upright = range_of(pixels), _is_negative(content), _is_tiff(content)
     decoded = turned = _pixel_checksum(pixels, is_negative)
@@ -376,8 +377,8 @@ def decode_image(content: bytes, rule: PixelRule = PixelRule(), is_known: bool =
     orientation = read_orientation(content)
     if orientation != NORMAL and rule.orientation == AUTO:
         raise UserError(
-            f"the image has {describe(orientation)}, and nothing says whether pixels are counted in the upright or in "
-            "the stored picture; give data.orientation=upright or data.orientation=stored, or save the image upright"
+            f"the image has {describe(orientation)}, and it is unknown whether pixels refer to the upright or "
+            "the stored image; give data.orientation=upright or data.orientation=stored, or save the image upright"
         )
     pixels = to_8_bits(decode_values(content, is_known, rule.white in (0, WHOLE_RANGE)), rule.white)
     if _is_negative(content):

@@ -1,4 +1,4 @@
-"""Labelled frames, decoded once and fitted into the network's input by one affine each.
+"""Decodes labelled frames once, fits each into the network's input by an affine, and draws keypoints on frames.
 
 Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """
@@ -175,7 +175,7 @@ def fit_labelled(
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
     """Returns rows as one uint8 array, in memory or, above the limit, memory-mapped from the cache folder.
 
-    An array in memory is kept in the cache folder, too: reading it takes a small part of the time of decoding. What
+    An array in memory is also kept in the cache folder: reading it takes a small part of the time of decoding. What
     comes from the cache folder is checked by a checksum.
 
     Args:

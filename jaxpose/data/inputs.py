@@ -1,4 +1,4 @@
-"""The images and videos that a user asks to predict, in natural order, and the place of each in the results."""
+"""Lists the images and videos that a user asks to predict, and the videos of a project, in natural order."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from jaxpose.text_file import read_unicode
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
-# Endings of the tables beside a table of predictions.
+# Endings of the tables next to a table of predictions.
 TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error", "_smoothed")
 _KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
@@ -88,7 +88,7 @@ def natural_key(name: str) -> list[tuple[int, str]]:
 
 
 def _listed(names: Sequence[str]) -> Iterator[str]:
-    """Yields the names, and in place of @FILE its lines, except empty ones and those that begin with #."""
+    """Yields the names, and instead of @FILE its lines, except empty ones and those that begin with #."""
     for name in names:
         if not name.startswith("@"):
             yield name
@@ -101,7 +101,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
             raise UserError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]
         if not lines:
-            raise UserError(f"the list {file} names nothing")
+            raise UserError(f"the list {file} is empty")
         yield from lines
 
 
@@ -213,7 +213,7 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-# The videos of a project: one per session, or one per session and view where there are several cameras.
+# The videos of a project: one per session or, with several cameras, one per session and view.
 
 
 def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
@@ -232,7 +232,8 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
         view = view_of_video(stem, data.views)
         if not view:
             raise UserError(
-                f"{file} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>, or lie "
+                f"{file} belongs to none of the views {', '.join(data.views)}; it must be called "
+                "<session>_<view>, or lie "
                 "in another folder"
             )
         found.setdefault(without_view(stem, view), {})[view] = file
@@ -241,8 +242,8 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
         if absent:
             there = next(iter(of_view.values()))
             raise UserError(
-                f"the session {session} has no video of the view {', '.join(absent)}: {session}_{absent[0]} must lie "
-                f"beside {there}"
+                f"the session {session} has no video of the view {', '.join(absent)}: {session}_{absent[0]} must be "
+                f"next to {there}"
             )
     return [tuple(found[session][view] for view in data.views) for session in found]
 
@@ -263,7 +264,7 @@ def clip_sessions(
     found = sessions(data, video)
     if not found:
         folder = _folder(data, video)
-        lacks = f"{folder} has no file with the ending {', '.join(VIDEO_SUFFIXES)}"
+        lacks = f"{folder} has no file that ends in {', '.join(VIDEO_SUFFIXES)}"
         raise UserError(
             f"{why}, but there are no videos: "
             f"{lacks if folder.is_dir() else f'there is no folder {folder}'}; put videos there, or "

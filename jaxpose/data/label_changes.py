@@ -1,8 +1,8 @@
-"""Changes of the label files of a project: all files of a change, or none of them.
+"""Writes all label files of a change to a project, or none of them.
 
-All new content is written to a folder in the project first, with the content that it replaces. A journal there names
-the files while they are put into place. If that ends early, by an error or a kill, the files before are put back: after
-an error at once, after a kill by the next change. Until then, a reader of the project refuses it.
+All new content is first written to a folder in the project, with the content that it replaces. A journal there names
+the files while they are put into place. If an error or a kill interrupts this, the previous files are restored: after
+an error at once, after a kill by the next change. Until then, readers refuse the project.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import open_shared, read_bytes, write_atomic
 from jaxpose.terminal import print_lines
 
-# The lock on the label files of a project: one process at a time writes them.
+# The lock on the label files of a project: only one process at a time writes them.
 
 LOCK_FILE = ".jaxpose_labels.lock"
 _MOST_WAIT_S, _LOCK_POLL_S = 60.0, 0.05
@@ -95,7 +95,7 @@ def _is_file(lock: int, file: Path) -> bool:
 
 BACKUP_ENDING = ".bak"
 _FOLDER, _JOURNAL_FILE = ".jaxpose_labels", "files.json"
-# A change is written within this time on any disk that is not stuck.
+# A change is written within this time on any disk that works.
 _READER_WAIT_S, _POLL_S = 3.0, 0.05
 _LABELS = (".csv", ".h5")
 
@@ -128,7 +128,7 @@ def changing_labels(folder: Path) -> Iterator[None]:
     """
     with locked_labels(folder):
         if _undo_interrupted(folder):
-            print_lines(f"an earlier change of the labels of {folder} was interrupted; what it had written is undone")
+            print_lines(f"an earlier change of the labels of {folder} was interrupted; its changes are undone")
         yield
 
 

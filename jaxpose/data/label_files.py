@@ -1,4 +1,4 @@
-"""The label files of a project folder in the layout of Lightning Pose."""
+"""Finds the label files of a project folder in the layout of Lightning Pose, for one or several cameras."""
 
 import difflib
 import os
@@ -84,14 +84,14 @@ def without_view(name: str, view: str) -> str:
     return name
 
 
-# Projects that are a file.
+# Suffixes of projects that are a file.
 _FILES = (".slp", ".json", ".yaml", ".yml")
-# The advice in every message about a project that is not there.
+# The advice in every message about a missing project.
 _GIVE_PROJECT = "give the folder of a project, or its file"
 
 
 def extra_label_files(data: DataConfig) -> list[str]:
-    """Returns the label files beside `data.labels` that are evaluated after training, relative to the project.
+    """Returns the label files next to `data.labels` that are evaluated after training, relative to the project.
 
     They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
     several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
@@ -106,7 +106,7 @@ def extra_label_files(data: DataConfig) -> list[str]:
 
 
 def ending_beside(labels: str, own: str) -> str:
-    """Returns what tells a label file from the project's own in names of results: "new" of CollectedData_new.csv."""
+    """Returns the ending that distinguishes a label file in names of results: "new" of CollectedData_new.csv."""
     endings = [ending.removeprefix("_") for ending in ENDINGS if with_ending(own, ending) == labels]
     return endings[0] if endings else PurePosixPath(labels).stem.removeprefix(f"{PurePosixPath(own).stem}_")
 
@@ -115,7 +115,7 @@ def find_folder(project: str) -> Path:
     """Returns the absolute folder of a project, without links.
 
     Raises:
-      UserError: it does not exist or is no folder.
+      UserError: it does not exist or is not a folder.
     """
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     folder = Path(os.path.realpath(Path(project).expanduser()))

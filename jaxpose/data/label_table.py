@@ -1,4 +1,4 @@
-"""A table of labelled images, whatever tool wrote it: what readers return, writers take, and a project is made of.
+"""A table of labelled images, independent of the tool that wrote it: from it, projects are made and files written.
 
 Readers and writers of other tools' files are in `jaxpose.formats`; `jaxpose.data.labels` reads a CSV in the layout of
 Lightning Pose.
@@ -17,12 +17,13 @@ from jaxpose.data.named_files import find_files
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, join_poses
 from jaxpose.terminal import count, listed
 
-# Places where a keypoint lies exactly in several images: often what a label tool writes for a missing label.
+# Finds places where a keypoint lies exactly in several images: label tools often write such a place for a missing
+# label.
 
 # A keypoint repeats if at least this many of its labels, and this share of them, are at one place, and more than lie
 # around it: labels at whole pixels of a keypoint that hardly moves coincide, but have others close by.
 _FEWEST, _SHARE, _AROUND_PX = 3, 0.01, 3.0
-# A single label at the centre of the corner pixel is hardly ever meant.
+# Even a single label at the centre of the corner pixel is hardly ever intended.
 _CORNER = (0.0, 0.0)
 _LISTED = 5
 
@@ -74,7 +75,7 @@ def _sentence(at: tuple[float, float], keypoints: list[str]) -> str:
 
 # Columns of poses: a position that is marked as not visible in a file whose marks training does not use, NaN elsewhere.
 HIDDEN_PX = ("hidden_x_px", "hidden_y_px")
-# What several label tools write for a point that is not labelled.
+# Several label tools write this for a point that is not labelled.
 _ALWAYS_MISSING = [-1.0, -1.0]
 
 
@@ -97,11 +98,11 @@ class LabelTable:
       shown_sizes_px: {image: (width, height)} that the label tool may have seen: a hint at how it turned the image.
       frame_sizes_px: {video: (width, height)} of the frames of videos that were found.
       video_files: {video: file} of videos that lie elsewhere than in the folder of the project's videos.
-      kind: what was recognised, for the user; "" for the layout of Lightning Pose.
-      notes: sentences for the user about what was read and what was not.
+      kind: the recognised kind of project, for the user; "" for the layout of Lightning Pose.
+      notes: sentences for the user about the content that was read, and the rest.
       scorer: who labelled, "" if unknown.
       unlabelled_names: keypoints that the project names and no label file has.
-      unread: what the files have and the table does not: a number and a noun each, such as "3 tracks".
+      unread: content of the files that the table lacks: a number and a noun each, such as "3 tracks".
     """
 
     file: Path

@@ -1,4 +1,4 @@
-"""Label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
+"""Reads label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
 
 Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a row for each frame. Output: a
 `LabelTable`, with a sentence for every row that cannot be used.
@@ -26,10 +26,10 @@ from jaxpose.text_file import GUESS, SAVE_AS_UTF_8, read_text
 
 COORDS = ("x", "y", "visible")
 # DeepLabCut and napari keep this column in label files that began as predictions. In other files it marks a table of
-# predictions, which must not be trained on by mistake.
+# predictions, which must not be used for training by mistake.
 LIKELIHOOD = "likelihood"
 _LABEL_FILES = "CollectedData"
-# What pandas writes in place of a name that it does not have.
+# pandas writes this for a missing name.
 _UNNAMED = "Unnamed:"
 
 
@@ -65,7 +65,7 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
       numbered_rows: the line and the cells of each row.
 
     Raises:
-      UserError: it is no header of labels of one animal, or the name of a keypoint cannot be used.
+      UserError: it is not a header of labels of one animal, or the name of a keypoint cannot be used.
     """
     rows = [row for _, row in numbered_rows]
     number = next((number for number, row in enumerate(rows[:4]) if is_coords_row(row)), 0)
@@ -197,7 +197,7 @@ def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
     Args:
       folder: the project, from which the file names its images.
       file: the CSV.
-      data: what counts as a missing label.
+      data: defines missing labels.
 
     Raises:
       UserError, OSError: as `read_labels`.
@@ -250,7 +250,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
         try:
             image = _read_image(row, header)
             if image in first_line:
-                raise UserError(f"{image} is labelled in line {first_line[image]} already")
+                raise UserError(f"{image} is already labelled in line {first_line[image]}")
             first_line[image] = line
             row_keypoints, row_visibility = _read_keypoints(row, header, missing)
         except UserError as error:

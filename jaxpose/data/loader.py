@@ -17,8 +17,8 @@ from jaxpose.poses import Poses
 
 # Histogram equalisation and CLAHE of labelled frames, on the host.
 #
-# Both are sequential and rare: on the device, every sample of a batch would have their cost (see docs/augmentation.md).
-# The random numbers depend on (seed, stream, draw, purpose) alone, so any worker of any host makes the same pixels.
+# Both are sequential and rare: on the device, every sample of a batch would pay for them (see docs/augmentation.md).
+# The random numbers depend only on (seed, stream, draw, purpose), so any worker of any host makes the same pixels.
 
 _STREAM = 0  # labelled frames
 _PURPOSE = 0x746F6E65  # the purpose; another number gives other random numbers
@@ -70,13 +70,13 @@ def _change_channels(frame: np.ndarray, change: Any) -> None:
         inner[..., channel] = change(np.ascontiguousarray(inner[..., channel]))
 
 
-# Arrays by name; the unlabelled clips and frames of a step are batches inside, under `clips` and `unlabelled`.
+# Arrays by name; the unlabelled clips and frames of a step are nested batches, under `clips` and `unlabelled`.
 Batch = dict[str, Any]
 
-# The name in a batch of the frames of other members of an ensemble.
+# The name, in a batch, of the frames of the other members of an ensemble.
 OTHER_FRAMES = "other_frames"
 
-# Keeps the order of the frames apart from other uses of data.seed.
+# Separates the order of the frames from other uses of data.seed.
 _ORDER = 1
 
 

@@ -1,6 +1,6 @@
 """Finds the files that a label file names by their paths on the machine where it was made.
 
-That machine may run Windows or macOS, so a path may be absolute, and its names may differ from those here in case or in
+That machine may run Windows or macOS, so a path may be absolute, and names may differ from the local ones in case or in
 the Unicode form of their letters (ä is one character, or a and a mark).
 """
 
@@ -23,7 +23,7 @@ _Parts = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """What was found for a name.
+    """The file found for a name.
 
     Attributes:
       file: the file, or None.

@@ -1,7 +1,7 @@
-"""A labelled project: its usable frames, fixed once, and a message for every unusable one.
+"""A labelled project: its usable frames, and a message for every unusable one.
 
 Input: tables of labels, as `jaxpose.formats` reads them from the files of other tools, or a folder in the layout of
-Lightning Pose. Output: a `Project`. Every image is hashed, and decoded unless its content was found intact before;
+Lightning Pose. Output: a `Project`. Every image is hashed, and decoded unless it is known to be intact;
 `jaxpose.data.images` makes the pixels later.
 """
 
@@ -50,8 +50,8 @@ class Project:
       boxes_px: n boxes (x, y, width, height) inside of the images, of what the network sees; () without `data.boxes`.
       video_crops_px: as `data.video_crops_px` has them.
       video_files: {name: file} of videos that lie elsewhere than in the folder of the project's videos.
-      kind: what was recognised, for the user; "" for the layout of Lightning Pose.
-      notes: sentences for the user about what was read and what was not.
+      kind: the recognised kind of project, for the user; "" for the layout of Lightning Pose.
+      notes: sentences for the user about the content that was read, and the rest.
       unlabelled_names: keypoints that the project names and no label file has.
       orientation: how the labels count pixels, as in `image_file.PixelRule`.
       white: the value that becomes white in images of more than 8 bits, as their values tell; 0 without any.
@@ -139,11 +139,11 @@ class Project:
 def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project in the layout of Lightning Pose.
 
-    `jaxpose.formats.project.read_project` reads projects of other tools, too.
+    `jaxpose.formats.project.read_project` also reads projects of other tools.
 
     Args:
-      data: where it is and what to do with bad frames.
-      labels: a label file to read in place of `data.labels`, relative to the project, without the name of a view.
+      data: its location, and how to treat bad frames.
+      labels: a label file to read instead of `data.labels`, relative to the project, without the name of a view.
 
     Raises:
       UserError: the folder or a label file does not exist or is not understood, or as `make_project`.
@@ -160,7 +160,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
       folder: the project.
       label_file: the attribute `label_file` of the project.
       tables: of the views in `data.views`, or one.
-      data: what to do with bad frames.
+      data: how to treat bad frames.
 
     Raises:
       UserError: the views have other keypoints; rows cannot be used and `data.on_bad_frame` is stop (the message lists

@@ -1,4 +1,4 @@
-"""A report of the data of a training: labels, bad rows, sets, sizes and videos. Writes nothing.
+"""Reports the data of a training: labels, bad rows, sets, sizes and videos. Writes nothing.
 
 It needs no device: a login node or a laptop shows the data that a run elsewhere would read.
 """

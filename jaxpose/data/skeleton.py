@@ -1,4 +1,7 @@
-"""What label files say about the animal beside its keypoints. Training uses none of it; converted files keep it."""
+"""The animal's name, skeleton and left-right pairs, from label files and from the names of keypoints.
+
+Training uses only the pairs; converted files keep all of it.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from jaxpose.data.cells import usable_name
 from jaxpose.errors import UserError
 
-# The name in files that must have one.
+# The animal's name in files that must have one.
 DEFAULT_ANIMAL = "animal"
 
 
@@ -17,7 +20,7 @@ def animal_name(given: object) -> str:
 
 
 def known_pairs(pairs: Iterable[Sequence[object]], keypoint_names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the pairs of two different keypoints, each once; files may hold anything else, too."""
+    """Returns the pairs of two different keypoints, each once; files may also hold anything else."""
     found = [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2]
     return tuple(dict.fromkeys(pair for pair in found if pair[0] != pair[1] and set(pair) <= set(keypoint_names)))
 
@@ -151,9 +154,9 @@ def _swapped(name: str) -> set[str]:
 
 
 def _joined(name: str, names: list[str]) -> str:
-    """Returns the one other name with left in place of right, or right in place of left, within a word; "" without one.
+    """Returns the one other name with left instead of right, or right instead of left, within a word; "" without one.
 
-    "bright" is no side, because no name is "bleft".
+    "bright" is not a side, because no name is "bleft".
     """
     lower = name.lower()
     sides = re.findall("left|right", lower)

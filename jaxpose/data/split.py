@@ -1,4 +1,4 @@
-"""The set of each frame (training, validation, test): fixed before step 1 and kept in the run's split.csv."""
+"""Assigns each frame to a set (training, validation, test), before step 1; the run's split.csv records the sets."""
 
 import csv
 import dataclasses
@@ -26,12 +26,12 @@ from jaxpose.terminal import count
 from jaxpose.text_file import read_unicode
 from jaxpose.video.index import ends_checksum
 
-# Computes how many frames or videos train, validate and test.
+# Computes the number of training, validation and test frames or videos.
 
 # Projects with fewer labelled moments have no test set unless shares are given.
 FEWEST_FOR_TEST = 60
 FEWEST_TEST_FRAMES = 5
-# Of training, validation and test; whole numbers, so that equal shares compare as equal.
+# Weights of training, validation and test; whole numbers, so that equal shares compare as equal.
 _WEIGHTS = (8, 1, 1)
 
 Sizes = tuple[int, int, int]
@@ -59,8 +59,8 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
         )
     if train < 1:
         raise UserError(
-            f"{moments} labelled frames cannot be divided: data.train_share = {given[0]:g} leaves none to train on "
-            f"beside {validation} to validate"
+            f"{moments} labelled frames cannot be divided: data.train_share = {given[0]:g} leaves none for training "
+            f"next to {validation} for validation"
         )
     return train, validation, moments - train - validation
 
@@ -101,9 +101,9 @@ def _floor(share: float, count: int) -> int:
     return math.floor(share * count + 1e-9)
 
 
-# Dividing frames at random into training, validation and test frames; the result depends on the seed alone.
+# Divides frames at random into training, validation and test frames; the result depends only on the seed.
 
-# Keep these uses of data.seed apart from each other and from the loader's.
+# Separates these uses of data.seed from each other and from the loader's.
 _DIVIDE, _LIMIT = 2, 3
 
 
@@ -164,7 +164,7 @@ def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
         return
     if limit > 1 and limit != int(limit):
         raise UserError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
-    # A share counts the frames that an earlier run left unused, because they were training frames, too.
+    # A share counts the frames that an earlier run left unused, because those were also training frames.
     settled = np.setdiff1d(np.arange(len(sets)), new)
     pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()
     wanted = most_training_frames(limit, int(pool))
@@ -182,7 +182,7 @@ def _trained(sets: np.ndarray) -> np.ndarray:
     return np.where(sets == UNUSED, TRAIN, sets)
 
 
-# The sets that an earlier run, or a file of the user, gave to frames.
+# The sets that frames have in an earlier run or in a file of the user.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -460,7 +460,7 @@ def _find_split(folder: Path, split: str) -> tuple[Path, bool]:
     raise UserError(f"data.split is {split!r}{hint}; it {_KINDS}, and no such file exists")
 
 
-# Frames that measure a network although frames like them trained it: identical ones, and ones of the same moment.
+# Leaks: validation and test frames that are like training frames, because they are identical or of the same moment.
 
 
 @dataclasses.dataclass(frozen=True)

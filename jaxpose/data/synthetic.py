@@ -1,7 +1,7 @@
-"""A small project with ground truth: an articulated animal that walks through textured clutter, seen from above.
+"""Writes a small project with ground truth: an articulated animal walks through textured clutter, seen from above.
 
 Left and right limbs look alike, so only the direction of the body distinguishes them, and the animal turns in full
-circles. Every video has its own background, lighting and animal; the seed decides every pixel and label.
+circles. Every video has its own background, lighting and animal; the seed determines every pixel and label.
 """
 
 import csv

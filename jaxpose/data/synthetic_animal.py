@@ -1,4 +1,4 @@
-"""The synthetic animal: its gait, its looks and surroundings, and the rendering of a frame.
+"""Renders the synthetic animal: its gait, its appearance and its surroundings.
 
 Lengths are fractions of the frame's side; `walk` and `draw_frame` convert them to pixels. The x axis points right and
 the y axis down, so the animal's left is its heading turned by -90 degrees.

@@ -1,4 +1,4 @@
-"""The work of `jaxpose.draw`: a video with the predictions of a table."""
+"""The work of `jaxpose draw`: draws the predictions of one table, or of all tables of a folder, on their videos."""
 
 import argparse
 import dataclasses
@@ -30,12 +30,12 @@ from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.file import turned_size_px
 from jaxpose.video.index import Stopped, VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
 
-# A table with more of its points outside of the frames is probably of another video.
+# If more than this share of its points is outside the frames, a table is probably of another video.
 _MOST_OUTSIDE = 0.5
 
 
 def draw(given: argparse.Namespace) -> int:
-    """Draws what the flags of jaxpose.draw say, and returns the exit code.
+    """Draws a video as the flags of jaxpose.draw say, and returns the exit code.
 
     Raises:
       UserError: a flag, the video or the table cannot be used, or the file exists.
@@ -45,7 +45,7 @@ def draw(given: argparse.Namespace) -> int:
     style = Style(given.trail, given.confidence)
     style.refuse_wrong_numbers()
     if is_table(video) and not is_table(table):
-        raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; exchange them: jaxpose draw VIDEO TABLE")
+        raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; swap them: jaxpose draw VIDEO TABLE")
     predictions = read_table(table)
     for note in predictions.notes:
         say(note)
@@ -78,7 +78,7 @@ def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
     if file.exists() and video.exists() and file.samefile(video):
         raise UserError(f"{flag}, which is the video itself; choose another --out")
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
-        raise UserError(f"{flag}, which exists already: --overwrite replaces it; or choose another --out")
+        raise UserError(f"{flag}, which already exists: --overwrite replaces it; or choose another --out")
 
 
 def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Config | None:
@@ -175,7 +175,7 @@ def _look_at_points(index: VideoIndex, predictions: PredictionTable, style: Styl
 
 # Labelled videos of the tables that jaxpose predict wrote: <out>/labeled_videos/<place>_labeled.mp4.
 #
-# Several processes share the work by claims. A video that is newer than its table is kept.
+# Several processes share the work by claims. A labelled video that is newer than its table is kept.
 
 _logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ def draw_tables(
                         failed += 1
                         _logger.warning(f"{file} is not written: {error}")
             else:
-                # Of a dead process, too, until its claim is silent for long enough.
+                # Also while a dead process has the claim, until the claim has been silent for long enough.
                 if file not in reported:
                     _logger.info(f"{file}: another process draws it; waiting for it")
                 reported.add(file)

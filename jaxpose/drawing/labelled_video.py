@@ -1,7 +1,7 @@
 """Writes a video with the predicted pose on each frame.
 
-Input: the index of a video and its predictions. Output: an H.264 file with a frame for each frame, at the same times
-from 0 on, with a line of text below. A thread decodes and draws while the encoder works.
+Input: the index of a video and its predictions. Output: an H.264 file with the same frames at the same times, counted
+from 0, with a line of text below each. A thread decodes and draws while the encoder works.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def made_ahead(items: Generator[Item, None, None], most: int) -> Iterator[Iterat
     """A context with an iterator over the items, which a thread makes; its end stops the thread and closes `items`.
 
     Args:
-      items: what to iterate over; its errors are raised by the iterator.
+      items: the items to iterate over; their errors are raised by the iterator.
       most: items that wait at the same time, at least 1.
     """
     made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(most)
@@ -86,10 +86,10 @@ def made_ahead(items: Generator[Item, None, None], most: int) -> Iterator[Iterat
         thread.join()
 
 
-# Drawn frames that wait for the encoder.
+# Maximum number of drawn frames that wait for the encoder.
 _AHEAD = 4
 _LISTED = 5
-# Of a file that stores neither its rate nor the times of its frames.
+# The rate of a file that stores neither its rate nor the times of its frames.
 _DEFAULT_RATE = Fraction(25)
 _NO_COLORSPACE, _RGB = 2, 0
 
@@ -124,7 +124,7 @@ def draw_video(
       index: of the video, as `rotation.as_labelled` returned it.
       predictions: a row for each frame.
       file: *.mp4.
-      style: what the user chooses.
+      style: the user's choices.
       is_stopped: asked for every packet whether to stop.
       progress: called after every frame.
 
@@ -179,7 +179,7 @@ class _Drawing:
         for item in Decoding(index, 0, is_stopped):
             if isinstance(item, Flaw):
                 if item.kind in (FlawKind.FAILED, FlawKind.LOST):
-                    # A frame that fails is missing, too, when a later one comes.
+                    # A frame that fails also counts as missing once a later one arrives.
                     for number in range(item.first, item.last + 1):
                         self.lost.setdefault(number, item.text * (item.first == item.last))
                 continue

@@ -12,17 +12,17 @@ from jaxpose.errors import UserError
 from jaxpose.poses import Poses
 from jaxpose.video.file import TURNS
 
-# How poses are drawn: what the user chooses, and the sizes and colours that follow from the video.
+# The style of poses: the user's choices, and the sizes and colours that follow from the video.
 
 # FFmpeg's numbers.
 BT709, FULL_RANGE = 1, 2
-# Shares of red and blue in the brightness: of BT.709, and of BT.601, for which readers take files that do not say.
+# Weights of red and blue in the brightness: of BT.709, and of BT.601, which readers assume for files that do not say.
 _WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """What the user chooses.
+    """The user's choices.
 
     Attributes:
       trail: frames before the present one whose positions are drawn as a line.
@@ -67,12 +67,12 @@ def to_yuv(rgb: np.ndarray, colorspace: int, color_range: int) -> np.ndarray:
     return np.clip(np.rint(found), 0, 255).astype(np.uint8)
 
 
-# The planes of a frame in 4:2:0: poses are drawn on them as they are decoded, so no frame becomes RGB and back.
+# The planes of a frame in 4:2:0: poses are drawn on them as they are decoded, so no frame is converted to RGB and back.
 #
-# An H.264 frame needs even sides; a frame with an odd one gets a copy of its last column or row.
+# An H.264 frame needs even sides; a frame with an odd side gets a copy of its last column or row.
 
 PIXELS = "yuv420p"
-# The second is the name of the first with the full range of values.
+# The second name means the first format with the full range of values.
 _COPIED = (PIXELS, "yuvj420p")
 LIMITED_RANGE = 1
 
@@ -109,7 +109,7 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
         # The encoder needs the other cores.
         source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, threads=1)
     for plane, image in zip(planes, _views(source), strict=True):
-        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is a copy, too.
+        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is also a copy.
         turned = cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
         height, width = turned.shape
         plane[:height, :width] = turned
@@ -128,7 +128,7 @@ def _views(frame: VideoFrame) -> Planes:
 
 # OpenCV takes subpixel positions in units of 1/16.
 _SHIFT = 4
-# A point further outside than so many frames is not drawn: it would only be a line through the frame.
+# A point more than this many frame sizes outside is not drawn: it would only be a line through the frame.
 _FAR_FRAMES = 2
 
 
@@ -142,7 +142,7 @@ class PosePainter:
       poses: of the frames of the video, with one animal each.
       colours_yuv: (k, 3) uint8, of each keypoint.
       size_px: (width, height) of the frames.
-      style: what the user chooses; an edge with a name that the predictions do not have is not drawn.
+      style: the user's choices; an edge with a name that the predictions do not have is not drawn.
     """
 
     def __init__(self, poses: Poses, colours_yuv: np.ndarray, size_px: tuple[int, int], style: Style) -> None:
@@ -235,10 +235,10 @@ def _lay_over(plane: np.ndarray, layer: np.ndarray, opaque: np.ndarray) -> None:
 
 # The lines below a frame: its number, its time, and the names of the keypoints behind dots of their colours.
 #
-# They lie below the frame, not on it, so that they cover no animal.
+# They are below the frame, not on it, so that they do not cover the animal.
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
-# Of the font: a frame this wide has letters of scale 1.
+# In a frame of this width, letters have scale 1.
 _WIDTH_OF_SCALE_1_PX = 1600
 _SMALLEST_SCALE, _LARGEST_SCALE = 0.4, 1.0
 _WHITE = (255, 255, 255)

@@ -23,9 +23,11 @@ def main(argv: list[str] | None = None) -> int:
         "--out", metavar="FILE", help="file to write, *.stablehlo, which JAX runs; default: the name of the run folder"
     )
     arguments.add_argument(
-        "--frame_size", default="", metavar="WxH", help="size of the frames in px; default: that of the labelled images"
+        "--frame_size", default="", metavar="WxH", help="size of the frames in px; default: as the labelled images"
     )
-    arguments.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu: for the check")
+    arguments.add_argument(
+        "--platform", default="auto", metavar="NAME", help="platform of the check: auto, cpu, gpu or tpu"
+    )
     arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)

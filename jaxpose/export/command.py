@@ -1,4 +1,4 @@
-"""The work of `jaxpose.export`: a run becomes one file with a program, which is compared with the run."""
+"""The work of `jaxpose export`: writes a run as one file with a program, and compares the program with the run."""
 
 import dataclasses
 import hashlib
@@ -43,15 +43,15 @@ from jaxpose.run.pca import agreeing_views, load_subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.terminal import count
 
-# Compares the program in a file with the run that it was made of, on random frames.
+# Compares the exported program with its run, on random frames.
 
-# Results that are compared, and at the same time the frames of a step of the predictor.
+# Number of compared results, which is also the number of frames in a step of the predictor.
 COUNT = 4
-# In pixels of the network's input. Sums in another order move a point by 1e-5 px in float32; products of bfloat16 and
-# of 10 bits in another order move it further.
+# Tolerances, in pixels of the network's input. A different order of summation moves a point by 1e-5 px in float32;
+# products of bfloat16 and of 10 bits move it further.
 _MOST_PX = {"f32": 0.01, "tf32": 0.25, "bf16": 0.5}
 _MOST_CONFIDENCE = {"f32": 1e-3, "tf32": 0.02, "bf16": 0.05}
-# A wrong fit is off by tens.
+# A wrong fit differs by tens of grey levels.
 _MOST_MEAN_LEVELS = 1.0
 
 
@@ -165,7 +165,7 @@ def export(
     platform: str = "auto",
     overwrite: bool = False,
 ) -> list[str]:
-    """Writes the network of a run as a file that runs without jaxpose, and <out>.json beside it.
+    """Writes the network of a run as a file that runs without jaxpose, and <out>.json next to it.
 
     Returns lines about the file and how far its results are from those of the run.
 
@@ -223,7 +223,7 @@ def read_frame_size(text: str) -> tuple[int, int] | None:
 
 def _check_out(out: Path, overwrite: bool) -> None:
     if out.suffix == ".onnx":
-        raise UserError(f"--out is {out}, but no exporter to ONNX takes the network: see docs/export.md; use {SUFFIX}")
+        raise UserError(f"--out is {out}, but no ONNX exporter supports the network: see docs/export.md; use {SUFFIX}")
     if out.suffix != SUFFIX:
         raise UserError(f"--out is {out}; its name must end in {SUFFIX}")
     for file in (out, _description(out)):

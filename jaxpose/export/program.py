@@ -1,4 +1,4 @@
-"""The program in an exported file, with its weights: from frames to keypoints in their pixels and confidence."""
+"""The exported program, with its weights: from frames to keypoints in frame pixels and confidence."""
 
 import dataclasses
 import math
@@ -20,12 +20,12 @@ from jaxpose.pose.pca import Pca
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.steps.predict_step import build_predict
 
-# The fit of frames of one size into the network's input, as a part of a compiled program.
+# Fits frames of one size into the network's input, inside the compiled program.
 #
 # `jaxpose.geometry` does the same on the host with OpenCV, which rounds in between: see `FrameFit`.
 
 
-# Two of them are not compared, so that jax.jit takes one as a function.
+# eq=False makes it hashable by identity, so that jax.jit accepts it as a function.
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrameFit:
     """A mean over blocks of pixels, then one matrix along each axis, then rounding to whole grey levels.
@@ -35,7 +35,7 @@ class FrameFit:
 
     Attributes:
       frame_size_px: (width, height) of the frames.
-      part_px: (x, y, width, height), what the network sees of a frame.
+      part_px: (x, y, width, height), the part of a frame that the network sees.
       block_px: (width, height) of the blocks; the last ones may reach beyond the part, whose edge is repeated there.
       rows: (input height, blocks along y); a row of zeros is black.
       columns: (input width, blocks along x).
@@ -108,7 +108,7 @@ def make_fit(
 
 
 def _shrinking(count: int, given: int, scale: float, shift: float) -> tuple[int, np.ndarray]:
-    """Returns, for one axis, the pixels of a block and the matrix (count, blocks) of `fitting.fit_image`.
+    """Returns, for one axis, the pixels of a block and the matrix (count, blocks) of `geometry.fit_image`.
 
     Args:
       count: pixels of the input.
@@ -147,8 +147,8 @@ def _blur(given: int, shrink: float) -> np.ndarray:
     return matrix
 
 
-# From frames, uint8 (n, height, width, 3), or (n, 5, height, width, 3) for a network that sees five of them, to the
-# keypoints (n, k, 2) in frame pixels and the confidence (n, k), both float32.
+# Takes frames, uint8 (n, height, width, 3), or (n, 5, height, width, 3) for a network that sees five of them; returns
+# the keypoints (n, k, 2) in frame pixels and the confidence (n, k), both float32.
 Program = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
 
@@ -202,7 +202,7 @@ def in_float32(network: LoadedNetwork) -> LoadedNetwork:
     return dataclasses.replace(network, config=config, graphdef=graphdef, params=params, statistics=statistics)
 
 
-# Programs as files of jax.export: StableHLO with the weights, which JAX runs on every platform.
+# Stores programs as files of jax.export: StableHLO with the weights, which JAX runs on every platform.
 
 SUFFIX = ".stablehlo"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

@@ -1,7 +1,7 @@
-"""Reads keypoints from COCO JSON: one category of animals, one annotation for each image.
+"""Reads and writes keypoints as COCO JSON: one category of animals, one annotation for each image.
 
-Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled, but hidden,
-2 = labelled and visible.
+Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled, but hidden, 2
+= labelled and visible.
 """
 
 import json
@@ -25,12 +25,12 @@ from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, Skeleton
 from jaxpose.terminal import count, tally
 from jaxpose.text_file import read_unicode
 
-# What a COCO file has beside its labelled keypoints: the animal, and what is not read.
+# The content of a COCO file besides its labelled keypoints: the animal, and everything that is not read.
 
 SUPERCATEGORY, DESCRIPTION = "animal", "keypoints written by jaxpose"
-# Boxes that differ by less come from rounding.
+# Smaller differences between boxes are rounding.
 _ALIKE_PX = 1e-3
-# What a file of jaxpose has, too.
+# Entries that files of jaxpose also have.
 _KEPT = {
     "": ("info", "images", "annotations", "categories"),
     "images": ("id", "file_name", "width", "height"),
@@ -49,14 +49,14 @@ def read_scorer(tree: dict[str, Any]) -> str:
 
 
 def read_skeleton(categories: Sequence[dict[str, Any]], names: tuple[str, ...]) -> Skeleton:
-    """Returns the animal of the categories of all labelled annotations; of several, only what they agree in."""
+    """Returns the animal of the categories of all labelled annotations; of several, only the parts that agree."""
     animals = {animal_name(category.get("name")) for category in categories}
     edges = {known_pairs(_edges(category, names), names) for category in categories}
     return Skeleton(animals.pop() if len(animals) == 1 else "", edges.pop() if len(edges) == 1 else ())
 
 
 def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Returns pairs of names in place of those of numbers from 1; pairs that cannot be understood are left out."""
+    """Returns pairs of names instead of those of numbers from 1; pairs that cannot be understood are left out."""
     edges = category.get("skeleton")
     pairs = [edge for edge in edges if isinstance(edge, list) and len(edge) == 2] if isinstance(edges, list) else []
     places = range(1, len(names) + 1)
@@ -64,12 +64,12 @@ def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, 
 
 
 def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skeleton) -> list[str]:
-    """Returns what is not read, such as "3 crowds".
+    """Returns the content that is not read, such as "3 crowds".
 
     Args:
       tree: the file.
       used: the annotations that are read.
-      skeleton: what is kept of the categories.
+      skeleton: the parts of the categories that are kept.
     """
     entries = [entry for entry in tree["annotations"] if isinstance(entry, dict)]
     crowds = sum(bool(entry.get("iscrowd")) for entry in entries)
@@ -99,7 +99,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
 
 
 def _has_own_box(annotation: dict[str, Any]) -> bool:
-    """Returns whether a box is another one than that around the keypoints, which a new file has, too."""
+    """Returns whether a box is another one than that around the keypoints, which a new file also has."""
     keypoints = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
     placed = keypoints[keypoints[:, 2] > 0, :2]
     size = np.ptp(placed, axis=0)
@@ -168,7 +168,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
             name = _image_name(images[image_id])
             if animals[image_id] > 1:
-                raise UserError(f"{name} has {animals[image_id]} animals, and only images with one can be trained")
+                raise UserError(f"{name} has {animals[image_id]} animals, and jaxpose trains only on images with one")
             if found[name].reason:
                 raise UserError(found[name].reason)
             rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))
@@ -320,7 +320,7 @@ def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
-    """Returns what is found for the path of each image."""
+    """Returns the file found for the path of each image."""
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
     roots = _roots(file)
     places = _places(file, roots[:2])
@@ -372,7 +372,7 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
     return f"{file.name}/{end}", path
 
 
-# Writes labels as COCO keypoints; `jaxpose.formats.coco` reads them.
+# Writes labels as COCO keypoints, which the functions above read.
 
 
 def write_labels(file: Path, labels: LabelTable) -> None:

@@ -1,4 +1,4 @@
-"""Writes HDF5 files by way of the memory: a write of HDF5 itself that a full disk cuts off ends the process (SIGSEGV).
+"""Writes HDF5 files via memory, because a full disk during a write of HDF5 itself would end the process (SIGSEGV).
 
 The same content always gives the same bytes.
 """

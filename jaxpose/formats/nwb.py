@@ -1,6 +1,6 @@
-"""The predictions of a video as NWB with the extension ndx-pose: https://github.com/rly/ndx-pose.
+"""Writes the predictions of a video as NWB with the extension ndx-pose: https://github.com/rly/ndx-pose.
 
-Every keypoint has a series with all frames, those without a position as NaN, so that frame i is sample i everywhere.
+Every keypoint has a series with all frames, with NaN where it has no position, so that frame i is sample i everywhere.
 """
 
 import datetime
@@ -19,7 +19,7 @@ NEEDS_START = (
     "NWB files hold the time when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
 )
 _FRAME = "(0, 0) is the centre of the top left pixel of the video; x goes to the right, y down"
-# Containers round time stamps to a millisecond or more finely.
+# Containers round time stamps to a millisecond or finer.
 _ROUNDING_S = 0.001
 
 
@@ -32,7 +32,7 @@ def write_predictions(
 
     Args:
       file: the table.
-      predictions: what to write.
+      predictions: the predictions to write.
       footage: the video.
       session_start: time of the first frame, with its time zone.
 

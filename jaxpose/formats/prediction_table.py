@@ -1,4 +1,4 @@
-"""Predictions as the readers and writers of tables exchange them, and the properties of the video that they are of."""
+"""Predictions in the form that readers and writers exchange, the properties of their video, and parquet files."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ from jaxpose.terminal import count
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
 
-# Peaks of heatmaps, which SLEAP and others give as scores, may be above 1; a score above 2 is of another scale, or from
-# another column. float32 sums of a heatmap are above 1 by rounding, which needs no note.
+# Peaks of heatmaps, which SLEAP and others give as scores, may be above 1; a score above 2 has another scale, or is
+# from another column. float32 sums of a heatmap exceed 1 by rounding, which needs no note.
 _LARGEST_CONFIDENCE, _ROUNDED_CONFIDENCE = 2.0, 1.001
 
 
@@ -29,9 +29,9 @@ class PredictionTable:
     Attributes:
       file: the table that they were read from.
       poses: n frames with one animal each; the frames of a video are 0 to n - 1.
-      scorer: the name of what predicted them.
+      scorer: the name of the predictor.
       sets: the set of each labelled frame, if the table has that column.
-      notes: sentences for the user about what was changed.
+      notes: sentences for the user about changes.
     """
 
     file: Path
@@ -132,7 +132,7 @@ def read_footage(path: Path, predictions: PredictionTable) -> Footage:
     """Returns the properties of the video of some predictions.
 
     Raises:
-      UserError: the file is no video, or has another number of frames than the predictions.
+      UserError: the file is not a video, or has another number of frames than the predictions.
     """
     index = read_index(path)
     refuse_other_length(index, predictions)
@@ -143,7 +143,7 @@ def read_footage(path: Path, predictions: PredictionTable) -> Footage:
     return Footage(path.absolute(), index.width_px, index.height_px, index.fps, times_s)
 
 
-# The predictions of a video as parquet: the column frame, then <keypoint>_x, <keypoint>_y and <keypoint>_likelihood.
+# Reads and writes predictions as parquet: the column frame, then <keypoint>_x, <keypoint>_y and <keypoint>_likelihood.
 #
 # Numbers are float64; NaN stays NaN. The scorer and the names of the keypoints are metadata of the file.
 
@@ -186,7 +186,7 @@ def read_predictions(file: Path) -> PredictionTable:
         columns = [table[name].to_numpy() for name in _columns(names)[1:]]
         cells = np.stack(columns, axis=1).astype(np.float64).reshape(len(index), len(names), 3)
     except (arrow.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{file} is no parquet table of jaxpose that can be read: {error}") from None
+        raise UserError(f"{file} is not a readable parquet table of jaxpose: {error}") from None
     return check_predictions(file, scorer, index, names, cells[..., :2], cells[..., 2], 1)
 
 

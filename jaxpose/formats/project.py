@@ -1,6 +1,6 @@
-"""Recognises whose project a path is, and reads it.
+"""Recognises which tool wrote a project, and reads it.
 
-Input: the options of the data. Output: a `Project`, whatever tool made its files.
+Input: the options of the data. Output: a `Project`, whichever tool made its files.
 """
 
 import csv
@@ -124,8 +124,8 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project.
 
     Args:
-      data: where it is and what to do with bad frames.
-      labels: a label file to read in place of the project's own, a CSV in the layout of Lightning Pose, relative to the
+      data: its location, and how to treat bad frames.
+      labels: a label file to read instead of the project's own, a CSV in the layout of Lightning Pose, relative to the
         project's folder.
 
     Raises:
@@ -247,7 +247,7 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
 
 
 def _two_kinds(data: DataConfig) -> tuple[str, ...]:
-    """Returns a sentence about a DeepLabCut project whose labels are not read, because a label file lies beside it."""
+    """Returns a sentence about a DeepLabCut project whose labels are not read, because a label file lies next to it."""
     folder = project_folder(data.project)
     if data.views or data.labels != DataConfig().labels or not deeplabcut.has_config_and_labels(folder):
         return ()
@@ -258,7 +258,7 @@ def _two_kinds(data: DataConfig) -> tuple[str, ...]:
 
 
 def _refuse_part_of_deeplabcut(folder: Path) -> None:
-    """Refuses a project's folder of labelled images, or one of a video in it, in place of the project."""
+    """Refuses a project's folder of labelled images, or one of a video in it, instead of the project."""
     parts = {folder.name: folder.parent, folder.parent.name: folder.parent.parent}
     project = parts.get(IMAGES_FOLDER)
     if project and deeplabcut.is_project(project):
@@ -286,12 +286,12 @@ def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
 
 
 def without_config_file(data: DataConfig) -> DataConfig:
-    """Returns the options with the folder of a project in place of its config.yaml.
+    """Returns the options with the folder of a project instead of its config.yaml.
 
     That of Lightning Pose also names the label file and the cameras, unless they are given.
 
     Raises:
-      UserError: the YAML file is no known config.
+      UserError: the YAML file is not a known config.
     """
     if not is_project_config(data.project):
         return data

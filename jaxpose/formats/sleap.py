@@ -1,7 +1,7 @@
-"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and the images from its videos or from itself.
+"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and the images from its videos or from the file.
 
-Labelled frames are decoded once and kept as BMP files in the cache folder: unlike PNG, the bytes of a BMP file depend
-on nothing but the pixels, and so do the checksums in split.csv.
+Labelled frames are decoded once and kept as BMP files in the cache folder: unlike those of a PNG file, the bytes of a
+BMP file depend only on the pixels, and so do the checksums in split.csv.
 """
 
 import dataclasses
@@ -147,7 +147,7 @@ def load(file: Path) -> Any:
         return load_slp(str(file), open_videos=False)
     except Exception as error:
         # The errors of its parser on damaged files are of any kind.
-        raise UserError(f"{file} is no SLEAP file that can be read: {type(error).__name__}: {error}") from None
+        raise UserError(f"{file} is not a readable SLEAP file: {type(error).__name__}: {error}") from None
 
 
 def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _rows(
         if with_predicted and not instances and (instances := sleap_extras.predicted_instances(frame)):
             used += 1
         if len(instances) > 1:
-            problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
+            problems.append(f"{source}: it has {len(instances)} animals, and jaxpose trains only on frames with one")
         elif instances:
             rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
         else:
@@ -217,7 +217,7 @@ def _reach_px(instances: list[Any]) -> np.ndarray:
 
 
 def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
-    """Returns {frame: its image file}, or a reason in place of the file."""
+    """Returns {frame: its image file}, or a reason instead of the file."""
     if not frames:
         return {}
     try:
@@ -258,7 +258,7 @@ def _is_no_media(name: str) -> bool:
 def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
     """Returns the path from the folder of the .slp, if the image lies there, or a name made of that of the frame."""
     folder = video.file.parent
-    # The cache folder may lie there, too.
+    # The cache folder may also be there.
     if video.is_sequence and path.is_relative_to(folder):
         return path.relative_to(folder).as_posix()
     return f"{video.file.name}/{name}/{video.image_stems.get(frame, f'img{frame:08}')}{path.suffix}"

@@ -1,4 +1,4 @@
-"""What a SLEAP file has beside the positions of visible points: hidden points, skeleton, labeller, what is not read."""
+"""Reads the rest of a SLEAP file: hidden points, skeleton and labeller; lists everything that is not read."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from jaxpose.video.recording import Recording
 
 # The entry of `provenance` in files that jaxpose wrote.
 SCORER = "scorer"
-# The lists of sleap-io, of which older versions lack some.
+# The lists of sleap-io; older versions lack some of them.
 _LISTS = {
     "tracks": "track*",
     "identities": "name* of individuals",
@@ -42,7 +42,7 @@ def read_scorer(labels: Any) -> str:
 
 
 def read_recording(video: Any, name: str) -> Recording:
-    """Returns what a file says about a video of sleap-io; `video` is None if it only has the images of a package."""
+    """Returns the file's facts about a video of sleap-io; `video` is None if it only has the images of a package."""
     known = video.backend_metadata if video is not None else {}
     frames, height, width = (known.get("shape") or (None, None, None))[:3]
     size_px = (int(width), int(height)) if width and height else None
@@ -79,7 +79,7 @@ def hidden_points(instances: Sequence[Any], point_count: int) -> np.ndarray:
 
 
 def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]:
-    """Returns what is not read, such as "3 tracks".
+    """Returns the content that is not read, such as "3 tracks".
 
     Args:
       labels: as sleap-io has them.

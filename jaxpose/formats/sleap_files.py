@@ -1,4 +1,4 @@
-"""The .slp files that jaxpose writes, and the predictions that it reads from them."""
+"""Writes labels, predictions and suggestions as .slp files, and reads predictions from SLEAP's files."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ from jaxpose.video.video import Video
 
 # Writes projects of SLEAP (.slp, .pkg.slp) with sleap-io.
 
-# What a project takes, at most: without an instance, for an instance, for a point.
+# Maximum bytes of a project without an instance, of an instance, and of a point.
 _EMPTY_BYTES, _INSTANCE_BYTES, _POINT_BYTES = 2**19, 200, 100
 
 
@@ -37,7 +37,7 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
 
     Args:
       file: the .slp, or the .pkg.slp, which holds the labelled images.
-      labels: what to write.
+      labels: the labels to write.
       image_bytes: of the images in a package, at most.
 
     Raises:
@@ -56,7 +56,7 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
 
 # Writes labels with sleap-io: as a SLEAP project (.slp, .pkg.slp), which `jaxpose.formats.sleap` reads, and as NWB.
 
-# The images lie in the file itself.
+# A file that contains its images.
 PACKAGE = ".pkg.slp"
 
 
@@ -67,7 +67,7 @@ def write_labels_slp(file: Path, labels: LabelTable) -> None:
 
     Args:
       file: a .slp, which names its images, or a .pkg.slp, which holds them.
-      labels: what to write.
+      labels: the labels to write.
 
     Raises:
       UserError: sleap-io is not installed.
@@ -83,7 +83,7 @@ def write_nwb(file: Path, labels: LabelTable, session_start: datetime.datetime) 
 
     Args:
       file: the .nwb.
-      labels: what to write; the file names its images.
+      labels: the labels to write; the file names its images.
       session_start: the time that NWB asks for, with its time zone.
 
     Raises:
@@ -136,9 +136,9 @@ def _project(file: Path, labels: LabelTable) -> Any:
     return project
 
 
-# The predictions of a video as a SLEAP project (.slp) or as SLEAP's analysis HDF5.
+# Reads and writes predictions as a SLEAP project (.slp) or as SLEAP's analysis HDF5.
 #
-# SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as here.
+# SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as in jaxpose.
 
 # The names of the axes, in the order of SLEAP's own export.
 _AXES = {
@@ -284,7 +284,7 @@ def read_analysis(file: Path) -> PredictionTable:
     except UserError:
         raise
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no analysis HDF5 of SLEAP that can be read: {error}") from None
+        raise UserError(f"{file} is not a readable analysis HDF5 file of SLEAP: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
     if points.shape != (len(points), 1, len(names), 2) or scores.shape != points.shape[:3]:
         raise UserError(
@@ -314,7 +314,7 @@ def _provenance(predictions: PredictionTable) -> dict[str, str]:
     return {"made_by": "jaxpose", "scorer": predictions.scorer, "table": predictions.file.name}
 
 
-# Writes frames to label as a SLEAP project (.slp) that SLEAP merges into the labelled one.
+# Writes frames to label as a SLEAP project (.slp) that SLEAP can merge into the labelled one.
 
 
 def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[str, Video]) -> None:

@@ -1,7 +1,7 @@
-"""The labelled images of a SLEAP video that is no film: images in the .slp itself, HDF5 arrays, TIFF stacks.
+"""The labelled images of a SLEAP file that are not in a video: images in the .slp itself, HDF5 arrays, TIFF stacks.
 
-Their pixels are kept in the cache folder with all their bits, as image files: how these become 8 bits is decided once,
-for images of every origin (`jaxpose.data.image_file`).
+Their pixels are kept in the cache folder with all their bits, as image files; `jaxpose.data.image_file` decides how
+they become 8 bits, as for all other images.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.recording import Recording, check_recording, read_recording, refuse_other
 
-# Frames of videos as image files in the cache folder, each decoded once.
+# Stores frames of videos as image files in the cache folder, each decoded once.
 
 # Part of the names: increase it when the pixels change.
 _VERSION = 2
-# Frames of 8 bits, of 16 bits, of floats, and image files as they were found.
+# Frames of 8 bits, of 16 bits, of floats, and image files copied unchanged.
 _SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
 
 # Values (height, width, 3) RGB, uint8, uint16 or float32; or the content of an image file, PNG or JPEG.
@@ -119,16 +119,16 @@ def _encode(image: Image) -> tuple[bytes, str]:
 
 
 def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, data: DataConfig) -> dict[int, Path | str]:
-    """Returns {frame: its image file}, or in place of the file the reason why the frame cannot be used.
+    """Returns {frame: its image file}, or instead of the file the reason why the frame cannot be used.
 
     Args:
       path: the video.
       frames: numbers from 0 in the order in which frames are shown.
-      recording: what the label file says about the video; the size decides whether a rotation is applied.
+      recording: the facts about the video in the label file; the size decides whether a rotation is applied.
       data: the limit of the cache folder, and the number of threads.
 
     Raises:
-      UserError: the file is no video, or another recording; the frames are above the limit.
+      UserError: the file is not a video, or another recording; the frames are above the limit.
       OSError: the disk is full.
     """
     index = read_recording(path, recording)
@@ -169,11 +169,11 @@ class SleapVideo:
     Attributes:
       video: that of sleap-io.
       names: the paths that the file gives: one, or one for each image of a sequence.
-      matches: what was found for these paths; empty for a package that does not name its video.
+      matches: the files found for these paths; empty for a package that does not name its video.
       is_embedded: the images lie in the file itself.
       image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
       media_file: the file of a video that exists here, or None.
-      recording: what the file says about the video.
+      recording: the facts about the video in the file.
     """
 
     def __init__(self, file: Path, number: int, video: Any) -> None:
@@ -277,7 +277,7 @@ _MOST = 65535
 def extract_images(
     video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig
 ) -> dict[int, Path | str]:
-    """Returns {frame: its image file in the cache folder}, or in place of the file why it cannot be read.
+    """Returns {frame: its image file in the cache folder}, or instead of the file why it cannot be read.
 
     Args:
       video: whose images lie in the .slp, or in an HDF5, TIFF or other file that sleap-io reads.
@@ -351,7 +351,7 @@ def _open(path: Path, given: dict[str, Any], has_pages: bool) -> Iterator[tuple[
 
     Args:
       path: the file.
-      given: what the .slp says about it.
+      given: the facts about it in the .slp.
       has_pages: it is a TIFF file in which each page is a frame.
     """
     with open(path, "rb") as stream:

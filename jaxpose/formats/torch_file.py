@@ -1,6 +1,6 @@
 """Reads files that torch wrote; nothing in them is executed.
 
-Such a file is a zip archive with a pickle, which may name classes beside the tensors. torch's weights_only reader
+Such a file is a zip archive with a pickle, which may name classes besides the tensors. torch's weights_only reader
 refuses names that it does not know; inert classes can stand in for those that a caller expects.
 """
 
@@ -67,8 +67,8 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
         ) from None
     if foreign:
         raise UserError(
-            f"{file} is refused: it names {listed(foreign, _SHOWN)}, which such a file has no reason to "
-            "name; nothing in it was executed. If it holds a whole model, save its state_dict() alone"
+            f"{file} is refused: it names {listed(foreign, _SHOWN)}, which such a file does not "
+            "need; nothing in it was executed. If it holds a whole model, save its state_dict() alone"
         )
     return content
 

@@ -1,7 +1,7 @@
 """Writes a config file for a project, each choice with its reason: `jaxpose init PROJECT`.
 
-Input: a project, options that are settled, and the GPUs of this machine. Output: a Python file that
-`jaxpose train --config FILE` takes.
+Input: a project, options that the user has fixed, and the GPUs of this machine. Output: a Python file for `jaxpose
+train --config FILE`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.init",
-        "Writes a config file for a project, each choice with its reason. OPTION=VALUE settles an option, such as "
+        "Writes a config file for a project, each choice with its reason. OPTION=VALUE fixes an option, such as "
         "data.views=top,side.",
         f"{program('jaxpose.init')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("project", metavar="PROJECT", help="the project")
     arguments.add_argument("--out", metavar="FILE.py", help="file to write; default: PROJECT.py in this folder")
     arguments.add_argument(
-        "--gpu_gib", type=float, metavar="G", help="memory of one GPU of the machine that trains; default: this one's"
+        "--gpu_gib", type=float, metavar="G", help="GPU memory of the training machine; default: of this one"
     )
     arguments.add_overwrite()
     return arguments.run(_write, argv)
@@ -72,7 +72,7 @@ def _refuse_bad_file(out: Path, overwrite: bool) -> None:
     if out.suffix != ".py":
         raise UserError(f"--out is {out}; a config is a Python file, so the name must end with .py")
     if (out.exists() or out.is_symlink()) and not overwrite:
-        raise UserError(f"{out} exists already: --overwrite replaces it; or give another --out FILE.py")
+        raise UserError(f"{out} already exists: --overwrite replaces it; or give another --out FILE.py")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The choices for a project, each with its reason: Lightning Pose's rules of thumb, and findings of the benchmarks."""
+"""Chooses options for a project, each with its reason: Lightning Pose's rules of thumb, and our benchmark results."""
 
 import copy
 import dataclasses
@@ -24,9 +24,9 @@ from jaxpose.terminal import count
 
 # A choice for a project, with its reason.
 
-# Frames of one update.
+# Frames in one update.
 BATCH = 16
-# With that batch, 300 epochs of more training frames than these are at least 1,500 steps.
+# With that batch, 300 epochs of more training frames than this are at least 1,500 steps.
 FEW_FRAMES = 64
 
 
@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
       title: a line such as "Size of the network's input".
-      reason: sentences; may name what to change, and when.
+      reason: sentences; may name possible changes.
       options: {dotted name: value}.
     """
 
@@ -48,7 +48,7 @@ class Choice:
 # The choices of the network for a project: backbone, weights, norm, and views that agree.
 
 _FRAMES_FOR_RESNET50 = 200
-# Of benchmarks/few_labels.py, with views that agree and without.
+# From benchmarks/few_labels.py, with views_agree and without.
 _FRAMES_FOR_VIEWS = 10
 
 
@@ -56,21 +56,21 @@ def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the choices that concern the network, whose backbone is settled."""
     backbone, weights = config.model.backbone, config.model.weights
     if weights in PUBLISHED:
-        reason = f"The one that {weights} fits."
+        reason = f"The backbone of {weights}."
     elif backbone == "resnet50":
         reason = "The usual size for hundreds of labelled frames and a GPU."
     else:
         fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
         reason = (
-            f"resnet18 trains fast and suits {fit}; configs/small.py has what it reached with 72 frames. Try resnet50 "
+            f"resnet18 trains fast and suits {fit}; configs/small.py has its error with 72 frames. Try resnet50 "
             f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
         )
     yield Choice("Network", reason, {"model.backbone": backbone})
     if weights == NO_WEIGHTS:
         names = " or ".join(name for name, published in PUBLISHED.items() if published.backbone == backbone)
-        reason = "Random: the same command then works without a network." + (
-            f" Published weights usually need fewer labels: {names}, fetched once from the Hugging Face hub "
-            "(docs/weights.md). How much they help here is not measured."
+        reason = "Random, so that the same command works offline." + (
+            f" Published weights usually need fewer labels: {names}, downloaded once from the Hugging Face Hub "
+            "(docs/weights.md). We have not measured how much they help here."
             if names
             else ""
         )
@@ -89,21 +89,21 @@ def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> 
     title = "Views that agree"
     reason = ""
     if facts.frames < _FRAMES_FOR_VIEWS:
-        reason = f"below {_FRAMES_FOR_VIEWS} labelled frames nothing was measured"
+        reason = f"not measured below {_FRAMES_FOR_VIEWS} labelled frames"
     elif config.model.kind == "regression" or config.model.decoding != "fit":
-        reason = "the network that was given has no heatmaps to compare, or decodes them as Lightning Pose does"
+        reason = "the chosen network has no heatmaps to compare, or decodes them as Lightning Pose does"
     elif config.losses.pca_multiview.components != 3:
         reason = "it needs losses.pca_multiview.components=3"
     elif config.data.boxes:
-        reason = "data.boxes cuts another part out of each frame"
+        reason = "data.boxes cuts a different part out of each frame"
     elif facts.sizes > 1:
-        reason = f"the labelled images have {facts.sizes} sizes, perhaps of cameras that see the views from elsewhere"
+        reason = f"the labelled images have {facts.sizes} sizes, perhaps from cameras at other positions"
     if reason:
         return Choice(title, f"Off: {reason}.", {"model.views_agree": False, **named})
     reason = (
-        "A prediction in one view also takes account of what the other view shows of the body part, so that one of two "
-        "similar paws is not mistaken for the other. It lowered the error of the mouse example with 10 to 40 labels "
-        "(docs/few_labels.md); other data were not measured. Set it to False if these are not views of one body."
+        "The prediction in one view also uses the other view of the body part, so that similar paws are not confused. "
+        "This lowered the error of the mouse example with 10 to 40 labels (docs/few_labels.md); we have not measured "
+        "other data. Set it to False if these are not views of one body."
     )
     return Choice(title, reason, {"model.views_agree": True, **named})
 
@@ -113,7 +113,7 @@ def _norm(weights: str) -> Choice:
         groups = PUBLISHED[weights].norm_groups
         reason = f"The network was trained with {groups} groups."
         return Choice("Norm", reason, {"model.norm": "group", "model.norm_groups": groups})
-    reason = f"The loaded statistics stay: a batch of {BATCH} frames of one experiment gives poorer ones."
+    reason = f"Keeps the loaded statistics, which are better than those of {BATCH} frames of one experiment."
     return Choice("Norm", reason, {"model.norm": "frozen"})
 
 
@@ -129,10 +129,10 @@ def backbone_for(facts: Facts, config: Config) -> str:
 
 _TITLE = "Losses on video"
 _OFTEN_LABELLED = 0.5
-# Of the benchmark in configs/semi_supervised.py.
+# From the benchmark in configs/semi_supervised.py.
 _WEIGHT = 3e-4
 _JUMPS = f"With a weight of {_WEIGHT:g}, losses.temporal penalises jumps of the predictions."
-# Of benchmarks/few_labels.py.
+# From benchmarks/few_labels.py.
 _MOVE_P = 0.5
 
 
@@ -177,24 +177,23 @@ def _consistency(facts: Facts, config: Config) -> Iterator[Choice]:
         "predicts in easier ones. Together with moved parts, this lowered the errors of narrow networks "
         "(model.width=16) from random weights with 10 labels on three data sets, and with 20 on most of them; those of "
         "networks of width 64 with 10 labels on two (docs/few_labels.md). A step costs 2 to 3 times as much. A weight "
-        "of 0 switches the loss off.",
+        "of 0 turns the loss off.",
         {
             "losses.consistency.weight": 1.0,
             "losses.consistency.start_steps": steps // 5,
             "losses.consistency.ramp_steps": 2 * steps // 5,
         },
     )
-    reason = (
-        "Parts of a frame change their place in it, so that the network does not learn the few labelled poses alone."
-    )
+    reason = "Parts of a frame move within it, so that the network does not learn only the few labelled poses."
     yield Choice("Moved parts", reason, {"augment.move_p": _MOVE_P})
 
 
 def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
     yield Choice(
         f"{_TITLE}: jumps",
-        "Predictions that jump between two frames cost something beyond epsilon_px: 5 % of the long side here. Choose "
-        "it above what the animal really moves from frame to frame. A weight of 0 switches a loss off.",
+        "Jumps of more than epsilon_px between two frames are penalised: here 5 % of the long side. Set it "
+        "to more than "
+        "the animal really moves from frame to frame. A weight of 0 turns a loss off.",
         {
             "losses.temporal.weight": _WEIGHT,
             "losses.temporal.epsilon_px": (float(max(5, round(0.05 * max(facts.frame_size_px)))),),
@@ -202,13 +201,13 @@ def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
     )
     known = f"{count(facts.training_frames, 'training frame')}, {count(len(facts.keypoint_names), 'keypoint')}"
     if facts.training_frames < 2 * len(facts.keypoint_names):
-        reason = f"Off: to learn poses takes at least twice as many training frames as keypoints ({known})."
+        reason = f"Off: learning poses takes at least twice as many training frames as keypoints ({known})."
         yield Choice(f"{_TITLE}: poses", reason, {"losses.pca_singleview.weight": 0.0})
         return
     if config.data.views or mirrored_views(facts.keypoint_names):
         yield Choice(
             f"{_TITLE}: agreement of the views",
-            f"Views of a point in space have 3 dimensions; predictions that leave them cost something ({known}).",
+            f"Views of a point in space have 3 dimensions; predictions outside of them are penalised ({known}).",
             {"losses.pca_multiview.weight": _WEIGHT, "losses.pca_multiview.components": 3},
         )
     if not config.data.views:
@@ -221,8 +220,8 @@ def _start(facts: Facts, config: Config) -> Iterator[Choice]:
     if epochs >= 2 * TrainConfig.epochs:
         longer = epochs / TrainConfig.epochs
         reason = (
-            "They begin, and grow to their weights, in the same parts of the training as with the default "
-            f"{TrainConfig.epochs} epochs: the network must predict well first."
+            "They start, and grow to their weights, at the same fractions of the training as with the default "
+            f"{TrainConfig.epochs} epochs, because the network must predict well first."
         )
         options = {
             "losses.anneal_start_epochs": round(LossesConfig.anneal_start_epochs * longer, 1),
@@ -235,23 +234,23 @@ def _poses(facts: Facts, known: str) -> Choice:
     shares = zip(facts.keypoint_names, facts.labelled_shares, strict=True)
     often = tuple(name for name, share in shares if share >= _OFTEN_LABELLED)
     left_out = len(facts.keypoint_names) - len(often)
-    more = f" Keypoints that less than half of the frames have are left out: {left_out}." if left_out else ""
+    more = f" Keypoints labelled in less than half of the frames are left out: {left_out}." if left_out else ""
     return Choice(
         f"{_TITLE}: poses",
-        f"Poses unlike any labelled one cost something; there are enough labels to know them ({known}).{more} Name the "
-        "keypoints of the body alone if there are others, such as obstacles.",
+        f"Poses unlike any labelled one are penalised; there are enough labels to learn them ({known}).{more} If there "
+        "are other keypoints, such as obstacles, list only those of the body.",
         {"losses.pca_singleview.weight": _WEIGHT, "losses.pca_singleview.keypoints": often if left_out else ()},
     )
 
 
-# How many frames fit on a GPU at once, by an estimate: --dry_run compiles to find it.
+# Estimates how many frames fit on a GPU at once; --dry_run compiles to find the exact number.
 
-# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), less the state: the
+# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), minus the state: the
 # parameters, their gradients and two moments of Adam.
 _STATE_MIB = {"resnet18": 172.0, "resnet50": 363.0}
 _FRAME_MIB = {"resnet18": (367 - 172) / 16, "resnet50": (1020 - 363) / 16}
 _MEASURED_PX = 128 * 128
-# JAX takes three quarters of a GPU's memory, and GPUs were not measured: half of the rest stays free.
+# JAX takes three quarters of a GPU's memory. We have not measured GPUs, so half of that stays free.
 _USABLE = 0.75 / 2
 
 
@@ -281,7 +280,7 @@ def largest_microbatch(
 
 # The choices for the length of a training, its learning rate and its batch.
 #
-# The figures are of benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
+# The figures are from benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
 
 _EPOCHS, _LEAST_STEPS = TrainConfig.epochs, 1500
 _VALIDATIONS = _EPOCHS / TrainConfig.val_every_epochs
@@ -362,15 +361,15 @@ def batch(facts: Facts, config: Config) -> Iterator[Choice]:
     backbone = config.model.backbone
     most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, FRAMES_PER_SHARD, clip_frames)
     if most is None:
-        fit = f"how many fit at once was not measured for {backbone}"
+        fit = f"we have not measured how many fit at once for {backbone}"
     elif most == FRAMES_PER_SHARD:
-        fit = f"the {most} that are computed at once fit, by an estimate for {backbone}"
+        fit = f"by an estimate for {backbone}, the {most} that are computed at once fit"
     else:
         fits = f"{most} fits" if most == 1 else f"{most} fit"
-        fit = f"{fits} into a pass (another number is another run), by an estimate for {backbone}"
+        fit = f"by an estimate for {backbone}, {fits} into a pass (another number is another run)"
     yield Choice(
         "Batch",
-        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",
+        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows the needs of a step.",
         {"train.batch_size": BATCH, "train.microbatch_size": 0 if most in (None, FRAMES_PER_SHARD) else most},
     )
 
@@ -426,7 +425,7 @@ def _input(facts: Facts, _: Config) -> Iterator[Choice]:
         "Size of the network's input",
         f"The frames have {facts.size()}. The rule: 128 px if the short side "
         "is below 192, 384 px if the long side is above 1024 and there are more than 500 labelled frames, else 256. "
-        "A larger input shows small keypoints more exactly, and costs time and memory with its area.",
+        "A larger input locates small keypoints more exactly; time and memory grow with its area.",
         {"data.input_width_px": width, "data.input_height_px": height},
     )
 
@@ -438,7 +437,8 @@ def _split(facts: Facts, _: Config) -> Iterator[Choice]:
     split = usual_split(facts.labelled_videos)
     if split == "video":
         reason = (
-            f"The labels are of {facts.labelled_videos} videos. Whole videos are held out, because frames of one video "
+            f"The labels are from {facts.labelled_videos} videos. Whole videos are held out, because frames "
+            "of one video "
             f"look alike, so the test error is that of new videos: {shares}."
         )
     else:
@@ -451,7 +451,7 @@ def _split(facts: Facts, _: Config) -> Iterator[Choice]:
 
 def _augment(facts: Facts, config: Config) -> Iterator[Choice]:
     if config.data.views:
-        reason = "dlc-mv changes the light but moves no pixels: the geometry between the cameras stays."
+        reason = "dlc-mv changes the light but moves no pixels, so it preserves the geometry between the cameras."
         yield Choice("Augmentation", reason, {"augment.preset": "dlc-mv"})
         return
     yield Choice(
@@ -465,13 +465,13 @@ def _augment(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice(
             "Mirrored views",
             f"By the names, a frame shows {len(views)} views of one body, as in a mirror: "
-            f"{'; '.join(', '.join(view) for view in views)}. A flip would create impossible poses, so none is made.",
+            f"{'; '.join(', '.join(view) for view in views)}. A flip would create impossible poses, so flips are off.",
             {"data.mirror_views": True},
         )
     elif pairs:
         yield Choice(
             "Flips",
-            "These keypoints are pairs by their names. Half of the frames are flipped, and the pairs change places. "
+            "These keypoints are pairs by their names. Half of the frames are flipped, and the pairs swapped. "
             "Set flip_p to 0 if the arena has a left and a right side.",
             {"data.flip_pairs": pairs, "augment.flip_p": 0.5},
         )
@@ -498,10 +498,10 @@ def page(choices: list[Choice], facts: Facts, project: str, file: str) -> str:
     lines = [
         f'"""A config for one project: {facts.sentence()}.',
         "",
-        f"Written by jaxpose {__version__}. Each choice has its reason: change what you know better. All other options",
-        "have their defaults; jaxpose train --help_options lists them.",
+        f"Written by jaxpose {__version__}. Each choice has its reason: change it if you know better. All",
+        "other options have their defaults; jaxpose train --help_options lists them.",
         "",
-        f"Command:  jaxpose train --config {shown} --dry_run    (checks the data, shows what a step costs)",
+        f"Command:  jaxpose train --config {shown} --dry_run    (checks the data, shows the cost of a step)",
         f"          jaxpose train --config {shown}",
         '"""',
         "",

@@ -1,4 +1,4 @@
-"""What the choices of a config depend on: the labelled frames, the videos, and the memory of the GPUs."""
+"""The facts on which the choices of a config depend: labelled frames, videos, keypoint names, and GPU memory."""
 
 import dataclasses
 import re
@@ -123,11 +123,11 @@ def _labelled_shares(found: Project) -> tuple[float, ...]:
     return tuple((found.visibility > 0).mean(axis=0).tolist())
 
 
-# What the names of keypoints tell: pairs of left and right, and views of one body part, as in a mirror.
+# Derives pairs of left and right, and views of one body part (as in a mirror), from the names of keypoints.
 
-# Not front and back, which are more often parts of the body: front_left_paw.
+# Front and back are missing because they are more often parts of the body: front_left_paw.
 _WORDS_OF_VIEWS = {"top", "bot", "bottom", "side", "mirror", "direct", "cam1", "cam2", "cam3"}
-# Body parts that the views must share. Fewer may be one body part: pupil_top, pupil_bottom.
+# Number of body parts that the views must share. Fewer may be one body part: pupil_top, pupil_bottom.
 _SHARED = 3
 
 

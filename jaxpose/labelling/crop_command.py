@@ -1,4 +1,4 @@
-"""The work of `jaxpose.crop`: boxes around predicted poses."""
+"""The work of `jaxpose crop`: makes boxes around predicted poses."""
 
 import argparse
 import dataclasses
@@ -66,7 +66,7 @@ def crop(given: argparse.Namespace) -> int:
     for file in files:
         width, height = file.boxes_px[:, 2:].max(axis=0).tolist()
         is_cut = bool(given.size and min(width, height) < given.size)
-        cut = f", which the frames allow of --size {given.size}" * is_cut
+        cut = f", the largest that the frames allow instead of --size {given.size}" * is_cut
         print_lines(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px{cut}")
     if not given.videos:
         option = f"data.boxes={shlex.quote(str((out / _IMAGE_BOXES).absolute()))}"
@@ -126,7 +126,7 @@ def _of_images(
                 raise UserError(f"there is no {table}; make it with {program('jaxpose.evaluate')} --run {run}")
             predicted = read_predictions(table).poses
             if absent := [name for name in predicted.frames if name not in sizes_px]:
-                raise UserError(f"{table} has {absent[0]}, which is no usable image of {found.label_file}")
+                raise UserError(f"{table} has {absent[0]}, which is not a usable image of {found.label_file}")
             columns = _columns(given, predicted.keypoint_names)
             centres = _centres(given, predicted, columns)
             # A labelled image shows an animal, so an unsure pose is better than none.
@@ -154,7 +154,9 @@ def _of_video(given: argparse.Namespace, run: Path, config: Config, video: Path,
     data, table = config.data, find_table(run, video)
     view = view_of_video(video.stem, data.views)
     if view not in sides:
-        raise UserError(f"{video} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>")
+        raise UserError(
+            f"{video} belongs to none of the views {', '.join(data.views)}; it must be called <session>_<view>"
+        )
     predicted = read_predictions(table).poses
     centres = _centres(given, predicted, _columns(given, predicted.keypoint_names))
     if not np.isfinite(centres).any():

@@ -29,7 +29,7 @@ from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.run.paths import MEMBERS_FOLDER
 from jaxpose.terminal import count, print_lines, say
 
-# The lines that config.yaml of a DeepLabCut project lacks: DeepLabCut reads only labels of videos that it names.
+# The lines missing from config.yaml of a DeepLabCut project: DeepLabCut reads only labels of videos that it names.
 
 
 def absent_video_sets(project: ProjectLabels, images: Sequence[str]) -> Mapping[str, str]:
@@ -72,7 +72,7 @@ def merge(given: argparse.Namespace) -> int:
         project = read_project_labels(DataConfig(project=given.project, labels=given.labels, views=views))
         found = read_new_labels(new.expanduser(), project)
         if is_merged(found, project):
-            print_lines(f"{given.project} has all labels of {given.new} already: nothing to merge")
+            print_lines(f"{given.project} already has all labels of {given.new}: nothing to merge")
         else:
             refuse_misfits(new.expanduser(), found, project)
             _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project))

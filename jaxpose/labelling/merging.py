@@ -34,7 +34,7 @@ from jaxpose.poses import NOT_USED
 from jaxpose.terminal import count
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
-# The label files of a project to which new rows are added, and the projects whose files jaxpose does not change.
+# Finds the label files of a project to which new rows are added; refuses projects whose files jaxpose does not change.
 
 
 def refuse_other_tools(project: ProjectLabels) -> None:
@@ -84,7 +84,8 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
         )
     if not target.is_file() and target.with_suffix(".h5").is_file():
         return (
-            f"{target.with_suffix('.h5')} has labels that no CSV file beside it has; write that first, with pandas: "
+            f"{target.with_suffix('.h5')} has labels that no CSV file next to it has; write the CSV first, "
+            "with pandas: "
             f"read_hdf({target.with_suffix('.h5').name!r}).to_csv({target.name!r})"
         )
     columns = layout_of(project, target).columns()
@@ -92,7 +93,7 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
     return f"{target} has no column {absent[0][1]} of {absent[0][0]}" if absent else ""
 
 
-# The size of an image whose row is merged.
+# Reads the size of an image whose row is merged.
 
 
 def read_size_px(image: Path) -> tuple[int, int]:
@@ -114,9 +115,9 @@ def read_size_px(image: Path) -> tuple[int, int]:
     return facts.stored_px
 
 
-# The images of new rows: which of them a merge copies, and why one cannot be used.
+# The images of new rows: which of them a merge copies, and why an image cannot be used.
 
-# Frames on either side of a labelled one that are copied with it.
+# Number of frames on either side of a labelled one that are copied with it.
 _NEIGHBOURS = 2
 
 
@@ -198,7 +199,7 @@ def _is_taken(place: Path) -> bool:
     return place.exists() or place.is_symlink()
 
 
-# New rows for the label files of a project: read, and refused where they do not fit.
+# Reads new rows for the label files of a project, and refuses those that do not fit.
 
 _LISTED = 20
 
@@ -265,8 +266,8 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
 
     Raises:
       UserError: a line for each problem: a row that does not fit into the project's file, other keypoints than the
-        project's, an image that is labelled already or twice, one that does not exist or is no crop like the others, a
-        file to copy that is not an image or lies outside of the folder, or a point outside of its image.
+        project's, an image that is labelled already or twice, one that does not exist or is not a crop like the others,
+        a file to copy that is not an image or lies outside of the folder, or a point outside of its image.
     """
     problems = [problem for file in found for problem in _keypoint_problems(file, project)]
     if not problems:
@@ -330,7 +331,9 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         raise UserError(f"{new} does not exist; name a label file or a folder with one")
     of_name = [view for view in views if view and (f"_{view}" in new.stem or new.name == _own_name(project, view))]
     if len(views) > 1 and len(of_name) != 1:
-        raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
+        raise UserError(
+            f"{new} belongs to none of the views {', '.join(views)}; name the folder with a file of each view"
+        )
     return [(new, of_name[0] if of_name else views[0])]
 
 
@@ -345,7 +348,7 @@ def _read(file: Path, view: str) -> NewFile:
 
 
 def _refuse_other_h5(file: Path) -> None:
-    """Refuses a CSV with other labels than the .h5 beside it, which napari-deeplabcut and DeepLabCut edit."""
+    """Refuses a CSV with other labels than the .h5 next to it, which napari-deeplabcut and DeepLabCut edit."""
     beside, folder = file.with_suffix(".h5"), file.parent
     if not beside.is_file():
         return
@@ -366,7 +369,7 @@ def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
             problems.append(f"{where}: the project has no keypoint {name}{hint}")
-    problems += [f"{where}: the project's keypoint {name} is absent" for name in known if name not in given]
+    problems += [f"{where}: the project's keypoint {name} is missing" for name in known if name not in given]
     used = {column for row in file.cells for column, cell in row.items() if cell}
     flags = sorted(name for name, coord in used - set(columns) if coord == "visible")
     if flags and not problems:
@@ -386,7 +389,7 @@ def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path
         rows = zip(file.labels.poses.frames, file.labels.sources, file.cells, strict=True)
         for row, (image, place, cells) in enumerate(rows):
             if earlier := places.get(image) or frames.get(frame_of(image)):
-                problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
+                problems.append(f"{place}: {image} is already labelled in {earlier}; remove one of the two")
             elif problem := image_problem(file.labels, row, project, folder):
                 problems.append(f"{place}: {problem}")
             elif problem := target_problem(project, target_file(project, file.view, image), cells):
@@ -403,7 +406,7 @@ class Merged:
       rows: {label file: number of new rows}.
       backups: copies of the label files before.
       images: number of images copied into the project.
-      h5: HDF5 files beside label files, written anew.
+      h5: HDF5 files next to label files, written anew.
       stale: those that lack the new rows: a package is not installed, or a row is not as in DeepLabCut's files.
     """
 
@@ -425,7 +428,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
       project: where they go; its folder is locked.
 
     Raises:
-      UserError: an HDF5 file beside a label file has other labels.
+      UserError: an HDF5 file next to a label file has other labels.
       OSError: a file cannot be written.
     """
     folder, added = folder_of(new), _new_rows(found, project)

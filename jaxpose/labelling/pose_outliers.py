@@ -1,4 +1,4 @@
-"""Labelled poses that are unlike the others: keypoints far from the pose PCA, and left and right swapped."""
+"""Finds labelled poses that are unlike the others: keypoints far from the pose PCA, and left and right swapped."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -43,9 +43,9 @@ def fit_pose(labelled_px: np.ndarray) -> Pca:
 _FOLDS = 10
 # Robust standard deviations from which a keypoint is an outlier, and the smallest standard deviation.
 _OUTLIER, _LEAST_PX = 6.0, 0.5
-# A swap is reported if it brings a pose this many times nearer to the plausible ones.
+# A swap is reported if it makes a pose this many times closer to the plausible ones.
 _SWAP_FACTOR = 2.0
-# Robust standard deviations from which a swap is looked for.
+# Robust standard deviations from which a swap is considered.
 _DOUBTFUL = 3.0
 
 

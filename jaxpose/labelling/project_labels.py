@@ -1,4 +1,4 @@
-"""What is labelled in a project of any tool: the tables that training uses, and the form of its label files.
+"""Reads the labels of a project of any tool: the tables that training uses, and the form of its label files.
 
 jaxpose adds rows only to label files (.csv) of Lightning Pose and DeepLabCut; other tools keep their own files.
 """
@@ -269,7 +269,7 @@ def _parts_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]
     return {table.poses.frames[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}
 
 
-# The HDF5 file that DeepLabCut keeps beside a label file (.csv), with the same rows.
+# The HDF5 file that DeepLabCut keeps next to a label file (.csv), with the same rows.
 
 # Packages that HDF5 files need.
 MODULES = ("pandas", "tables")
@@ -297,7 +297,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
         len(layout.header) :
     ]
     first = layout.index_columns
-    # A column visible is no part of DeepLabCut's files.
+    # A column visible is not part of DeepLabCut's files.
     places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
     names = [(layout.header[0][place], layout.header[1][place], layout.header[2][place]) for place in places]
     rows = [row for row in rows if any(cell.strip() for cell in row)]

@@ -1,4 +1,4 @@
-"""Recordings to label: a video, or with several cameras the videos of all views of a session."""
+"""Chooses frames of recordings to label. A recording is a video or, with several cameras, all views of a session."""
 
 import dataclasses
 import math
@@ -75,7 +75,9 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
     for stem, file in videos.items():
         view = view_of_video(stem, views)
         if not view:
-            raise UserError(f"{file} is of none of the views {', '.join(views)}; it must be called <session>_<view>")
+            raise UserError(
+                f"{file} belongs to none of the views {', '.join(views)}; it must be called <session>_<view>"
+            )
         found.setdefault(without_view(stem, view), {})[view] = file
     for session, of_view in found.items():
         if absent := [view for view in views if view not in of_view]:
@@ -86,21 +88,21 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
     ]
 
 
-# How unusual each keypoint of each frame is, by several signals, all on one scale.
+# Measures how unusual each keypoint of each frame is, by several signals on one scale.
 
-# Signals by the name that the user sees.
+# Signals, by the name that the user sees.
 JUMP, POSE, CONFIDENCE, SPREAD = "jump", "unusual pose", "low confidence", "runs differ"
 # Columns of poses: the distance from plausible poses, and the standard deviation over several runs.
 POSE_ERROR_PX, SPREAD_PX = "pose_error_px", "spread_px"
-# Robust standard deviations; a value below is usual.
+# Robust standard deviations; a smaller value is normal.
 _USUAL = 3.0
-# The smallest standard deviation: px, and for confidence a share.
+# The smallest standard deviation: in px, and for confidence as a share.
 _LEAST_PX, _LEAST_SHARE = 0.5, 0.05
-# Frames on either side of a frame whose median it is compared with.
+# A frame is compared with the median of this many frames on either side.
 _RADIUS = 5
-# Frames whose neighbours are in memory together.
+# Number of frames whose neighbours are in memory together.
 _AT_ONCE = 20_000
-# The weight of usual values, which orders frames without a sign of failure.
+# The weight of normal values, which orders frames without a sign of failure.
 _USUAL_WEIGHT = 0.01
 
 
@@ -161,7 +163,7 @@ def _scaled(values: np.ndarray, least: float) -> np.ndarray:
     return np.log1p(np.maximum(out - _USUAL, 0)) + _USUAL_WEIGHT * np.clip(out / _USUAL, 0, 1)
 
 
-# The predictions of recordings, read from the tables in the folders of one or several runs.
+# Reads the predictions of recordings from the tables in the folders of one or several runs.
 
 _POSE_ERRORS = tuple(suffix for suffix in TABLES_BESIDE if suffix.startswith("_pca_"))
 
@@ -170,7 +172,7 @@ def read_run_configs(runs: Sequence[Path]) -> list[Config]:
     """Returns the configs of runs whose predictions can be used together.
 
     Raises:
-      UserError: a folder is no run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
+      UserError: a folder is not a run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
         views.
     """
     for run in runs:
@@ -230,20 +232,20 @@ def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses:
 def _read_table(table: Path, names: tuple[str, ...]) -> Poses:
     found = read_predictions(table).poses
     if found.keypoint_names != names or found.frames != [str(frame) for frame in range(len(found.frames))]:
-        raise UserError(f"{table} is no table of whole predictions with the keypoints {', '.join(names)}")
+        raise UserError(f"{table} is not a complete table of predictions with the keypoints {', '.join(names)}")
     return found
 
 
 def _read_pose_errors(table: Path) -> np.ndarray | None:
-    """Returns the largest error (n, k) of the tables of pose errors beside a table, None without them."""
+    """Returns the largest error (n, k) of the tables of pose errors next to a table, None without them."""
     files = [table.with_name(f"{table.stem}{suffix}.csv") for suffix in _POSE_ERRORS]
     found = [read_errors(file).errors_px for file in files if file.is_file()]
     return np.fmax.reduce(found) if found else None
 
 
-# Chooses frames: the most unusual ones first, far apart in time and different in what is unusual.
+# Chooses frames: the most unusual ones first, far apart in time and unusual for different reasons.
 
-# Evidence from which a signal is named as a reason.
+# A signal with at least this evidence is named as a reason.
 _NAMED = 0.5
 # A frame that fails in the same way as a chosen one counts this share less.
 _LIKENESS_COST = 0.5
@@ -287,7 +289,7 @@ def choose_frames(
     sizes = [len(of_recording) for of_recording in evidence]
     patterns = np.concatenate([of_recording.reshape(len(of_recording), -1) for of_recording in evidence])
     owners, frames = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
-    # The worst keypoint of each signal: a rare pose is a little unusual in all keypoints, and is no failure.
+    # The worst keypoint of each signal: a rare pose is a little unusual in all keypoints, and is not a failure.
     scores = patterns.reshape(len(patterns), *evidence[0].shape[1:]).max(axis=2).sum(axis=1)
     is_free = np.array(
         [frame not in skipped[owner] for owner, frame in zip(owners.tolist(), frames.tolist(), strict=True)]
@@ -314,11 +316,11 @@ def _describe(pattern: np.ndarray, signals: Sequence[str], keypoint_names: Seque
     return "; ".join(f"{signals[place]}: {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named)
 
 
-# Chooses frames that look different, by k-means over small copies of the frames; no network is needed.
+# Chooses frames that look different, by k-means over small copies of the frames; needs no network.
 
 _SIDE_PX = 32
 _CHUNK_FRAMES = 64
-# Of a longer video, every second frame, every third and so on.
+# In a longer video, only every second frame, every third and so on is used.
 _MOST_FRAMES = 20_000
 _ATTEMPTS, _ITERATIONS = 3, 100
 _SEED = 0

@@ -1,4 +1,4 @@
-"""The work of `jaxpose.suggest`: frames worth labelling, as images and label files."""
+"""The work of `jaxpose suggest`: writes frames worth labelling, as images and label files."""
 
 import argparse
 import dataclasses
@@ -57,7 +57,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if given.h5 and not project:
         raise UserError("--h5 writes label files, which need the keypoints of a project: give --project FOLDER")
     if given.h5 and project and not project.layout:
-        raise UserError(f"--h5 writes HDF5 beside label files (.csv), but {project.path} is a file of {project.kind}")
+        raise UserError(f"--h5 writes HDF5 next to label files (.csv), but {project.path} is a file of {project.kind}")
     if not videos:
         videos = _videos(data, video, project)
     recordings = find_recordings(videos, data.views, project.video_files() if project else {})
@@ -68,7 +68,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if runs:
         if not project:
             raise UserError(
-                f"the run {runs[0]} names no project, and its labels decide what is unusual: give --project FOLDER"
+                f"the run {runs[0]} names no project, whose labels show which poses are unusual: give --project FOLDER"
             )
         poses = fit_poses(project, data.keypoint_names)
         predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]
@@ -78,7 +78,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     else:
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
-        raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
+        raise UserError("no frame is left to suggest: all are labelled, or too close to each other (see --apart)")
     run = named[0] if len(named) == 1 else None
     images = write_suggestions(
         out, recordings, choices, data, project, shown, radius=radius, h5=given.h5, run=run, overwrite=given.overwrite
@@ -172,7 +172,7 @@ def _report(
     for recording, frames in zip(recordings, per_recording, strict=True):
         say(f"{recording.name}: {count(frames, 'frame')}")
     if len(choices) < given.frames:
-        say(f"only {len(choices)} of {given.frames} frames: the others are labelled or too near (see --apart)")
+        say(f"only {len(choices)} of {given.frames} frames: the others are labelled or too close (see --apart)")
     per_frame = len(recordings[0].videos)
     around = ", with the frames around each for a network that looks at several" * (images > len(choices) * per_frame)
     print_lines(f"{out}: {count(images, 'image')}{around}")

@@ -1,7 +1,7 @@
-"""A folder of frames to label: images, and label files in the form of the project.
+"""Writes and reads a folder of frames to label: images, and label files in the project's format.
 
-labeled-data/<video>/img<8-digit frame number>.png; for a network that looks at several frames, with the frames around
-each. The label files have a row for each suggested frame only; suggestions.csv has the reason for each.
+labeled-data/<video>/img<8-digit frame number>.png; for a network that sees several frames, also the frames around each.
+The label files have a row for each suggested frame only; suggestions.csv has the reason for each.
 """
 
 import csv
@@ -32,7 +32,7 @@ from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.video.index import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video, read_chunks, scan
 
-# The label files of suggested frames in the form of the project: CSV (and HDF5 beside it), SLEAP or COCO.
+# The label files of suggested frames in the project's format: CSV (and HDF5 next to it), SLEAP or COCO.
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
 
@@ -60,7 +60,7 @@ def write_label_files(
       project: whose form the files have.
       predicted: keypoints in the images of the frames, in any order; None leaves the labels empty.
       videos: {path: video} of the recordings of the choices, as their frames are shown.
-      h5: write each CSV file as HDF5, too.
+      h5: also write each CSV file as HDF5.
     """
     choices = sorted(choices, key=lambda choice: (choice.recording, choice.frame))
     if project.layout:
@@ -125,7 +125,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
     Args:
       out: the folder.
       overwrite: it may hold earlier suggestions whose labels nobody has changed.
-      new: what is to be written there, once that is known.
+      new: the content to write there, once it is known.
 
     Raises:
       UserError: it holds files, or is one.
@@ -136,7 +136,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
         return
     if not overwrite or not (out / LIST_FILE).is_file():
         rule = "--overwrite replaces it, or " * (out / LIST_FILE).is_file()
-        raise UserError(f"--out is {out}, which exists already: {rule}choose another folder")
+        raise UserError(f"--out is {out}, which already exists: {rule}choose another folder")
     if not _is_untouched(out):
         raise UserError(f"--out is {out}, whose labels may have been corrected: merge them, or choose another folder")
 

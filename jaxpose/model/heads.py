@@ -1,4 +1,4 @@
-"""Heads: from the features of a backbone to heatmaps or points."""
+"""The heads of a network: from the features of a backbone to heatmaps or points."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from jaxpose.model.layers import Conv, convolve
 
-# The head: from features to one map per keypoint, by pixel shuffles and sub-pixel convolutions.
+# The heatmap head: from features to one map per keypoint, by pixel shuffles and sub-pixel convolutions.
 #
-# A transposed convolution would have a weight gradient that is 49 to 56 times slower on CPU. A 2x2 convolution to four
+# On a CPU, the weight gradient of a transposed convolution would be 49 to 56 times slower. A 2x2 convolution to four
 # times the channels and a pixel shuffle compute the same (a 3x3 transposed convolution of stride 2 is a special case).
 
 # Small, so that training starts from nearly uniform maps, as in Lightning Pose.
@@ -178,7 +178,7 @@ class RegressionHead(nnx.Module):
 
 # Lightning Pose's recurrent head: from the features of neighbouring frames to one map per keypoint.
 
-# Frames that one map sees: the frame itself and two on either side.
+# Number of frames that one map depends on: the frame itself and two on either side.
 WINDOW = 5
 
 # Channels between the two convolutions of a recurrence step.
@@ -331,11 +331,11 @@ def _maps(cells: Float[Array, "k 4 q n h w"]) -> Float[Array, "q n k h2 w2"]:
     return cells.reshape(k, 2, 2, q, n, h, w).transpose(3, 4, 0, 5, 1, 6, 2).reshape(q, n, k, 2 * h, 2 * w)
 
 
-# The pyramid head: from features at several strides to one map per keypoint, the coarse ones refined by finer ones.
+# The pyramid head: from features at several strides to one map per keypoint; finer features refine the coarse maps.
 #
-# A feature pyramid (Lin et al., CVPR 2017) that is only as fine as the maps. A head that sees the last features alone
-# learns each place within a cell of 32 px anew; here, the features at the maps' own stride say where within the cell a
-# keypoint is, the same everywhere in the frame.
+# This is a feature pyramid (Lin et al., CVPR 2017) that is only as fine as the maps. A head that sees only the last
+# features must learn each place within a cell of 32 px separately; here, the features at the maps' own stride locate
+# the keypoint within the cell, in the same way everywhere in the frame.
 
 # Small, so that training starts from nearly uniform maps.
 _LAST_DEVIATION = 0.01

@@ -1,4 +1,4 @@
-"""JAX's settings that change numbers: jaxpose sets them for its own work, thread by thread, whatever the process has.
+"""Pins JAX's settings that change numbers: for jaxpose's own work, thread by thread, whatever the process has set.
 
 Settings that only the whole process can have are recorded: see `jaxpose/run/arithmetic.py`.
 """

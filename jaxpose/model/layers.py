@@ -16,14 +16,14 @@ from jaxpose.config.train import AXIS
 from jaxpose.threads import arithmetic_threads
 
 _AXES = ("NHWC", "HWIO", "NHWC")
-# Numbers of a gradient that stay in the cache of one core (512 KiB in float32).
+# Numbers of a gradient that fit in the cache of one core (512 KiB in float32).
 _CACHED_NUMBERS = 1 << 17
-# Bytes of a kernel from which on XLA divides it among cores, and of maps that are worth the same effort here.
+# From this many bytes of a kernel on, XLA divides it among cores; maps of this size are worth the same effort here.
 _DIVIDED_BYTES, _WORTHWHILE_BYTES = 1 << 19, 1 << 20
-# Channels of an image, for which cuDNN's kernels leave most of a GPU's matrix units empty.
+# Channels of an image; for so few, cuDNN's kernels leave most of a GPU's matrix units empty.
 _FEW_CHANNELS = 4
 
-# Of a norm: how slowly batch statistics move, what a variance is at least, and the channels of a group.
+# Constants of a norm: the momentum of the batch statistics, the smallest variance, and the channels of a group.
 DECAY = 0.9
 EPSILON = 1e-5
 CHANNELS_PER_GROUP = 16
@@ -443,7 +443,7 @@ def _sum_over(sums: jax.Array, axis: str | None) -> jax.Array:
     return sums if axis is None else lax.psum(sums, axis)
 
 
-# Batch normalisation by stored statistics, folded into the convolutions before it: for prediction.
+# For prediction: folds batch normalisation with stored statistics into the convolutions before it.
 
 
 def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:

@@ -1,4 +1,4 @@
-"""The tensors of a Lightning Pose network as parameters of `PoseNet`, exactly.
+"""Converts the tensors of a Lightning Pose network to parameters of `PoseNet`, exactly.
 
 Its transposed convolutions (3x3, stride 2, padding 1, output padding 1) become sub-pixel ones. The bias of the last
 layer before a softmax over the map has no effect, and `HeatmapHead` has none.
@@ -17,13 +17,13 @@ from jaxpose.terminal import listed
 _BACKBONE_CHILDREN = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
 _SINGLE = re.compile(r"(?:head\.)?(?:head_sf\.)?upsampling_layers(?:_sf)?\.([123]\.(?:weight|bias))")
 _CONTEXT = re.compile(r"(?:head\.head_mf|crnn)\.((?:W_pre|W_[fb]|H_[fb]\.[01])\.(?:weight|bias))")
-# The recurrent head lists its layers a second time.
+# The recurrent head lists its layers twice.
 _CONTEXT_LIST = re.compile(r"(?:head\.head_mf\.layers|crnn\.layers|upsampling_layers_rnn)\.([0-4])\.(.+)")
 _CONTEXT_LAYERS = ("W_pre", "W_f", "H_f", "W_b", "H_b")
 
 # The stride of the maps by the number of transposed convolutions.
 _STRIDES = {1: 8, 2: 4, 3: 2}
-# (place, phase, tap) of a transposed convolution along one axis; everything else of the sub-pixel kernel is 0.
+# (place, phase, tap) of a transposed convolution along one axis; all other values of the sub-pixel kernel are 0.
 _TAPS = ((0, 0, 1), (0, 1, 2), (1, 1, 0))
 # Numbers per keypoint between the two convolutions of a recurrence step.
 _INNER = 16

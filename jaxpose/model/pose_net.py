@@ -179,7 +179,7 @@ def apply_network(
     return outputs, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))
 
 
-# A frozen vision transformer whose features another network learns, and the maps that a network ends in.
+# The teacher of a distillation, a frozen vision transformer, and the number of maps of a network.
 
 
 class Teacher(nnx.Module):

@@ -1,4 +1,4 @@
-"""Residual networks (He et al. 2016) with torchvision's parameter names, so that its weights convert by name."""
+"""Residual networks (He et al. 2016) with torchvision's parameter names, and the conversion of published weights."""
 
 import re
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from jaxpose.errors import UserError
 from jaxpose.model.layers import Conv, Norm, max_pool, windowed_max_pool
 from jaxpose.terminal import listed
 
-# Published tensors of residual networks, by their names in torch, as parameters of `ResNet`.
+# Converts published tensors of residual networks, by their names in torch, to parameters of `ResNet`.
 
 # The last part of a name here -> in torch.
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
 _STATISTICS = (".running_mean", ".running_var")
-# Left out, because no network here reads them: the classifier, and a counter beside every pair of statistics.
+# Tensors that no network here reads: the classifier, and a counter next to every pair of statistics.
 _CLASSIFIER = ("fc.weight", "fc.bias")
 _COUNTER = ".num_batches_tracked"
-# The tensor by which a backbone is known: torchvision's name and that of transformers.
+# The tensor that identifies a backbone: torchvision's name and that of transformers.
 _FIRST = ("conv1.weight", "embedder.embedder.convolution.weight")
 _SHOWN = 3
 
@@ -41,7 +41,7 @@ def fill_resnet(
       params: nested dict of the backbone's parameters; only their names, shapes and types count.
       statistics: nested dict of its batch statistics, likewise; {} for a network that has none (norm=group).
       source: name of the file, for messages.
-      network: what the tensors are for, for messages.
+      network: the network for the tensors, for messages.
 
     Raises:
       UserError: a tensor is absent, unknown, given twice, of another shape, not of floats or not finite, or the kinds
@@ -63,7 +63,7 @@ def fill_resnet(
 
 
 def find_resnet_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
-    """Returns what the names of the backbone's tensors begin with: "backbone." in a checkpoint of MMPose, often "".
+    """Returns the prefix of the names of the backbone's tensors: "backbone." in a checkpoint of MMPose, often "".
 
     Raises:
       UserError: no tensor is the first of a known backbone, or several are.
@@ -311,12 +311,12 @@ def fill_backbone(
     return fill_resnet(tensors, params, statistics, source, options)
 
 
-# The kinds that config.json of transformers names, and what begins the names of a backbone's tensors.
+# The kinds in the config.json of transformers, and the prefixes of a backbone's tensors.
 MODEL_TYPES = ("resnet",)
 find_prefix = find_resnet_prefix
 
 
 def published_settings(name: str) -> dict[str, Any]:
-    """Returns what transformers' config.json says of the backbone where the tensors would not show another value."""
+    """Returns the settings in transformers' config.json that the tensors of the backbone do not reveal."""
     del name  # The same for all.
     return {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}

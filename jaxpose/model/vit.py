@@ -23,7 +23,7 @@ from jaxpose.model.vit_weights import (
 
 # Layers of a vision transformer that map each token by itself.
 
-# Standard deviation of the initial weights, which are cut off at two of them, as DINO, DINOv2 and DINOv3 draw them.
+# Standard deviation of the initial weights, which are cut off at two deviations, as in DINO, DINOv2 and DINOv3.
 _DEVIATION = 0.02
 
 
@@ -265,7 +265,7 @@ def fill_backbone(
     return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), filled, params), {}
 
 
-# The kinds that config.json of transformers names, what it says of each backbone, and what begins its tensors' names.
+# The kinds in the config.json of transformers, its facts about each backbone, and the prefixes of its tensors.
 MODEL_TYPES = ("vit", "vit_mae", "dinov2", "dinov3_vit")
 published_settings = settings_of
 find_prefix = find_vit_prefix

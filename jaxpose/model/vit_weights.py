@@ -1,4 +1,4 @@
-"""The forms of vision transformers, and their published weights as parameters of `Vit`, by the tensors' names."""
+"""The forms of vision transformers, and the conversion of their published weights to parameters of `Vit`."""
 
 import dataclasses
 import re
@@ -15,7 +15,7 @@ from jaxpose.terminal import listed
 
 # Positions of a vision transformer's patches: learned ones, resized to the input, and rotary ones.
 
-# The slope of the bicubic kernel, in OpenCV's and torch's plain resize, and in Pillow's and torch's antialiased one.
+# The slope of the bicubic kernel: in OpenCV's and torch's plain resize, and in Pillow's and torch's antialiased one.
 _SLOPE = -0.75
 _SLOPE_ANTIALIASED = -0.5
 # The base of the wave lengths of DINOv3's rotary positions.
@@ -129,7 +129,7 @@ class VitForm:
     published_patch_px: int = 16
 
 
-# Forms as the configs of the published weights have them; the grids are those of 224 px / 16 and 518 px / 14.
+# Forms from the configs of the published weights; the grids are those of 224 px / 16 and 518 px / 14.
 FORMS = {
     "vit_small": VitForm(384, 6, 1e-12, grid=14),
     "vit_base": VitForm(768, 12, 1e-12, grid=14),
@@ -140,8 +140,8 @@ FORMS = {
 }
 
 
-# Rewrites the names of transformers and of timm into those of DINO's code, one after the other. The first part of a
-# name is that of the network inside a network with a classifier or a decoder.
+# Rewrites the names of transformers and of timm to those of DINO's code, one rule after the other. The first part of a
+# name is the network inside a network with a classifier or a decoder.
 _RENAMED = (
     (r"^(vit|dinov2|dinov3_vit)\.", ""),
     (r"^embeddings\.", ""),
@@ -161,8 +161,8 @@ _RENAMED = (
     (r"\.(output\.dense|mlp\.down_proj)\.", ".mlp.fc2."),
     (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
 )
-# Tensors that features do not need: of the training by masked patches, of a decoder, a classifier and a pooler, and
-# constants that `rotary` computes.
+# Tensors that features do not need: those of the training with masked patches, of a decoder, a classifier and a pooler,
+# and constants that `rotary` computes.
 _DROPPED = (
     r"mask_token|decoder[._].+|(head|classifier)\..+|pooler\.dense\.(weight|bias)|rope_embed\.periods|"
     r"blocks\.\d+\.attn\.qkv\.bias_mask"
@@ -222,7 +222,7 @@ def convert(tensors: Mapping[str, np.ndarray], form: VitForm, misfit: str) -> di
 
 
 def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
-    """Returns what the names of a vision transformer's tensors begin with: "backbone." in a checkpoint, often "".
+    """Returns the prefix of the names of a vision transformer's tensors: "backbone." in a checkpoint, often "".
 
     Raises:
       UserError: there is no vision transformer, or there are several.
@@ -240,7 +240,7 @@ def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """Returns what a config.json of transformers says of the backbone, where the tensors would not show another value.
+    """Returns the settings in a config.json of transformers that the tensors of the backbone do not reveal.
 
     Args:
       name: of the backbone, a key of `FORMS`.

@@ -17,13 +17,13 @@ from jaxpose.pose import pixels
 from jaxpose.pose.pixels import Params, Resolved
 from jaxpose.poses import NOT_USED
 
-# Moved parts: rectangles of a frame that get another place in it, with the keypoints on them.
+# Moved parts: rectangles of a frame that move to another place in it, with the keypoints on them.
 #
-# A network that sees the parts of a few frames only where they were labelled learns their place, not their look. A part
-# is moved within its own frame, so that no number depends on which other frames are in a batch. What it leaves behind
-# shows the mean colour.
+# If a network sees the parts of a few frames only where they were labelled, it learns their place, not their
+# appearance. A part is moved within its own frame, so that no number depends on the other frames of the batch. The
+# place that it leaves is filled with the mean colour.
 
-# The random numbers of a part: place x and y, side x and y, new place x and y, whether it is moved.
+# The random numbers of a part: place x and y, side x and y, new place x and y, whether it moves.
 _NUMBERS = 7
 
 
@@ -124,7 +124,7 @@ _COLUMNS: tuple[str, ...] = (
     "emboss", "emboss_alpha", "emboss_strength", "brightness", "brightness_change", "contrast", "contrast_change",
 )  # fmt: skip
 
-# Moved parts are as many as the user wants: their numbers have a key of their own.
+# The user chooses the number of moved parts, so their random numbers have their own key.
 _PARTS = 1
 
 # Elastic displacement: smooth random shifts that are a pure function of a seed and a position. imgaug smooths an image
@@ -143,7 +143,7 @@ def sample_keys(seed: int | Array, stream: int, draw: Int[Array, "b"], purpose: 
       seed: the run's seed, also as a uint32 scalar.
       stream: which endless stream of samples.
       draw: position of each sample in that stream.
-      purpose: what the key is for.
+      purpose: the use of the key.
     """
     key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray([0, seed], jnp.uint32), impl="threefry2x32"), stream)
     return jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), purpose))(draw)
@@ -231,7 +231,7 @@ def moves_of_parts(params: Params, augment: Resolved, points_px: Float[Array, "b
 def exchange_sides(
     params: Params, augment: Resolved, values: Shaped[Array, "b k ..."], flip_permutation: tuple[int, ...] | None
 ) -> Shaped[Array, "b k ..."]:
-    """Returns what each keypoint has, with left and right exchanged where a sample is flipped.
+    """Returns the values of each keypoint, with left and right exchanged where a sample is flipped.
 
     Args:
       params, augment, flip_permutation: as in `move_keypoints`.
@@ -426,13 +426,13 @@ def _noise(seed: Array, row: Array, column: Array, like: Array) -> Array:
 
 # Occluders: rectangles over keypoints of a frame, filled with another place of the frame or with one grey.
 #
-# A network that has to find the keypoints below them must read the pose around them (joint cutout of Xie et al., ICCV
-# 2021; joint cut-occlusion and cutmix of MultiAugs, Zhou et al., 2024). The other place is in the same frame, so that
-# no number depends on which other frames are in a batch.
+# To find the keypoints below them, a network must read the pose around them (joint cutout of Xie et al., ICCV 2021;
+# joint cut-occlusion and cutmix of MultiAugs, Zhou et al., 2024). The other place is in the same frame, so that no
+# number depends on the other frames of the batch.
 
 # Half the side of a rectangle, as shares of the frame's smaller side.
 _SMALLEST, _LARGEST = 0.03, 0.10
-# How far its middle may be from the keypoint, as a share of half its side.
+# The largest distance of its middle from the keypoint, as a share of half its side.
 _JITTER = 0.5
 
 

@@ -1,9 +1,9 @@
-"""Keypoints to heatmaps and back, in the pixels of the network's input (see jaxpose.geometry for cells and pixels).
+"""Converts keypoints to heatmaps and back, in pixels of the network's input, and compares heatmaps.
 
-`encode` returns the targets that the network learns; `decode` returns the points in the network's maps. The losses
-compare maps with targets: a sum and a count per sample, never a mean. The caller adds sums and counts over the global
-batch and divides once; without a used map, both are 0. The three formulas and their weight are those of Lightning Pose
-2.4 (losses/losses.py there).
+`encode` returns the targets of the network; `decode` returns the points in the network's maps. `jaxpose.geometry`
+defines cells and pixels. The losses compare maps with targets: a sum and a count per sample, never a mean. The caller
+adds sums and counts over the global batch and divides once; without a used map, both are 0. The three formulas and
+their weight are those of Lightning Pose 2.4 (losses/losses.py there).
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxpose.geometry import cells_from_input, input_from_cells
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
-# Enough steps to find an encoded point to 1e-4 cells, at any border and for every sigma_cells that is allowed.
+# Enough steps to find an encoded point to 1e-4 cells, at any border and for every allowed sigma_cells.
 _STEPS = 8
 
 # Lightning Pose's factor of each of these losses: 1 / (2 exp(log_weight)) with log_weight 0.

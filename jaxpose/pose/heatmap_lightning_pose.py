@@ -2,7 +2,7 @@
 
 In that tool's pixels, `tool_px`, cell c of a map of stride s is pixel c s, and a frame of width W becomes an input of
 width w by x w / W. So the tool reads a coordinate as the distance from the image's corner, and jaxpose as the distance
-from the centre of its first pixel. `offset_px` converts between them. Frame pixels are the ones that the tool writes.
+from the centre of its first pixel. `offset_px` converts between them. Frame pixels are those that the tool writes.
 """
 
 import jax
@@ -15,10 +15,11 @@ from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 _TEMPERATURE = 1000.0
 
-# Pixels on either side of a point that its confidence covers: two standard deviations of 1.25, rounded down.
+# The confidence of a point covers this many pixels on either side: two standard deviations of 1.25, rounded down.
 _REACH_PX = 2
 
-# The tool subtracts this after the doublings, by stride. Correct for stride 8 is 3.5: the tool is off by 1 px there.
+# The tool subtracts this after the doublings, by stride. For stride 8, 3.5 would be correct: the tool is off by 1 px
+# there.
 _GRID_OFFSET_PX = {2: 0.5, 4: 1.5, 8: 2.5}
 
 

@@ -1,6 +1,7 @@
-"""Errors of predicted keypoints in pixels of the original frame: numpy, float64, with counts.
+"""Errors of predicted keypoints in pixels of the original frame, and the calibration of an ensemble's spread.
 
-Input: the points of all frames, without padding. Output: one dict that JSON can hold.
+Input: the points of all frames, without padding. Output: dicts that JSON can hold. All of it is numpy, float64, with
+counts.
 """
 
 import dataclasses
@@ -186,15 +187,15 @@ def _average_precision(oks: np.ndarray, scores: np.ndarray) -> float | None:
     return float(np.mean(precisions))
 
 
-# The spread of an ensemble's predictions as a measure of their error.
+# Uses the spread of an ensemble's predictions as an estimate of their error.
 
-# Errors above this are failures, for the area under the curve.
+# Larger errors are failures, for the area under the curve.
 WRONG_PX = 10.0
 # Thresholds of the reliability table.
 THRESHOLDS_PX = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-# A calibration has two parameters; from fewer points it would say little.
+# A calibration has two parameters; fewer points than this would say little.
 LEAST_POINTS = 20
-# Points that enter the fit, evenly over their spread; the cost of the fit does not grow beyond.
+# Maximum number of points in the fit, spread evenly over the range; bounds the cost of the fit.
 _MOST_POINTS = 2000
 _GRID, _ROUNDS, _ZOOM = 33, 4, 6.0
 # Smaller numbers are rounding.

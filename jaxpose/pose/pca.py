@@ -1,7 +1,7 @@
-"""A PCA subspace of poses, and the distance of other poses from it, in frame pixels.
+"""Fits a PCA subspace to poses, and measures the distance of other poses from it, in frame pixels.
 
 A pose is m points of one frame, written x, y, x, y, ...: all chosen keypoints of the animal (single view, one pose a
-frame), or one body part in m views (multi-view, a pose for each body part). `pca_fit` fits it.
+frame), or one body part in m views (multi-view, a pose for each body part).
 """
 
 import dataclasses
@@ -24,11 +24,10 @@ class Pca:
 
     Attributes:
       columns: for each of the q poses of a frame, the m keypoints that form it.
-      centering: what is subtracted from a pose first, x and y apart: none, or the mean or median of its points.
-      mean_px: (d,) mean pose in frame pixels.
-      components: (c, d) the kept axes, orthonormal, by variance, largest first.
-      explained_variance: (d,) share of the variance along each axis, kept or not.
-      epsilon_px: distance from the subspace, in frame pixels, that costs nothing.
+      centering: the point that is subtracted from a pose first, x and y apart: none, or the mean or median of its
+      points. mean_px: (d,) mean pose in frame pixels. components: (c, d) the kept axes, orthonormal, by variance,
+      largest first. explained_variance: (d,) share of the variance along each axis, kept or not. epsilon_px: distance
+      from the subspace, in frame pixels, that costs nothing.
     """
 
     columns: Columns
@@ -101,7 +100,7 @@ def from_json(stored: dict[str, Any]) -> Pca:
     """Returns the PCA that `to_json` wrote.
 
     Raises:
-      UserError: it is no such table, or its parts do not fit together.
+      UserError: it is not such a table, or its parts do not fit together.
     """
     fields = [field.name for field in dataclasses.fields(Pca)]
     if not isinstance(stored, dict) or set(stored) != set(fields):
@@ -208,7 +207,7 @@ def columns_of(names: Sequence[str], keypoint_names: Sequence[str], option: str)
     """Returns the indices of names in keypoint_names; `option` is the source of the names, for the message.
 
     Raises:
-      UserError: a name is no keypoint, or is given twice.
+      UserError: a name is not a keypoint, or is given twice.
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -1,7 +1,7 @@
 """Pixel filters: the bilinear warp, motion blur, black cells, salt and pepper, emboss, brightness, contrast.
 
-`draw_params` turns a sample's draws into parameters in pixels of the input, and `apply_filters` applies them; neither
-moves a keypoint.
+`draw_params` turns a sample's random numbers into parameters in pixels of the input, and `apply_filters` applies them;
+neither moves a keypoint.
 """
 
 import math
@@ -216,7 +216,7 @@ def _where_any(chosen: Bool[Array, "b"], transform: Callable[..., Array], pictur
     return jax.lax.cond(jnp.any(chosen), transform, lambda unchanged, *_: unchanged, pictures, *parameters)
 
 
-# Heatmaps of one view of a frame, carried into another view.
+# Carries the heatmaps of one view of a frame into another view.
 
 
 def carry(

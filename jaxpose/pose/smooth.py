@@ -1,7 +1,7 @@
 """Fills gaps in the predictions of a video and smooths them: numpy, float64, linear in time.
 
-A prediction that is missing, or whose confidence is too low, is not used; its place is filled from the frames around
-it. Every keypoint is treated on its own.
+A prediction that is missing, or whose confidence is too low, is not used; it is replaced by a position from the frames
+around it. Single runs are smoothed keypoint by keypoint, ensembles body part by body part.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jaxpose.errors import UserError
 from jaxpose.pose.pca import principal_axes
 from jaxpose.poses import Poses
 
-# The exact smoother of a linear state that is observed with noise: linear in time and memory, numpy, float64.
+# The exact smoother of a linear state observed with noise: linear in time and memory, numpy, float64.
 #
 # The model, for frames t = 0, 1, ...:
 #
@@ -23,8 +23,8 @@ from jaxpose.poses import Poses
 #     y_t = loadings x_t + N(0, diag(1 / precision_t))
 #
 # Given all observations, the states have a normal distribution whose inverse covariance is block tridiagonal, so one
-# banded Cholesky factor holds the mean, the variances and the likelihood. This gives what a Kalman filter and its
-# backward pass give, but LAPACK does the steps in time.
+# banded Cholesky factor holds the mean, the variances and the likelihood. The result is that of a Kalman filter and its
+# backward pass, but LAPACK does the steps in time.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class StateSpace:
 
     Attributes:
       first_cov: (d, d) covariance of the first state, whose mean is 0.
-      step_cov: (d, d) covariance of what a frame adds to the state.
+      step_cov: (d, d) covariance of the change of the state per frame.
       loadings: (o, d) an observation's mean for each unit of the state.
       transition: (d, d) from a frame to the next; the identity makes a random walk.
     """
@@ -157,21 +157,21 @@ def _log_determinant(covariance: np.ndarray) -> float:
 
 # For each keypoint the estimated variances in px^2, by name; None where nothing was estimated.
 Noise = list[dict[str, float | None]]
-# Columns of smoothed poses: the variances of x and y in px^2, NaN where unknown; and 1 where there was no prediction to
-# use. Their names are those in tables.
+# Columns of smoothed poses: the variances of x and y in px^2, NaN where unknown; and 1 where no prediction could be
+# used. Tables use the same names.
 POSTERIOR_VAR, FILLED = ("x_posterior_var", "y_posterior_var"), "filled"
-# Frames whose windows are sorted together; the result does not depend on it.
+# Number of frames whose windows are sorted together; the result does not depend on it.
 _BLOCK = 2**16
-# The variance of the first place over that of an observation: it is unknown.
+# The variance of the first position relative to that of an observation; large, because the position is unknown.
 _UNKNOWN = 1e12
-# Shares of the velocity that stay from frame to frame, of which the likelihood chooses one. Near 1, a filled stretch
-# would swing out far beyond the places before and after it.
+# Shares of the velocity that remain from frame to frame, from which the likelihood chooses. Near 1, a filled gap would
+# swing far beyond the positions before and after it.
 _DAMPINGS = (0.0, 0.6, 0.9)
-# Bounds of the logarithm of q / r. Of fast movements, the likelihood alone would often say that there is no noise.
+# Bounds of the logarithm of q / r. For fast movements, the likelihood alone would often find no noise.
 _LOG_RATIOS = (-12.0, 3.0)
-# The variance of what a place moves besides its velocity, over q: not 0, so that the covariance can be inverted.
+# The variance of movements other than by the velocity, over q: not 0, so that the covariance can be inverted.
 _PLACE_STEP = 1e-2
-# Frames of a keypoint that the noise is estimated from, at most.
+# Maximum number of frames of a keypoint from which the noise is estimated.
 _SEARCHED = 20_000
 _LEAST_CONFIDENCE = 1e-5
 _LEAST_VAR_PX2 = 1e-8
@@ -191,7 +191,7 @@ def smoothed(
     is_filled: Bool[np.ndarray, "n k"],
     var_px2: Float[np.ndarray, "n k 2"] | None = None,
 ) -> Poses:
-    """Returns smoothed poses with what they were made of: further columns `POSTERIOR_VAR`, if given, and `FILLED`."""
+    """Returns smoothed poses with further information: the columns `POSTERIOR_VAR`, if given, and `FILLED`."""
     variances = {} if var_px2 is None else {name: var_px2[:, None, :, axis] for axis, name in enumerate(POSTERIOR_VAR)}
     columns = {**poses.columns, **variances, FILLED: is_filled[:, None].astype(np.int64)}
     return dataclasses.replace(poses, points_px=points_px[:, None], columns=columns)
@@ -334,10 +334,10 @@ def _medians_around(places: np.ndarray, window: int) -> np.ndarray:
     return medians
 
 
-# Larger variances for views that contradict the others: numpy, float64.
+# Inflates the variances of views that contradict the others: numpy, float64.
 
-# A view is far from the others above this squared Mahalanobis distance; its variance is then multiplied, again and
-# again until it is near. So many times take the least variance beyond any picture.
+# A view is far from the others above this squared Mahalanobis distance; its variance is then multiplied repeatedly
+# until it is near. This many times raise even the smallest variance beyond the size of any image.
 _FAR, _FACTOR, _MOST = 5.0, 10.0, 40
 # In px^2, so that a view on which all networks agree does not decide alone.
 _LEAST_INFLATION_VAR = 1e-6
@@ -387,21 +387,21 @@ def _distances(centred_px: np.ndarray, var_px2: np.ndarray, loadings: np.ndarray
 
 # The Ensemble Kalman Smoother for linear models, of one view and of several: numpy, float64, linear in time.
 #
-# The place of a body part is a random walk. The median over the networks of an ensemble observes it, and the variance
-# over them is the variance of that observation (Biderman, Whiteway et al. 2024). With one view the state is (x, y).
-# With several, it is a point of the subspace that a PCA of the body part's places in all views finds: the views correct
-# each other. The variance of a step is chosen by the likelihood. `docs/predict.md` lists where the published program
-# differs.
+# The position of a body part is a random walk. Its observation is the median over the networks of an ensemble, and the
+# variance of that observation is the variance over them (Biderman, Whiteway et al. 2024). With one view the state is
+# (x, y). With several, it is a point of the subspace that a PCA of the body part's positions in all views finds, so the
+# views correct each other. The likelihood chooses the variance of a step. `docs/predict.md` lists the differences from
+# the published program.
 
 # Columns of the poses of an ensemble, as tables name them.
 MEDIAN, VARIANCE = ("x_ens_median", "y_ens_median"), ("x_ens_var", "y_ens_var")
-# Components of the PCA: the places of a body part are a point in space.
+# Components of the PCA: the positions of a body part are points in space.
 _LATENTS = 3
-# The share of the frames, those of the smallest variance over the ensemble, that the PCA is fitted to, in percent.
+# The PCA is fitted to this percentage of the frames, those with the smallest variance over the ensemble.
 _PERCENT_FITTED = 95.0
 # Bounds of the logarithm of the variance of a step.
 _LOG_STEPS = (-8.0, 8.0)
-# Observation variances in px^2: where one network alone has a place, the least, and the least where the likelihood
+# Observation variances in px^2: the least where only one network has a position, and the least where the likelihood
 # chooses the variance of a step.
 _VAR_OF_ONE, _LEAST_VAR, _LEAST_TYPICAL_VAR = 1000.0, 1e-12, 1e-4
 # The smallest eigenvalue of a covariance over its largest.
@@ -445,7 +445,7 @@ def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: 
     Args:
       ensemble: as `combine` returned it; with several cameras, the keypoints of all views side by side.
       bodyparts: for each body part its keypoints, one for each view; each keypoint once.
-      min_confidence: a median of less mean confidence is no observation.
+      min_confidence: a median of less mean confidence is not an observation.
     """
     used = is_used(ensemble, min_confidence)
     medians_px, observed_var = ensemble.points_px[:, 0], variance_px2(ensemble)
@@ -471,7 +471,7 @@ def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Model:
-    """The model of the places of a body part, o coordinates, but for the variance of a step.
+    """The model of the places of a body part, o coordinates, without the variance of a step.
 
     Attributes:
       centre: (o,) in frame pixels.

@@ -1,4 +1,4 @@
-"""Losses on frames without labels: those of clips, and those of a pretraining."""
+"""Losses on frames without labels: those of clips, of points, and of a pretraining."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from jaxpose.pose.pca import Pca, residuals_px
 
 # Losses on unlabelled clips, and on coordinates: a sum and a count per clip, never a mean.
 #
-# The caller adds sums and counts over the global batch and divides once. A clip is a sequence of w predictions. A copy
-# of a prediction that another clip shard owns is computed, but neither added nor counted. Values that are not owned may
-# be anything, even NaN: they are replaced before any arithmetic. Formulas: docs/losses.md.
+# The caller adds sums and counts over the global batch and divides once. A clip is a sequence of w predictions. If
+# another clip shard owns a prediction, its copy here is computed, but neither added nor counted. Values that are not
+# owned may be anything, even NaN: they are replaced before any arithmetic. Formulas: docs/losses.md.
 
 Sums = tuple[Float[Array, "c"], Float[Array, "c"]]
 
@@ -203,10 +203,10 @@ def shot_noise(
 
 # The losses of a pretraining: pixels of hidden squares (He et al., CVPR 2022), or the features of a teacher.
 #
-# A square's pixels are compared after its own mean and deviation are taken away, as in that paper: what counts is the
-# structure, not the brightness.
+# As in that paper, a square's pixels are normalised by its own mean and deviation before the comparison, so that
+# structure counts, not brightness.
 
-# Added to a square's variance, in (grey values)^2: a flat one has no structure, only noise.
+# Added to a square's variance, in (grey values)^2: a flat square has no structure, only noise.
 _FLAT_VARIANCE = 25.0
 
 
@@ -251,7 +251,7 @@ def hidden_loss(
 ) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
     """Returns for each frame the sum over hidden cells of the mean squared error, and the same of maps of 0.
 
-    The second one is what a network costs that knows only the mean of each square.
+    The second one is the loss of a network that knows only the mean of each square.
     """
     counts = _repeated(hidden, maps.shape[2:])[:, None]
     targets = targets.astype(maps.dtype)

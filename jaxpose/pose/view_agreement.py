@@ -2,9 +2,10 @@
 
 The coordinates of one point in two views obey linear relations, which the subspace of `pca_multiview` holds: with three
 components one relation, the epipolar constraint of two affine cameras (Hartley and Zisserman, Multiple View Geometry,
-2nd ed., 14.2). Every map is multiplied by what each other view says of its cells: the mass of the other map's cells,
-each times a Gaussian of how far the two cells break the relations, plus a constant, since the other view may be wrong.
-This is one round of sum-product messages between the views (Bishop, Pattern Recognition and Machine Learning, 8.4.4).
+2nd ed., 14.2). Every map is multiplied by the evidence of each other view about its cells: the mass of the other map's
+cells, each times a Gaussian of how far the two cells break the relations, plus a constant, since the other view may be
+wrong. This is one round of sum-product messages between the views (Bishop, Pattern Recognition and Machine Learning,
+8.4.4).
 """
 
 import jax
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxpose import geometry
 from jaxpose.pose.pca import Pca
 
-# The share of its weight that a cell keeps though no cell of the other view fits: the other view may be wrong.
+# The share of its weight that a cell keeps if no cell of the other view fits, because the other view may be wrong.
 _DOUBT = 0.02
 
 
@@ -76,7 +77,7 @@ def agree(
 def _heard(
     maps: Float[Array, "b p n"], from_px: Float[Array, "b n"], to_px: Float[Array, "b n"], sigma_px: Array, knots: int
 ) -> Float[Array, "b p n"]:
-    """Returns what maps of one view say of the cells of another.
+    """Returns the evidence of maps of one view about the cells of another.
 
     Args:
       maps: of one view, for each body part.

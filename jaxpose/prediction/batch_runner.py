@@ -1,6 +1,6 @@
 """Runs a network on any number of frames, on all devices of the mesh, in batches of one fixed shape for each device.
 
-The shape and the program do not depend on the number of devices, so no bit of a prediction does.
+Neither the shape nor the program depends on the number of devices, so no bit of a prediction does.
 """
 
 import threading

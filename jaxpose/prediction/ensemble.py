@@ -1,7 +1,7 @@
-"""The median and the variance of the predictions of several runs, as tables.
+"""Combines the predictions of several runs: their median and variance, smoothed tables, and their spread as an error.
 
-The tables of the runs themselves have the form that the commands of the Ensemble Kalman Smoother read, one file of each
-run; the names of the columns here are those of its results.
+The tables of the runs themselves have the form that the commands of the Ensemble Kalman Smoother read, one file for
+each run; the columns written here have the names of its results.
 """
 
 import csv
@@ -150,7 +150,7 @@ def write_ensemble_table(
 
 # The networks of an ensemble as one predictor of labelled frames.
 
-# The predictions of each member, beside their median: (members, n, k, 2).
+# The predictions of each member, next to their median: (members, n, k, 2).
 MEMBERS = "members_frame_px"
 
 
@@ -190,7 +190,7 @@ class EnsemblePredictor:
 def load_labelling(
     run: Path, config: Config, devices: object, platform: str, batch_size: int | None, labelled_batch_size: int
 ) -> Predictor | EnsemblePredictor:
-    """Returns what predicts labelled frames: the network of a run, or the networks of an ensemble.
+    """Returns the predictor of labelled frames: the network of a run, or the networks of an ensemble.
 
     Args:
       run: the run folder.
@@ -223,16 +223,17 @@ def load_labelling(
     return EnsemblePredictor(config, runner, weights, subspaces, describe(chosen))
 
 
-# The smoothed tables of ensembles, <video>_smoothed.csv beside the ensembles; views of a session together.
+# The smoothed tables of ensembles, <video>_smoothed.csv, next to the ensembles; the views of a session are smoothed
+# together.
 
-# As the Ensemble Kalman Smoother writes.
+# The scorer that the Ensemble Kalman Smoother writes.
 KALMAN_SCORER = "ensemble-kalman_tracker"
 
 
 def smooth_ensembles(
     options: PredictConfig, config: Config, runs: Sequence[Path], tables: Sequence[Path], out: Path
 ) -> None:
-    """Writes the smoothed tables of the ensembles of videos, unless they exist already; smooth=none does nothing.
+    """Writes the smoothed tables of the ensembles of videos, unless they already exist; smooth=none does nothing.
 
     Args:
       options: which smoother, and its numbers.
@@ -257,7 +258,7 @@ def smooth_ensembles(
         views = [combine([read_predictions(run / table).poses for run in runs]) for table in session]
         if len({len(view.frames) for view in views}) > 1:
             frames = ", ".join(f"{table.stem} {len(view.frames)}" for table, view in zip(session, views, strict=True))
-            _logger.warning(f"the views of a session differ in frames ({frames}), so each is smoothed on its own")
+            _logger.warning(f"the views of a session differ in frames ({frames}), so each is smoothed separately")
             groups = [[place] for place in range(len(views))]
         else:
             groups = [list(range(len(views)))]
@@ -283,7 +284,7 @@ def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
             continue
         if views:
             absent = ", ".join(view for view in views if view not in of_view)
-            _logger.warning(f"{place.name} lacks the view {absent}, so each of its views is smoothed on its own")
+            _logger.warning(f"{place.name} lacks the view {absent}, so each of its views is smoothed separately")
         sessions += [[table] for table in of_view.values()]
     return sessions
 
@@ -317,7 +318,7 @@ def _bodyparts(config: Config, keypoints: int, views: int) -> list[tuple[int, ..
     return [*several, *((point,) for point in range(keypoints) if point not in in_mirrors)]
 
 
-# What an ensemble says beside its median on labelled frames: its spread, calibrated to an error, and its members.
+# The results of an ensemble on labelled frames besides the median: its spread, calibrated to an error, and its members.
 
 
 def write_spread(
@@ -430,11 +431,11 @@ def _report(
             f"spread)^2) px, of {content['points']} validation points ({CALIBRATION_FILE})"
         )
     else:
-        few = f"{content['points']} labelled points validate, and {metrics.LEAST_POINTS} are needed"
+        few = f"the validation set has {content['points']} labelled points, and {metrics.LEAST_POINTS} are needed"
         _logger.info(f"the spread of the members is not calibrated: {few}")
 
 
-# The videos of a project, as the members of an ensemble have predicted them.
+# Combines the predictions that the members of an ensemble made for the project's videos.
 
 
 def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -> None:

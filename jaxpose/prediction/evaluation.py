@@ -1,6 +1,6 @@
 """Measures a trained network on labelled frames, at the end of a training and again later.
 
-Input: labelled frames and a network. Output: the tables of `evaluation_tables`, and evaluation.json with all figures.
+Input: labelled frames and a network. Output: predictions.csv, tables of errors, and evaluation.json with all figures.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, not_visible_text, r
 from jaxpose.steps.layout import validation_batch
 from jaxpose.terminal import RESULT, count
 
-# The tables of an evaluation, predictions.csv with the errors beside it, and the figures of its sets.
+# The tables of an evaluation, predictions.csv with the errors next to it, and the figures of its sets.
 
 # The figures of `summarize` by set, or by label file.
 Summaries = dict[str, dict[str, Any]]
@@ -101,7 +101,7 @@ def write_tables(
 def summarize(
     config: Config, found: Project, rows: np.ndarray, predicted: np.ndarray, confidence: np.ndarray
 ) -> dict[str, Any]:
-    """Returns the figures of some frames; with points that are marked as not visible, also what they would change.
+    """Returns the figures of some frames; with points that are marked as not visible, also their effect.
 
     `not_visible` then has the number of these `points`, whether the figures have `counted` them, and `otherwise`, the
     figures if they were treated the other way.
@@ -135,7 +135,7 @@ def summarize(
     return figures(measured_px) | {"not_visible": about}
 
 
-# Two trackers that learn almost nothing; their errors are printed beside those of the network.
+# Two baselines that learn almost nothing; their errors are printed next to those of the network.
 
 _DIFFERENT_GREY_LEVELS = 30
 
@@ -201,7 +201,7 @@ def _mean(points_px: np.ndarray) -> np.ndarray:
 def _read(path: Path) -> np.ndarray:
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
-        raise UserError(f"{path} is missing or is no image")
+        raise UserError(f"{path} is missing or not an image")
     return image
 
 
@@ -210,13 +210,13 @@ def _centroid(mask: np.ndarray) -> np.ndarray:
     return np.array([x.mean(), y.mean()])
 
 
-# What an evaluation reports: a table with a line for each set, all figures of one set, and errors to compare with.
+# The report of an evaluation: a table with a line for each set, all figures of one set, and errors to compare with.
 
 _logger = logging.getLogger(__name__)
 
 
 def report(config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float]) -> None:
-    """Reports the errors of all sets and, beside those of the set `shown`, the errors of the baselines."""
+    """Reports the errors of all sets and, next to those of the set `shown`, the errors of the baselines."""
     _logger.info(format_summaries(results))
     if shown:
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
@@ -273,12 +273,12 @@ def evaluate(
     batch_size: int | None = None,
     orientation: str = "",
 ) -> Summaries:
-    """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
+    """Evaluates a run again, and logs the errors. Frames keep their sets of the run; new frames are `unused`.
 
     Args:
-      run: a run folder of `jaxpose.train`, or a folder of runs: the newest.
-      project: a project folder in place of the run's own.
-      labels: a label file of the project, evaluated alone.
+      run: a run folder of `jaxpose.train`, or a folder of runs, of which the newest is used.
+      project: a project folder instead of the run's own.
+      labels: evaluate only this label file of the project.
       out: where the files are written; None is the run folder.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
@@ -368,7 +368,7 @@ def evaluate_dataset(
 
 
 def extra_projects(config: Config) -> list[Project]:
-    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie beside the run's own label file.
+    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie next to the run's own label file.
 
     Raises:
       UserError: one of them cannot be used.
@@ -415,7 +415,7 @@ def _read_project(config: Config, labels: str) -> Project:
     if absent := [name for name in of_run if name not in of_file]:
         _logger.info(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
     if unknown := [name for name in of_file if name not in of_run]:
-        _logger.info(f"{found.label_file} has {', '.join(unknown)}: the run does not predict that")
+        _logger.info(f"{found.label_file} has {', '.join(unknown)}, which the run does not predict")
     return dataset.match_keypoints(found, of_run)
 
 

@@ -1,6 +1,7 @@
-"""index.csv in the folder of results: a row for each input, with what its table was made from.
+"""index.csv in the folder of results: a row for each input, with the origin of its table; and claims on work.
 
-By the index, a table is never mistaken for another, and a second command predicts only what is missing or changed.
+The index makes sure that a table is never mistaken for another, and that a second command predicts only missing or
+changed inputs.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.paths import CLAIMS_FOLDER, INDEX_FILE
 from jaxpose.run.pca import Subspaces, within_a_view
 
-# A row of index.csv: an input, what its table was made from, and how the prediction ended.
+# A row of index.csv: an input, the origin of its table, and the outcome of the prediction.
 #
 # Nothing here imports jax, so that verbs that only read tables start at once.
 
@@ -126,11 +127,11 @@ def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
     return rows
 
 
-# The names of the tables that lie beside a table of predictions, <table>.csv: <table>_temporal_norm.csv and others.
+# The names of the tables next to a table of predictions, <table>.csv: <table>_temporal_norm.csv and others.
 
 TEMPORAL_NORM = "_temporal_norm"
 SMOOTHED = "_smoothed"
-# Of a table that could not be written to its end.
+# The suffix of an incomplete table.
 PARTIAL = ".partial"
 
 
@@ -145,7 +146,7 @@ def error_suffix(name: str) -> str:
 
 
 def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
-    """Returns the suffixes of the tables that `predict_segment` writes beside the predictions."""
+    """Returns the suffixes of the tables that `predict_segment` writes next to the predictions."""
     return (TEMPORAL_NORM, *map(error_suffix, subspaces_of_a_view(predictor)))
 
 
@@ -158,7 +159,7 @@ def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
 
 
 def size_of(table: Path, suffixes: Sequence[str]) -> int:
-    """Returns the bytes of a table of predictions and of the tables beside it, as far as they exist."""
+    """Returns the bytes of a table of predictions and of the tables next to it, as far as they exist."""
     files = [table, *(beside(table, suffix) for suffix in suffixes)]
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -170,18 +171,18 @@ def edited_name(table: Path) -> Path:
 
 
 def smoothing_record(table: Path) -> Path:
-    """Returns the file that says how the smoothed table beside a table of predictions was made."""
+    """Returns the file that says how the smoothed table next to a table of predictions was made."""
     return beside(table, SMOOTHED).with_suffix(".json")
 
 
 def remove_smoothed(table: Path) -> None:
-    """Removes the smoothed table beside a table of predictions, which is about to change."""
+    """Removes the smoothed table next to a table of predictions, which is about to change."""
     smoothing_record(table).unlink(missing_ok=True)
     beside(table, SMOOTHED).unlink(missing_ok=True)
 
 
 def remove_tables(table: Path) -> None:
-    """Removes a table of predictions and all tables that can lie beside it, unfinished ones too."""
+    """Removes a table of predictions and all tables that can lie next to it, unfinished ones too."""
     remove_smoothed(table)
     for file in (table, *(beside(table, suffix) for suffix in TABLES_BESIDE)):
         file.unlink(missing_ok=True)
@@ -191,13 +192,13 @@ def remove_tables(table: Path) -> None:
 # Claims on work that processes on any hosts share through one folder: each claim has one holder.
 #
 # A claim is a file <name>.<generation>, created so that exactly one process can create it. Its holder touches it
-# regularly. When its time has not changed for long enough, the holder counts as dead, and the process that creates the
+# regularly. If its time has not changed for long enough, the holder counts as dead, and the process that creates the
 # file of the next generation has the claim. Times are compared only with earlier times of the same file, so the clocks
 # of the hosts do not matter.
 
 # A holder touches its claim, and others look at it, this many times before the holder counts as dead.
 _BEATS = 5
-# At most these seconds between two looks at work that others hold.
+# Maximum seconds between two looks at work that others hold.
 _LOOK_S = 1.0
 # Seconds between two attempts to take a claim that is held only briefly.
 _MOMENT_S = 0.02
@@ -381,7 +382,7 @@ class PredictionIndex:
     Args:
       out: the folder of results.
       claims: those on the work in that folder.
-      suffixes: of the tables beside each table of predictions: see `suffixes_beside`.
+      suffixes: of the tables next to each table of predictions; see `suffixes_beside`.
     """
 
     def __init__(self, out: Path, claims: Claims, suffixes: Sequence[str] = ()):
@@ -429,7 +430,7 @@ class PredictionIndex:
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
-        raise UserError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
+        raise UserError(f"{table} already exists, of {what}: give --overwrite to replace it, or choose another --out")
 
     def set_aside_edited(self, rows: Iterable[Row]) -> None:
         """Renames the tables of inputs that are about to be predicted again if somebody changed them; reports each.
@@ -449,12 +450,15 @@ class PredictionIndex:
                 if not sha256_of(table).startswith(noted.table_sha256):
                     kept = edited_name(table)
                     os.replace(table, kept)
-                    _logger.warning(f"{table} was changed since it was written: it is written anew, and kept as {kept}")
+                    _logger.warning(
+                        f"{table} was changed since it was written: it is written again, and the changed file "
+                        f"is kept as {kept}"
+                    )
 
         self._write(change)
 
     def bytes_of(self, table: Path) -> int:
-        """Returns the size of a table of predictions and of the tables beside it, as far as they exist."""
+        """Returns the size of a table of predictions and of the tables next to it, as far as they exist."""
         return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:

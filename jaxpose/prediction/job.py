@@ -1,4 +1,4 @@
-"""A job: one table to be made, and the folder of the work on it."""
+"""A job, which is one table to make and the folder of its work; its outcomes; and the prediction of its segments."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ class Job:
 
     Attributes:
       row: its row in the index.
-      table: the table of predictions; the others lie beside it.
+      table: the table of predictions; the others lie next to it.
       sources: a video, or the images of one folder.
       video: as `scan` returned it, None for images.
       problem: why the video cannot be read at all, or "".
@@ -94,7 +94,7 @@ class Job:
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
     def rescue(self, scratch: Path) -> int:
-        """Copies the rows of a folder in which predicting broke off to beside the table; returns their number."""
+        """Copies the rows of an interrupted prediction to a file next to the table; returns their number."""
         rows = 0
         for partial in scratch.glob(f"*.csv{PARTIAL}"):
             name = partial.name.removesuffix(PARTIAL)
@@ -120,7 +120,7 @@ class Job:
         if not index or not index.leaps:
             return ""
         return (
-            f"{self.name}: its timestamps have gaps, where the camera dropped frames or they were lost since: "
+            f"{self.name}: its timestamps have gaps, because the camera dropped frames or they were lost later: "
             f"{index.gaps}; rows count the frames in the file"
         )
 
@@ -145,11 +145,11 @@ def remove_leftovers(table: Path, claims: Claims) -> None:
 
 
 def key_of(table: str) -> str:
-    """Returns what stands for a file in the names of claims; the file is named relative to the folder of results."""
+    """Returns the key of a file in the names of claims; the file is named relative to the folder of results."""
     return hashlib.sha256(table.encode()).hexdigest()[:16]
 
 
-# The outcomes of jobs: written to the index, reported, and what is left of the work removed.
+# Outcomes of jobs: writes them to the index, reports them, and removes leftovers of the work.
 
 _logger = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class Outcomes:
         return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
 
     def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
-        """Records that the tables of a job are written, and what their last bits depend on."""
+        """Records that the tables of a job are written, and everything that affects their last bits."""
         dropped = job.dropped_frames()
         reason = "; ".join(filter(None, [dropped, job.unknown_length(rows)]))
         self._settle(job, DONE, reason, rows, seconds, arithmetic, warning=dropped)
@@ -238,9 +238,9 @@ class Outcomes:
 # Predicts one segment of a video, a whole video or the images of a folder, into a folder in <table>.<hash>.parts.
 #
 # The folder gets its name when its tables and its manifest are complete. A video that turns out to be damaged is marked
-# as uncut and predicted again as a whole, so that its rows do not depend on where it was cut.
+# as uncut and predicted again as a whole, so that its rows do not depend on the cuts.
 
-# A file beside the segments that says that the video must not be cut.
+# A file next to the segments which says that the video must not be cut.
 _UNCUT_FILE = "uncut"
 
 

@@ -1,4 +1,4 @@
-"""Lists the tables that a command writes, those that exist, and the remaining jobs."""
+"""Lists the tables that a command writes, the existing ones, and the remaining jobs; reports the amount of work."""
 
 import dataclasses
 import logging
@@ -112,7 +112,7 @@ def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> J
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 
 
-# What `jaxpose predict` says about its work: how much there is, what exists already, and how it ended.
+# The messages of `jaxpose predict` about its work: how much there is, what already exists, and how it ended.
 
 _LISTED = 20
 
@@ -141,13 +141,13 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
 
 
 def report_existing(tables: list[Path], outputs: OutputFiles) -> None:
-    """Names inputs whose tables exist already."""
+    """Names inputs whose tables already exist."""
     for table in tables[:_LISTED]:
         source = outputs[table]
         first = source if isinstance(source, Path) else source[0]
-        _logger.info(f"{first}: {table} exists already (--overwrite predicts it again)")
+        _logger.info(f"{first}: {table} already exists (--overwrite predicts it again)")
     if len(tables) > _LISTED:
-        _logger.info(f"and {len(tables) - _LISTED:,} more exist already")
+        _logger.info(f"and {len(tables) - _LISTED:,} more already exist")
 
 
 def report_stop(finished_segments: int, exit_code: int) -> int:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-# Checks frames that a program gives as arrays.
+# Checks frames that a program passes as arrays.
 
 
 def refuse_misfit(frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray) -> None:
@@ -234,7 +234,7 @@ def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int
 
 _logger = logging.getLogger(__name__)
 
-# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 of a run of that precision.
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 for a run of that precision.
 Found = tuple[np.ndarray, np.ndarray]
 
 
@@ -245,7 +245,7 @@ class Predictor:
       config: the run's config, with the requested devices and batch size.
       keypoint_names: k names, in the order of the results.
       runner: the network, compiled on first use.
-      weights: (parameters, batch statistics) on the mesh, for labelled frames: as training validates.
+      weights: (parameters, batch statistics) on the mesh, for labelled frames, as validation in training uses them.
       devices: descriptions of its devices.
       subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
       boxes: of the frames of videos, None for a run that sees whole frames.
@@ -285,21 +285,21 @@ class Predictor:
     def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
-        Of one frame, (k, 2) and (k,): see `load` for how long that takes. Each frame is independent: a network with
-        context frames sees the frame itself in place of its neighbours (see `predict_video` for consecutive frames).
-        Crops that the run has for videos of a name (`data.video_crops_px`, in DeepLabCut projects) are not applied: an
-        array has no name. Give the part of the frame that the labelled images show.
+        For one frame, (k, 2) and (k,); `load` says how long that takes. Each frame is independent: a network with
+        context frames sees the frame itself instead of its neighbours (see `predict_video` for consecutive frames).
+        The run's crops of named videos (`data.video_crops_px`, in DeepLabCut projects) are not applied, because an
+        array has no name: pass the part of the frame that the labelled images show.
 
         Args:
-          frames: uint8, RGB (OpenCV reads BGR: turn it by `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
+          frames: uint8, RGB (OpenCV reads BGR: convert it with `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
             (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array
-            (n, h, 3) is one frame in colour. With `data.resize=lightning_pose`, frames are read as images; those of a
+            (n, h, 3) is one colour frame. With `data.resize=lightning_pose`, frames are read as images; those of a
             video are smoothed (`predict_video`), so that their keypoints differ by about a pixel.
           boxes_px: for a run with `data.boxes`, the box (x, y, width, height) of the frame, or of each of several.
 
         Raises:
           ValueError: a frame or box is of another type or shape.
-          UserError: a frame is smaller than the run's crop, lacks a box that the run needs, or has one needlessly.
+          UserError: a frame is smaller than the run's crop, or lacks a needed box, or has an unneeded one.
         """
         if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
             return self._predict_one(self.fit(frames, boxes_px))
@@ -315,7 +315,7 @@ class Predictor:
         return found["keypoints_frame_px"][0], found["confidence"][0]
 
     def to_dataframe(self, keypoints_frame_px: np.ndarray, confidence: np.ndarray) -> "pandas.DataFrame":
-        """Returns what `predict` or `predict_video` returned as a table: see `make_dataframe`.
+        """Returns results of `predict` or `predict_video` as a table: see `make_dataframe`.
 
         Raises:
           UserError: pandas is not installed.
@@ -459,20 +459,20 @@ def load(
     labelled_batch_size: int | None = None,
     is_compiled: bool = True,
 ) -> Predictor:
-    """One frame takes 16 ms of CPU time with resnet18 at 128 px, 95 ms with resnet50 at 256 px (Xeon; no GPU yet).
+    """Returns the best network of a run, compiled; for an unfinished run, its best checkpoint so far.
 
-    Returns the best network of a run, compiled; of an unfinished run, its best checkpoint so far. `predict(frame)` of a
-    single frame has a program of its own, which the first such call compiles (some seconds); with batch_size=1 that is
-    the only program, and `load` compiles it. Frames in a list or stack are predicted `batch_size` at a time, and a call
-    takes the time of full batches.
+    `predict(frame)` of a single frame uses a separate program, which the first such call compiles (some seconds); with
+    batch_size=1 that is the only program, and `load` compiles it. Frames in a list or stack are predicted `batch_size`
+    at a time, and a call takes the time of full batches. One frame takes 16 ms of CPU time with resnet18 at 128 px, and
+    95 ms with resnet50 at 256 px (Xeon; no GPU yet).
 
     Args:
-      run: a run folder of `jaxpose.train`, or a folder of runs: the newest, whose name is printed.
+      run: a run folder of `jaxpose.train`, or a folder of runs, of which the newest is used and printed.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once on each device; None is the run's eval.batch_size.
       labelled_batch_size: labelled frames at once; None is `batch_size`.
-      is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
+      is_compiled: False leaves compiling to `Predictor.compile`, for callers that may have nothing to predict.
 
     Raises:
       UserError: the folder is not a run or has no weights, or a device does not exist.

@@ -1,4 +1,4 @@
-"""The videos of a run's project, predicted when the training is done."""
+"""Predicts the videos of a run's project after training."""
 
 import contextlib
 import dataclasses
@@ -130,9 +130,9 @@ def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
     return ""
 
 
-# The longest prediction, in seconds, that a training appends by itself.
+# The longest prediction, in seconds, that a training starts automatically.
 AUTO_S = 600.0
-# Frames that are timed to estimate the whole.
+# Number of frames that are timed to estimate the whole.
 _TIMED_FRAMES = 128
 
 
@@ -220,7 +220,7 @@ def _predict(
     for job in jobs:
         if _is_kept(index, job):
             remove_leftovers(job.table, claims)
-            _logger.info(f"{job.name}: {job.table} exists already")
+            _logger.info(f"{job.name}: {job.table} already exists")
         else:
             waiting.append(job)
     # Tables in their place are of other weights.

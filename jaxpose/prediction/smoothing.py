@@ -1,6 +1,7 @@
-"""The smoothed tables of videos, <video>_smoothed.csv, made from whole tables of predictions.
+"""Writes the smoothed tables of videos, <video>_smoothed.csv, from complete tables of predictions.
 
-<video>_smoothed.json says what a table was made from and how, so that another command keeps it or makes it again.
+<video>_smoothed.json records the source and the settings of a table, so that another command can keep it or make it
+again.
 """
 
 import logging
@@ -25,7 +26,7 @@ _logger = logging.getLogger(__name__)
 def smooth_tables(
     options: PredictConfig, predictions: Mapping[Path, str], stops: Callable[[], bool] = lambda: False
 ) -> None:
-    """Writes the smoothed table of each video, unless it exists already; predict.smooth=none does nothing.
+    """Writes the smoothed table of each video, unless it already exists; predict.smooth=none does nothing.
 
     Args:
       options: which smoother, and its numbers.
@@ -56,7 +57,7 @@ def smooth_tables(
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:
-    """Returns what a smoothed table is made from: the smoother, its numbers, and the checksums of tables."""
+    """Returns the sources of a smoothed table: the smoother, its numbers, and the checksums of tables."""
     window = {"smooth_window": options.smooth_window} if options.smooth == "median" else {}
     return {
         "smooth": options.smooth,
@@ -67,7 +68,7 @@ def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any
 
 
 def is_smoothed(table: Path, made_from: Mapping[str, Any]) -> bool:
-    """Returns whether the smoothed table beside `table` exists, is undamaged and was made from the same."""
+    """Returns whether the smoothed table next to `table` exists, is undamaged and was made from the same."""
     file, record = beside(table, SMOOTHED), smoothing_record(table)
     if not file.is_file() or not record.is_file():
         return False
@@ -79,7 +80,7 @@ def is_smoothed(table: Path, made_from: Mapping[str, Any]) -> bool:
 
 
 def finish_smoothed(table: Path, made_from: Mapping[str, Any], poses: Poses, noise: Noise) -> None:
-    """Records how the smoothed table beside `table` was made, and reports it."""
+    """Records how the smoothed table next to `table` was made, and reports it."""
     file, is_filled = beside(table, SMOOTHED), poses.columns[FILLED]
     filled = int(is_filled.sum())
     of_keypoints = dict(zip(poses.keypoint_names, noise, strict=True))

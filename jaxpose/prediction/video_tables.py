@@ -1,7 +1,8 @@
-"""The tables of a video: its keypoints, their steps from frame to frame, and their distance from plausible poses.
+"""Writes the tables of a video or of images: keypoints, their steps between frames, and distance from usual poses.
 
-Input: a trained network and a video. Output: <video>.csv, <video>_temporal_norm.csv and, where the run has subspaces of
-poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row for each frame.
+Input: a trained network and a video. Output: <video>.csv, <video>_temporal_norm.csv and, if the run has subspaces of
+poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row for each frame. For images:
+predictions.csv and predictions_pca_..._error.csv.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from jaxpose.threads import map_in_threads
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Segment, Video, describe_crop
 
-# Digits, sign and comma of a number in the tables, at most; and of a frame's number.
+# Maximum characters of a number in the tables (digits, sign and comma), and of a frame's number.
 _CELL_BYTES, _INDEX_BYTES = 24, 12
 
 
@@ -53,7 +54,7 @@ def predict_segment(
     stops: Callable[[], bool] = lambda: False,
     count: Callable[[int], object] = lambda rows: None,
 ) -> int:
-    """Writes the predictions of a segment of a video, and the tables beside them; returns the number of rows.
+    """Writes the predictions of a segment of a video, and the tables next to them; returns the number of rows.
 
     The rows are equal, byte for byte, to the rows of the whole video for the same frames.
 
@@ -61,7 +62,7 @@ def predict_segment(
       predictor: the trained network.
       video: as `scan` returned it.
       segment: as `cut` returned it; None is the whole video.
-      file: the table of predictions; the others lie beside it, in a folder that this process made.
+      file: the table of predictions; the others lie next to it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -108,7 +109,7 @@ def bytes_a_frame(predictor: Predictor) -> int:
 
 
 def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: Path) -> list[tuple[Pca, ErrorWriter]]:
-    """Opens a table beside `file` for each subspace that the predictions of one camera can be compared with alone."""
+    """Opens a table next to `file` for each subspace that the predictions of one camera can be compared with alone."""
     names = predictor.keypoint_names
     return [
         (pca, opened.enter_context(ErrorWriter(beside(file, error_suffix(name)), names, keeps_rows=True)))
@@ -118,7 +119,7 @@ def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: P
 
 # The tables of a folder of images: their keypoints, and the distance from plausible poses.
 #
-# Input: a trained network and images. Output: predictions.csv and, where the run has subspaces of poses,
+# Input: a trained network and images. Output: predictions.csv and, if the run has subspaces of poses,
 # predictions_pca_..._error.csv, with a row for each image.
 
 _logger = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ _LISTED_PROBLEMS = 20
 def predict_images(
     predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
-    """Writes the predictions of images and the tables beside them; returns the number of rows.
+    """Writes the predictions of images and the tables next to them; returns the number of rows.
 
     As in the labels, an image that lies in the folder of a video and has the size of the video's crop shows that crop;
     its keypoints are in pixels of the whole frame.
@@ -137,7 +138,7 @@ def predict_images(
     Args:
       predictor: the trained network.
       paths: images of any sizes.
-      file: the table of predictions; the others lie beside it, in a folder that this process made.
+      file: the table of predictions; the others lie next to it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -216,7 +217,7 @@ def _row_name(path: Path, project: Path) -> str:
     return path.as_posix()
 
 
-# The tables of videos in a run folder, or in another folder of results, whose prediction ended well.
+# Finds the complete tables of videos in a run folder, or in another folder of results.
 
 
 def finished_tables(run: Path) -> dict[Path, Path]:

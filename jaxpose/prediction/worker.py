@@ -1,8 +1,8 @@
 """Works on a list of videos and folders of images, which any number of threads, processes and hosts share.
 
 Input: jobs, and the index and the claims of the folder of results. Output: the tables of each job, and its row in the
-index. A video is predicted in segments (`segment_folder`). Once all segments of a video are finished, the worker that
-claims the joining writes its tables (`joining`).
+index. A video is predicted in segments (`write_segment`). Once all segments of a video are finished, the worker that
+claims the joining writes its tables (`join_segments`).
 """
 
 import concurrent.futures
@@ -63,7 +63,7 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
 
 
 def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float, str] | None:
-    """Returns the number of rows, the seconds that predicting them took, and what their last bits depend on.
+    """Returns the number of rows, the seconds that predicting them took, and everything that affects their last bits.
 
     None if segments are damaged.
     """
@@ -96,7 +96,7 @@ def _tables_in(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir() if file.suffix == ".csv"]
 
 
-# How far the work on videos and images has come: a progress bar, and one line with the time left.
+# Shows the progress of the work on videos and images: a bar, and one line with the time left.
 
 # The time left is estimated after this many frames.
 _TIMED_FRAMES = 500
@@ -140,7 +140,7 @@ class Progress:
             )
 
 
-# How often the main thread, which handles signals, looks whether the workers have ended.
+# How often the main thread, which handles signals, checks whether the workers have ended.
 _LOOK_S = 1.0
 
 
@@ -271,7 +271,7 @@ class Worker:
     def _waiting(self) -> list[Job]:
         waiting = [job for job in self._jobs if not self._outcomes.is_settled(job)]
         with self._lock:
-            # Those of settled jobs are not needed any more.
+            # Those of settled jobs are no longer needed.
             tables = {job.row.table for job in waiting}
             self._segments = {table: cuts for table, cuts in self._segments.items() if table in tables}
         return waiting

@@ -1,4 +1,4 @@
-"""Copies a run folder to a remote place while the run goes on, and calls a hook with each finished file.
+"""Copies a run folder to a remote place during the run, and calls a hook with each finished file.
 
 Input: a run folder that a run writes to. Output: the same folder at <log.remote_url>/<its name>. No failure here stops
 a run.
@@ -54,14 +54,14 @@ from jaxpose.terminal import listed, say
 
 NOT_COPIED = 3  # exit code
 
-# How long a run that fails itself waits for its copy.
+# A failing run waits this long for its copy.
 _FAREWELL_S = 5.0
-# After a good end: how long it waits in silence, and how long without an answer of the store or the hook.
+# After a successful run: how long it waits silently, and how long without an answer from the store or the hook.
 TELLS_AFTER_S, PATIENCE_S = 10.0, 600.0
 _LONGEST_PAUSE_S, _SHORTEST_PAUSE_S = 600.0, 0.1
-# After the end of the run, as many rounds in a row may fail.
+# After the end of the run, this many rounds in a row may fail.
 _LAST_ROUNDS = 3
-# Files that are named in a warning.
+# Number of files that a warning names.
 _LISTED = 3
 
 # Size in bytes and time of the last change in ns.
@@ -182,7 +182,7 @@ class Mirror:
         self._remote.closed.set()
 
     def catch_up(self, is_ending: bool) -> Iterator[tuple[str, BaseException]]:
-        """Syncs once; yields what failed, and how."""
+        """Syncs once; yields each failure, with the reason."""
         try:
             self.sync()
         # Each kind of store has exceptions of its own.
@@ -190,7 +190,7 @@ class Mirror:
             yield f"{self._remote.url} cannot be written", error
 
     def missing(self) -> list[str]:
-        """Returns what the copy lacks of the run folder, or has in another version."""
+        """Returns the files that the copy lacks, or has in another version."""
         return self._changed(files_of(self._folder)) or [COPIED_FILE] * (self._record != self._record_there)
 
     def sync(self) -> None:
@@ -226,7 +226,7 @@ class Mirror:
         return [path for path, stamp in here.items() if self._copied.get(path) != stamp]
 
     def _look(self) -> None:
-        """Finds out what the copy holds, and removes what it holds of another run or of an old end of this one."""
+        """Lists the files of the copy, and removes those of another run or of an old end of this one."""
         # Checked at the start too, but a run continues when its copy cannot be read.
         if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
             raise UserError(ahead)
@@ -287,11 +287,11 @@ class Hook:
         return f"log.remote_hook with {self._path}" if self._path else ""
 
     def close(self) -> None:
-        """Calls the function no more; a call that hangs goes on."""
+        """Stops calling the function; a hanging call continues."""
         self._is_closed = True
 
     def catch_up(self, is_ending: bool) -> Iterator[tuple[str, BaseException]]:
-        """Calls the function with each new finished file; yields what failed, and how."""
+        """Calls the function with each new finished file; yields each failure, with the reason."""
         for path, stamp in self._new(is_ending).items():
             if self._is_closed:
                 break
@@ -319,7 +319,7 @@ class _Follower(threading.Thread):
     """A thread that looks for changes in a run folder again and again, until the run has ended.
 
     Args:
-      part: what it brings up to date.
+      part: the part that it updates.
       every_s: seconds between two rounds; more after a failure.
       after: it does not end before this one.
 

@@ -1,6 +1,6 @@
-"""Reads the copy of a run: whether it is ahead of the run folder, and all of it into an empty run folder.
+"""Reads the copy of a run: checks whether it is ahead of the run folder, or restores it into an empty run folder.
 
-Input: a config with `log.remote_url`. Output: the run folder as the copy has it, every file checked.
+Input: a config with `log.remote_url`. Output: the run folder of the copy, with every file verified.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
 )
 
-# Has {path: [bytes, SHA-256]} of the files in a copy; None stands for a file that is being replaced.
+# Contains {path: [bytes, SHA-256]} of the files in a copy; None stands for a file that is being replaced.
 COPIED_FILE = "copied.json"
 Record = dict[str, list | None]
 
@@ -51,7 +51,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
     Args:
       config: resolved config.
       folder: the run folder, locked.
-      dry_run: only check, and report what would be downloaded.
+      dry_run: only check, and report the files to download.
 
     Returns:
       Messages for the user, one sentence each.
@@ -216,7 +216,7 @@ def _refuse_ahead(remote: RemoteFolder, folder: Path) -> None:
 
 
 def _download(remote: RemoteFolder, staging: Path) -> list[str]:
-    """Downloads a copy into a new folder; returns messages on what was downloaded, and on what is damaged."""
+    """Downloads a copy into a new folder; returns messages about downloaded and damaged files."""
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     record = parse_json(_read(remote, COPIED_FILE) or b"", f"{remote.url}/{COPIED_FILE}")["files"]

@@ -1,4 +1,4 @@
-"""Where the files of a run can go: a folder on any file system that fsspec knows, and a function of the user.
+"""The destinations for the files of a run: a folder on any file system that fsspec knows, and a function of the user.
 
 Nothing here imports jax.
 """
@@ -25,7 +25,7 @@ from jaxpose.files import NotRegularFile, read_bytes
 
 # Seconds between the attempts of one call.
 WAITS_S = (0.2, 1.0, 3.0)
-# Bytes that are read back at once.
+# Number of bytes that are read back at once.
 _BLOCK_BYTES = 64 * 2**20
 _UPLOADING = ".uploading-"
 

@@ -1,4 +1,4 @@
-"""The state of a watched run and how far it has come. Input: a run folder or its copy, which is only read."""
+"""Reads the state and progress of a watched run. Input: a run folder or its copy, which is only read."""
 
 import dataclasses
 import json
@@ -32,8 +32,8 @@ from jaxpose.run.status import Status, is_held, parse_status, parse_summary
 from jaxpose.terminal import clock, listed
 
 FINISHED, SILENT = "finished", "silent"
-_NO_LOG = "and has not written train.log yet: it reads its data or compiles"
-# Lines of metrics over which the speed is averaged.
+_NO_LOG = "and has not written train.log yet: it is reading its data or compiling"
+# The speed is averaged over this many lines of metrics.
 _LINES = 20
 _BAR_CHARACTERS = 40
 # A damaged or forged file must not fill the memory.
@@ -191,7 +191,7 @@ class Watched:
         return RunState("running", "", found) if found and found.last_line else RunState("starting", _NO_LOG, found)
 
     def look(self) -> Progress:
-        """Returns what the run has recorded so far.
+        """Returns the progress that the run has recorded so far.
 
         Raises:
           DamagedFile: a file of the run is damaged.
@@ -254,7 +254,7 @@ def _ended(end: Status) -> tuple[str, str]:
     if end.exit_code == DONE:
         return FINISHED, ""
     if end.exit_code is None:
-        return "ended", "without a word: it was killed, or its machine failed; the same command continues it"
+        return "ended", "without a message: it was killed, or its machine failed; the same command continues it"
     if end.exit_code in EXIT_CODES.values():
         return "stopped", f"by a signal (exit code {end.exit_code}); the same command continues it"
     return "failed", f"with exit code {end.exit_code}: {end.reason}"

@@ -1,7 +1,7 @@
 """Writes a page about a run: `jaxpose report RUN`, or `write_report(run)` from Python.
 
-Input: a run folder and its project. Output: report.html, one file that needs no network, with learning curves, errors,
-the worst frames as pictures, the calibration of the confidence, traces of the videos, sets and options.
+Input: a run folder and its project. Output: report.html, one file that works offline, with learning curves, errors, the
+worst frames as pictures, the calibration of the confidence, traces of the videos, sets and options.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = RunArgument("jaxpose.report", "Writes a page about a run: curves, errors, pictures and options.")
     arguments.add_argument("--compare", metavar="RUN", help="another run to compare it with, as jaxpose compare does")
     arguments.add_argument("--out", metavar="FILE", help="the page; default: report.html in the run folder")
-    arguments.add_overwrite("a file that this verb did not write")
+    arguments.add_overwrite("even a file that this verb did not write")
     arguments.add_quiet()
     return arguments.run(_run, argv)
 

@@ -1,4 +1,4 @@
-"""The sections of errors: of each keypoint, its confidence, what is taken for what, and the worst frames."""
+"""The sections of errors: of each keypoint, confidence, confusions of left and right, worst frames, and sets."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -61,7 +61,7 @@ def pck(errors_px: np.ndarray, thresholds_px: np.ndarray) -> np.ndarray:
 
 
 def errors_section(facts: RunFacts) -> Section:
-    """Returns the errors of the set that tells most about other frames, beside those of the training frames."""
+    """Returns the errors of the set that tells most about other frames, next to those of the training frames."""
     title = "Errors"
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
@@ -185,10 +185,10 @@ def _table(
     return table(head, rows, f"Errors on the {shown} frames")
 
 
-# The section of the confidence: how far it tells good predictions from bad ones.
+# The section of the confidence: how well it separates good predictions from bad ones.
 
 _BINS = 10
-# Points of the scatter.
+# Number of points in the scatter plot.
 _MOST = 6000
 
 
@@ -243,10 +243,14 @@ def confidence_section(facts: RunFacts) -> Section:
     figures = points, _reliability(found, thresholds_px)
     text = "A useful confidence is low where the error is large: few points should lie at the top right. "
     if len(kept) < len(row):
-        text += f"{len(kept):,} of {len(row):,} points are drawn: those with the largest errors, and an even choice. "
+        text += (
+            f"{len(kept):,} of {len(row):,} points are drawn: those with the largest errors, and an even "
+            "selection of the others. "
+        )
     text += (
-        "Calibration: of the points with a confidence near 0.8, say, a share lies nearer than a distance; where this "
-        "share is the confidence, on the diagonal, the confidence can be read as a probability for that distance."
+        "Calibration: the share of the points with a given confidence that are nearer than a distance. Where "
+        "this share "
+        "equals the confidence, on the diagonal, the confidence is a probability for that distance."
     )
     head = ["confidence", "points", "median error px", *(f"% < {px:g} px" for px in thresholds_px.tolist())]
     cells = [
@@ -366,7 +370,7 @@ def confusions_section(facts: RunFacts, project: Project | None) -> Section:
     names = frames.poses.keypoint_names
     pairs = find_pairs(names, facts.config.data.flip_pairs)
     if not pairs:
-        text = "The names of the keypoints show no pairs of sides; data.flip_pairs of a training names them."
+        text = "The names of the keypoints show no pairs of sides; a training can name them in data.flip_pairs."
         return Section("sides", _TITLE, paragraph(text))
     if project is None:
         return Section(
@@ -377,8 +381,10 @@ def confusions_section(facts: RunFacts, project: Project | None) -> Section:
     measured_px = np.where(np.isfinite(errors_of_frames(frames))[..., None], labelled_frame_px(project, frames), np.nan)
     found = count_confusions(frames.poses.points_px[rows, 0], measured_px[rows], pairs)
     text = (
-        "A prediction that lies nearer to the label of the other side than to its own may be of the wrong side. Both "
-        "keypoints of a pair in one frame are an exchange; a single one is also seen where the two lie close together."
+        "A prediction that is closer to the label of the other side than to its own may be of the wrong side. If this "
+        "holds for both keypoints of a pair in one frame, they are exchanged; it also happens to a single "
+        "keypoint where "
+        "the two are close together."
     )
     cells = [
         [f"{names[one.pair[0]]}, {names[one.pair[1]]}", one.frames, one.one, one.both,
@@ -422,8 +428,8 @@ def worst_section(facts: RunFacts, project: Project | None) -> Section:
         return Section("worst", title, paragraph("No frame was held out from the training."))
     text = (
         "A ring is a label, a dot is a prediction of the same colour, and a line joins the two. The names of the "
-        "farthest keypoints are written; the others show when the pointer rests on a mark. Frames are cut to the "
-        "points. Some of the labels may be wrong."
+        "farthest keypoints are written; hover over a mark to see the others. Frames are cut to the points. Some of "
+        "the labels may be wrong."
     )
     return Section("worst", title, paragraph(text) + "".join(parts))
 
@@ -440,7 +446,7 @@ def _picture(facts: RunFacts, project: Project, row: int) -> str:
     )
     try:
         if (place := int(rows_in_project(project, frames)[row])) < 0:
-            raise UserError("it is not in the project any more")
+            raise UserError("it is no longer in the project")
         image, origin_px = read_image(project, place, facts.config.data.white)
     except (UserError, OSError) as error:
         return f"<figure>{paragraph(f'no picture: {error}')}<figcaption>{escaped(text)}</figcaption></figure>"
@@ -451,21 +457,21 @@ def _picture(facts: RunFacts, project: Project, row: int) -> str:
     return f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>"
 
 
-# The section of the sets: which frames trained the network, and which measured it.
+# The section of the sets: which frames were used for training, and which for measuring.
 
-# Frames in the list.
+# Number of frames in the list.
 _LISTED = 2000
-# Height of an entry of the legend, which gets a scroll bar if the figure is lower.
+# Height of an entry of the legend, which scrolls if the figure is lower.
 _LEGEND_PX = 24
 _COLOURS = {"train": "#6b7fd7", "validation": "#c2853d", "test": "#3d9e78", "unused": "#8a8a8a"}
 
 
 def sets_section(facts: RunFacts) -> Section:
     """Returns the number of frames of each video in each set, and the list of all frames."""
-    title = "Which frames were which set"
+    title = "The frames of each set"
     sets = facts.split.sets if facts.split else {}
     if not sets:
-        return Section("sets", title, paragraph("The run does not know which frames trained it."))
+        return Section("sets", title, paragraph("The training frames of the run are unknown."))
     counts = count_by_folder(sets)
     present = [name for name in SETS if any(of_folder.get(name) for of_folder in counts.values())]
     figure = _figure(counts, present)

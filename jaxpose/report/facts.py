@@ -1,4 +1,4 @@
-"""What a run folder says about the run, read from its files; no network is built."""
+"""Reads the facts about a run from the files of its folder; builds no network."""
 
 import dataclasses
 import json
@@ -100,7 +100,7 @@ def read_facts(run: Path) -> RunFacts:
     """Reads a run folder.
 
     Raises:
-      UserError: it is no run, or a file is damaged.
+      UserError: it is not a run, or a file is damaged.
     """
     refuse_no_run(run)
     config = read_config(run / CONFIG_FILE)
@@ -134,12 +134,12 @@ def read_labels(data: DataConfig, project: Project | None) -> Project:
       project: the run's, if the caller has read it.
 
     Raises:
-      UserError: the project does not exist any more, or cannot be used.
+      UserError: the project no longer exists, or cannot be used.
     """
     if not data.project:
         raise UserError("the run names no project, so there are no pictures")
     if not Path(data.project).exists():
-        raise UserError(f"the project {data.project} is not there, so there are no pictures")
+        raise UserError(f"the project {data.project} does not exist, so there are no pictures")
     return match_keypoints(project or read_project(data), data.keypoint_names)
 
 
@@ -178,16 +178,16 @@ def edges_of_run(data: DataConfig) -> tuple[tuple[int, int], ...]:
     return tuple((names.index(a), names.index(b)) for a, b in edges_given("data.skeleton", data.skeleton, names))
 
 
-# The predictions of a run's videos, read from its tables, with what is unusual in them.
+# The predictions of a run's videos, read from its tables, with their unusual frames.
 
-# Bytes of tables that are read: about 300,000 frames of 17 keypoints.
+# Maximum bytes of tables that are read: about 300,000 frames of 17 keypoints.
 _MOST_BYTES = 300_000_000
 _POSE_ERRORS = ("_pca_singleview_error", "_pca_multiview_error")
-# Evidence above this may be suspicious: the logarithm of 1 + robust standard deviations beyond the usual three.
+# Evidence above this may be suspicious: the logarithm of 1 + robust standard deviations beyond the normal three.
 _UNUSUAL = float(np.log1p(3))
-# The share of all frames that is suspicious at most: in a poor run, most frames are unusual.
+# Maximum share of suspicious frames: in a poor run, most frames are unusual.
 _SHARE = 0.05
-# Suspicious frames with at most so many others between them are one stretch.
+# Suspicious frames with at most this many others between them form one stretch.
 _APART = 3
 
 
@@ -260,7 +260,7 @@ def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
 
 
 def least_evidence(evidence: list[np.ndarray]) -> float:
-    """Returns what the evidence of suspicious frames is above, for the evidence (n, signals, k) of all videos."""
+    """Returns the threshold of evidence for suspicious frames, for the evidence (n, signals, k) of all videos."""
     largest = np.concatenate([found.reshape(len(found), -1).max(axis=1) for found in evidence])
     return max(_UNUSUAL, float(np.quantile(largest, 1 - _SHARE)))
 

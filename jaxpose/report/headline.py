@@ -1,4 +1,4 @@
-"""The head of the report: which run it is, its result in one line, and the errors of each set."""
+"""The top of the report: the run, its result in one line, the errors of each set, and comparisons with other runs."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ _CHOSE = "Validation frames chose the checkpoint, so expect larger errors on oth
 _WHAT = {
     TEST: "Test frames neither trained the network nor chose its checkpoint.",
     VALIDATION: "Validation frames neither trained the network nor chose its checkpoint.",
-    TRAIN: "These frames trained the network, so expect much larger errors on other frames.",
+    TRAIN: "The network was trained on these frames, so expect much larger errors on other frames.",
 }
 _LEFT_OUT = (
     "Points marked as not visible are left out of all other figures of this page, because the network learns to be "
@@ -52,7 +52,7 @@ def headline_section(facts: RunFacts, project: Project | None) -> Section:
 
 
 def result(facts: RunFacts) -> str:
-    """Returns the result in one line, with what its figures mean."""
+    """Returns the result in one line, with the meaning of its figures."""
     frames, shown = facts.frames, facts.shown_set()
     known = errors_of_frames(frames)[rows_of_set(frames, shown)] if frames is not None and shown else np.empty((0, 0))
     if not np.isfinite(known).any():
@@ -160,7 +160,8 @@ def comparing_section(facts: RunFacts, other: Path, is_parent: bool = False) -> 
     runs = ["parent run" if is_parent else "other run", "this run"]
     paired = "the same" if found.frames.is_paired else "different"
     text = (
-        f"On {paired} frames that trained neither run ({found.frames.compared[1]:,} of this run). A difference below 0 "
+        f"On {paired} frames that neither run was trained on ({found.frames.compared[1]:,} of this run). A "
+        "difference below 0 "
         f"is in favour of this run; where its {PERCENT} % interval contains 0, chance may explain it. A mean over "
         f"fewer than {LEAST_FRAMES} frames has no interval."
     )

@@ -1,7 +1,7 @@
-"""The page of a report or of a check: sections, figures and scripts as one HTML file that needs no network.
+"""Builds the page of a report or a check: sections, figures and scripts as one HTML file that works offline.
 
-Names from files are data. They are escaped where they become HTML, and as a second wall the page's own policy runs no
-script but the two that are embedded here.
+Names from files are data. They are escaped where they become HTML; as a second line of defence, the page's own policy
+runs no script except the two that are embedded here.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from plotly.offline import get_plotlyjs
 from jaxpose import __version__
 from jaxpose.checksums import json_text
 
-# A section of the report: HTML, and the figures in it as Plotly draws them.
+# A section of the page: HTML, and its figures as Plotly draws them.
 #
 # Names from files are data: every name goes through `escaped` on its way into HTML, and through `in_figure` on its way
-# into a figure, because Plotly reads tags in its texts, too.
+# into a figure, because Plotly also interprets tags in its texts.
 
 # Lightness and chroma of the colours of keypoints: the contrast is above 3 to 1 on white and on black.
 _LIGHTNESS, _CHROMA = 0.62, 0.13
@@ -34,7 +34,7 @@ class Figure:
     Attributes:
       name: of its element, once in a page.
       title: its caption, plain text.
-      alt: what a reader hears who does not see it, plain text.
+      alt: the description for screen readers, plain text.
       data: traces of Plotly, JSON-ready; `meta` of a trace is the number of its keypoint, if it is of one.
       layout: of Plotly, JSON-ready, without colours: the page sets those of its theme.
       height_px: of the element.
@@ -135,7 +135,7 @@ def _from_oklch(lightness: float, chroma: float, hue: float) -> str:
 
 
 _CREDIT = " Figures: Plotly.js, MIT licence."
-# What is lost without JavaScript.
+# Notices for browsers without JavaScript.
 _LOST = "The figures need JavaScript; the tables and pictures do not."
 _LOST_SWITCHES = "Only the boxes that switch keypoints off need JavaScript."
 
@@ -238,7 +238,7 @@ def _plotly(nonce: str) -> str:
     return f'<script nonce="{nonce}">{inside}</script>'
 
 
-# Thins long series for a page: of each block of numbers, the smallest and the largest stay.
+# Thins long series for a page: of each block of numbers, the smallest and the largest are kept.
 
 
 def keep_extremes(values: np.ndarray, block: int) -> np.ndarray:

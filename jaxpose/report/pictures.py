@@ -1,4 +1,4 @@
-"""Pictures of frames with keypoints drawn over them: a JPEG in an SVG, so that keypoints can be switched off."""
+"""Draws pictures of frames with keypoints: a JPEG in an SVG, so that keypoints can be switched off."""
 
 import base64
 from collections.abc import Collection, Sequence
@@ -9,15 +9,15 @@ import numpy as np
 from jaxpose.report.page import colours, escaped
 
 _QUALITY = 80
-# Keypoints whose names are written beside them; the others have them as tooltips.
+# Maximum number of keypoints whose names are written next to them; the others have tooltips.
 _NAMED = 3
 # Names are written where the error is above this share of the picture's longer side.
 _NAMED_SHARE = 0.03
-# Names of points beyond this share of the width are written to the left of them.
+# Names of points to the right of this share of the width are written to the left of the point.
 _RIGHT = 0.7
-# Names of points nearer to the top than this are written below them; in radii of a mark.
+# Names of points closer to the top than this, in radii of a mark, are written below the point.
 _TOP = 4.5
-# Pictures are cut to this many times the extent of the points, and to so many pixels at least.
+# Pictures are cut to this many times the extent of the points, and to at least this many pixels.
 _MARGIN, _LEAST_SIDE_PX = 1.6, 160
 
 

@@ -1,7 +1,7 @@
 """The section of the videos: traces of every keypoint, suspicious stretches and the lengths of steps.
 
-The page holds each trace as base64 of float32 and draws the part in view, thinned to the width of the screen
-(page.js). Where all traces together are too large for a page, they are thinned here first.
+The page holds each trace as base64 of float32 and draws the part in view, thinned to the width of the screen (page.js).
+If all traces together are too large for a page, they are thinned here first.
 """
 
 import base64
@@ -35,7 +35,7 @@ from jaxpose.video.index import Stopped, VideoIndex, as_labelled, labelled_sizes
 # Pictures of the worst frames of suspicious stretches, read from the videos.
 
 _PICTURES, _LONGEST_PX = 9, 400
-# A long video whose key frames cannot be trusted is decoded from its start.
+# Maximum time for a picture: a long video whose key frames cannot be trusted is decoded from its start.
 _PATIENCE_S = 30.0
 
 
@@ -78,16 +78,16 @@ def _read_frame(index: VideoIndex, number: int, until: float) -> np.ndarray:
     return images[-1]
 
 
-# Numbers in all traces: 4 bytes each, 5.3 in base64.
+# Maximum number of values in all traces: 4 bytes each, 5.3 in base64.
 _MOST_NUMBERS = 2_500_000
-# Stretches that are marked in a video, and those in the table.
+# Number of stretches that are marked in a video, and of those in the table.
 _MARKED, _LISTED = 200, 30
-# Edges of the bins of steps, in px; those above the percentile of all steps are left out.
+# Edges of the bins of steps, in px; steps above this percentile are left out.
 _STEP_EDGES_PX = np.geomspace(0.05, 2000, 47)
 _STEP_PERCENTILE = 99.9
 _PCA_LOSSES = ("pca_singleview", "pca_multiview")
 _NO_PCA_LOSS = (
-    "There is no PCA error, because the run has neither of the losses that it comes from, losses.pca_singleview and "
+    "There is no PCA error, because the run has neither of the losses that define it, losses.pca_singleview and "
     "losses.pca_multiview."
 )
 _NO_PCA_TABLE = "There is no PCA error, because its tables are not in video_preds/: predict the videos again."
@@ -105,7 +105,7 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     block = block_length(frames * series * len(facts.config.data.keypoint_names), _MOST_NUMBERS)
     packed = [pack(recording, block) for recording in recordings]
     text = (
-        "Choose a video; drag over a part of a trace to see it closer, double-click to see all. Shaded stretches are "
+        "Choose a video; drag over a part of a trace to zoom in, double-click to see all. Shaded stretches are "
         "unusual for this run: a keypoint jumps, the pose is unlike the labelled ones, or the confidence is low, by "
         "more than six robust standard deviations of that keypoint. At most one frame in twenty is shaded, the most "
         "unusual ones, and not every one is an error."

@@ -34,9 +34,9 @@ from jaxpose.terminal import count, duration, three_digits
 
 # The section of the learning curves, from metrics.jsonl.
 
-# Points of a curve.
+# Maximum number of points of a curve.
 _MOST = 4000
-# The share of a panel's room that its curves take; the rest is below them.
+# The share of a panel's height that its curves use; the rest is below them.
 _PANEL = 0.86
 _ERROR, _VALIDATION_LOSS = "val_mean_px_error", "val_loss"
 
@@ -131,7 +131,7 @@ def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best
     return Figure("learning", "Training and validation by step", alt, data, layout, 220 * len(panels) + 60), largest
 
 
-# The section about how a run was run: machines, restarts, time and warnings, from its log.
+# The section about the execution of a run: machines, restarts, time and warnings, from its log.
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
@@ -165,7 +165,7 @@ class RunTimes:
 
 
 def read_times(text: str) -> RunTimes:
-    """Returns what the text of a train.log says; lines of other forms are left out."""
+    """Returns the facts in the text of a train.log; lines of other forms are left out."""
     times, messages, block = [], [], dict[str, str]()
     in_block = False
     for line in text.splitlines():
@@ -231,7 +231,7 @@ def _extensions(run: Path) -> int:
         return 0
 
 
-# The section of the options: those that differ from the defaults and from the parent run, and all of them.
+# The section of the options: those that differ from the defaults and from the parent run, then all options.
 
 
 def settings_section(facts: RunFacts) -> Section:
@@ -254,7 +254,7 @@ def differing_options(before: Config, after: Config) -> list[list[str]]:
 
 
 def _parent(facts: RunFacts) -> str:
-    """Returns what differs from the run whose weights this one started from; "" if it did not start from a run."""
+    """Returns the differences from the run whose weights this one started from; "" if it did not start from a run."""
     given = facts.config.train.init_from
     if not given:
         return ""

@@ -1,4 +1,4 @@
-"""Writes the report of a run: report.html, with everything that it shows inside."""
+"""Writes the report of a run: report.html, with all its pictures and figures inside."""
 
 import dataclasses
 from pathlib import Path
@@ -116,13 +116,13 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
     """Writes the report of a run, and returns the file.
 
     Args:
-      run: a run folder, or a folder of runs: the newest; of an unfinished run, the report has what is there.
+      run: a run folder, or a folder of runs, of which the newest is used; it may be unfinished.
       out: the file; None is report.html in the run folder.
       other: a run to compare with; None is the parent of the run, if it has one.
       project: the labelled frames of the run, if the caller has read them.
 
     Raises:
-      UserError: the folder is no run, a file in it is damaged, or the runs cannot be compared.
+      UserError: the folder is not a run, a file in it is damaged, or the runs cannot be compared.
       OSError: the file cannot be written.
     """
     run, other = Path(run_folder(run)), Path(run_folder(other)) if other else None

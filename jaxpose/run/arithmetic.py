@@ -1,4 +1,4 @@
-"""What the last bits of a run's numbers depend on besides its config and data: recorded, and compared on resume."""
+"""Records everything besides config and data that affects the last bits of a run, and compares it on resume."""
 
 import contextlib
 import importlib.metadata
@@ -19,8 +19,9 @@ from jaxpose.threads import arithmetic_threads
 
 _STRETCHES = "stretches"
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
-# Settings of the whole process with which JAX writes or compiles another program, and their usual values. Those that a
-# thread can have are pinned instead: `jaxpose/model/jax_settings.py`. A version of JAX has some of them.
+# Settings of the whole process with which JAX writes or compiles a different program, and their usual values. Settings
+# that a thread can have are pinned instead: `jaxpose/model/jax_settings.py`. Each version of JAX has only some of
+# these.
 _USUAL = {
     "eager_constant_folding": False,
     "jax_accurate_erf_inv": False,
@@ -42,7 +43,7 @@ _USUAL = {
     "jax_use_shardy_partitioner": True,
     "jax_use_simplified_jaxpr_constants": False,
 }
-# Variables with which the libraries of a device round in another way or add in another order, by their beginnings.
+# Prefixes of environment variables that make the libraries of a device round differently or add in another order.
 _VARIABLES = re.compile(
     "(?!.*LOG)(NVIDIA_TF32|CUBLAS|CUDNN|TF_(CUDNN|CUBLAS|DETERMINISTIC|ENABLE_CU|FP16|USE_CU)|NCCL_(ALGO|PROTO)|LIBTPU_INIT|"
     "(DNNL|ONEDNN)_MAX_CPU_ISA)"
@@ -50,7 +51,7 @@ _VARIABLES = re.compile(
 
 
 def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
-    """Returns what the bits of a training on these devices depend on, JSON-ready.
+    """Returns everything that affects the bits of a training on these devices, JSON-ready.
 
     `parts` is the number of parts of a pass: `train.shards` or, without them, the number of devices.
     """
@@ -58,7 +59,7 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
 
 
 def process_facts(mesh: Mesh) -> dict[str, Any]:
-    """Returns what the bits of any computation of this process on these devices depend on, JSON-ready."""
+    """Returns everything that affects the bits of any computation of this process on these devices, JSON-ready."""
     first = mesh.devices.flat[0]
     found = {"jax": jax.__version__, "jaxlib": importlib.metadata.version("jaxlib"), "device": first.device_kind}
     if first.platform == "cpu":
@@ -75,7 +76,7 @@ def process_facts(mesh: Mesh) -> dict[str, Any]:
 
 
 def record_arithmetic(run: Path, step: int, now: dict[str, Any]) -> str:
-    """Adds to `arithmetic.json` what the steps from `step` on depend on; returns a sentence if that has changed.
+    """Adds to `arithmetic.json` everything that affects the steps from `step` on; returns a sentence if it changed.
 
     Args:
       run: the run folder.

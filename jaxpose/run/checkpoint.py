@@ -1,8 +1,8 @@
 """Checkpoints: saves the state of a run, and restores the newest checkpoint in which every byte is right.
 
 Input: a pytree of arrays and a small dict. Output: folders <folder>/<step>/ with orbax's files below state/, and a
-manifest, which is written last: a step without one does not exist. If a step is saved again (after a validation, or
-after a resume before it), its folder is <step>-2 and so on, so that a save never touches an existing checkpoint.
+manifest, which is written last: a step without a manifest does not exist. If a step is saved again (after a validation,
+or after a resume before it), its folder is <step>-2 and so on, so that a save never touches an existing checkpoint.
 """
 
 import functools
@@ -31,7 +31,7 @@ from jaxpose.errors import UserError
 from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
 from jaxpose.run.paths import MANIFEST_FILE
 
-# The arrays of a state by name, as a checkpoint stores them.
+# Names the arrays of a state, as a checkpoint stores them.
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], 
         )
 
 
-# Keeps saves from growing the process: tensorstore never frees the JSON values that it returns to Python.
+# Prevents saves from growing the process: tensorstore never frees the JSON values that it returns to Python.
 #
 # tensorstore 0.1.76 to 0.1.86 leak 4 objects for each `KvStore.Spec.to_json()`, and more for each reading of its
 # metrics. orbax calls the first for every array of every save, always with the folder of the save, and the second twice

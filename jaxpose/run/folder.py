@@ -1,4 +1,4 @@
-"""The run folder: opens it for a config, and lets one process at a time write in it.
+"""Opens the run folder for a config, and lets only one process at a time write in it.
 
 Input: a resolved config and the text of split.csv. Output: a `RunFolder`, which is locked until it is closed, with the
 action: start, resume, or finished. With several processes, only process 0 opens it and informs the others.
@@ -200,7 +200,7 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         )
     messages = extension.messages() if extension else ()
     if extension and not config.out:
-        messages = (f"{path} is the only run there that differs in its length alone", *messages)
+        messages = (f"{path} is the only run there that differs only in its length", *messages)
     messages += unchecked
     if extension and any((path / VIDEO_TABLES_FOLDER).glob("*.csv")):
         messages += (
@@ -229,8 +229,8 @@ def refuse_foreign(path: Path) -> None:
     foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
     if foreign:
         raise UserError(
-            f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); they are never "
-            "deleted: choose another out"
+            f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); jaxpose never "
+            "deletes them: choose another out"
         )
 
 
@@ -380,7 +380,7 @@ def _path(config: Config) -> Path:
 
 
 def _remove_members(path: Path) -> None:
-    """Deletes what jaxpose wrote into the folders of an ensemble's members; other files there stay."""
+    """Deletes the files that jaxpose wrote into the folders of an ensemble's members; other files there stay."""
     for member in sorted((path / MEMBERS_FOLDER).glob("[0-9]*")):
         os.close(lock_folder(member))
         _remove(member, (*WRITTEN, CONFIG_FILE, LOCK_FILE))

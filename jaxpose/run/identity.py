@@ -1,4 +1,4 @@
-"""The identity of the run in a folder: compares its config and frames with those of another start."""
+"""The identity of the run in a folder: compares its config and frames with those of a new start, and extends runs."""
 
 import csv
 import dataclasses
@@ -302,12 +302,10 @@ def find_run(runs: Path, config: Config) -> Path:
     if found:
         named = ", ".join(name for _, name in found)
         raise UserError(
-            f"resume is extend, and {len(found)} runs differ from this config in their length alone: {named}; {give}"
+            f"resume is extend, and {len(found)} runs differ from this config only in their length: {named}; {give}"
         )
     seen = f"; these differ in more: {', '.join(name for _, name in others[:3])}" if others else ""
-    raise UserError(
-        f"resume is extend, but no run in {runs} differs from this config in its length alone{seen}; {give}"
-    )
+    raise UserError(f"resume is extend, but no run in {runs} differs from this config only in its length{seen}; {give}")
 
 
 def with_length_of(stored: Config, config: Config) -> Config:
@@ -373,8 +371,8 @@ def _notes(config: Config, at_step: int, old_steps: int, new_steps: int, frames:
     counts = " and for the early stop" if train.early_stop_patience else ""
     return (
         same,
-        f"one difference: the old end, step {old_steps}, was validated, which one run of {new_steps} steps does not, "
-        f"with {val_every} steps between validations; it counts for the best checkpoint{counts}",
+        f"one difference: step {old_steps}, the old end, was validated; one run of {new_steps} steps, with {val_every} "
+        f"steps between validations, does not validate it; it counts for the best checkpoint{counts}",
     )
 
 

@@ -47,7 +47,7 @@ def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
       for_weights: only the weights are needed, so it may be a pretraining, which has no keypoints.
 
     Raises:
-      UserError: the folder is no run, or its config is damaged; or it is a pretraining, and that is not enough.
+      UserError: the folder is not a run, or its config is damaged; or it is a pretraining, and that is not enough.
     """
     refuse_no_run(run)
     file = run / CONFIG_FILE
@@ -71,7 +71,7 @@ def load_network(run: Path, *, for_weights: bool = False) -> LoadedNetwork:
       for_weights: as in `read_run_config`.
 
     Raises:
-      UserError: the folder is no run, or holds no usable weights; or as `read_run_config`.
+      UserError: the folder is not a run, or holds no usable weights; or as `read_run_config`.
     """
     config = read_run_config(run, for_weights=for_weights)
     refuse_ensemble(run, config)

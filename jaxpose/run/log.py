@@ -1,6 +1,6 @@
 """The log of a run: lines on the console and in train.log, metrics.jsonl, TensorBoard, and the progress bar.
 
-A file that cannot be written does not stop a run: it gives one warning, and the next record tries again.
+A file that cannot be written does not stop a run: it causes one warning, and the next record tries again.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jaxpose.run.tensorboard import EventFile
 
 
-# metrics.jsonl: what the resume of an interrupted run keeps, and the means over the members of an ensemble.
+# metrics.jsonl: keeps the lines that a resumed run continues, and writes the means over the members of an ensemble.
 
 
 def keep_until(file: Path, step: int) -> float:
@@ -81,9 +81,9 @@ def write_means(run: Path, members: Sequence[Path]) -> None:
     write_atomic(run / METRICS_FILE, "".join(lines).encode())
 
 
-# The names that metrics have in TensorBoard and in trackers: GROUP/NAME, so that a viewer shows them in groups.
+# The names of metrics in TensorBoard and in trackers: GROUP/NAME, so that a viewer shows them in groups.
 
-# Of the errors that a finished run has.
+# The group of the errors of a finished run.
 RESULTS = "result/"
 _RATES = {"learning_rate": "learning_rate/head", "backbone_learning_rate": "learning_rate/backbone"}
 
@@ -348,7 +348,7 @@ class MeanLog:
         self._log.alert(message)
 
     def flush(self) -> None:
-        """Logs what has not been logged yet."""
+        """Logs everything that has not been logged yet."""
         steps, events, self._steps, self._events = self._steps, self._events, [], []
         if steps:
             self._log.step(self._number, _means([metrics for metrics, _ in steps]), *steps[0][1])

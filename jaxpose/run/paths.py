@@ -1,4 +1,4 @@
-"""The place of a run folder, the names of its files, and the run that a command names. Nothing here imports jax."""
+"""The location of a run folder, the names of its files, and the run that a command names. Nothing here imports jax."""
 
 import argparse
 import os
@@ -20,10 +20,10 @@ LOCK_FILE = ".lock"
 RESTARTS_FILE = "restarts.json"
 EXTENSIONS_FILE = "extensions.json"
 FINISHED_FILE = "finished.json"
-# Hold a download until it is complete, and then until its files are moved.
+# Folders that hold a download until it is complete, and then until its files are moved.
 RESTORING_FOLDER, RESTORED_FOLDER = ".restoring", ".restored"
 
-# The run folders of the members of an ensemble, by their numbers.
+# The run folders of the members of an ensemble, by number.
 MEMBERS_FOLDER = "members"
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -97,10 +97,10 @@ WRITTEN = (
 NO_RUN = {LOCK_FILE, RESTORING_FOLDER, RESTORED_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}
 
 
-# The place of a run folder, as far as it can be judged before the data are read. Nothing here imports jax.
+# The location of a run folder, as far as it is known before the data are read. Nothing here imports jax.
 
 _RUNS = Path("runs")
-# Characters of patterns of file names; see `refuse_pattern`.
+# Characters with a meaning in patterns of file names; see `refuse_pattern`.
 _SAFE = str.maketrans("[]*?", "____")
 
 
@@ -138,7 +138,7 @@ def refuse_pattern(path: Path) -> None:
 
 # The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which stands for its newest.
 
-RUN_HELP = "run folder, or a folder of runs: the newest"
+RUN_HELP = "run folder, or a folder of runs (uses the newest)"
 
 
 class RunArgument(Arguments):
@@ -147,7 +147,7 @@ class RunArgument(Arguments):
     def __init__(self, verb: str, description: str):
         super().__init__(verb, description)
         self.add_argument("unnamed", nargs="?", metavar="RUN", help=RUN_HELP)
-        self.add_argument("--run", metavar="RUN", help="the same")
+        self.add_argument("--run", metavar="RUN", help="the same as RUN")
 
     def read(self, argv: list[str]) -> argparse.Namespace:
         """Returns the values of the arguments.

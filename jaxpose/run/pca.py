@@ -46,7 +46,7 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
     try:
         known = (*_LOSSES, VIEWS_AGREE)
         if unknown := sorted(stored.keys() - set(known)):
-            raise UserError(f"{unknown[0]!r} is none of {', '.join(known)}")
+            raise UserError(f"{unknown[0]!r} is not one of {', '.join(known)}")
         if config.model.views_agree and VIEWS_AGREE not in stored:
             raise UserError(f"model.views_agree is on, and there is no {VIEWS_AGREE}")
         subspaces = {name: from_json(pca) for name, pca in stored.items()}

@@ -1,4 +1,4 @@
-"""The run that a training starts from (`train.init_from`, `model.weights`), as far as its files tell without a network.
+"""Checks the run that a training starts from (`train.init_from`, `model.weights`), from its files alone.
 
 Nothing here imports jax.
 """
@@ -95,7 +95,7 @@ def refuse_no_weights(run: Path) -> Config:
     """Returns the config of a run that holds weights of one network.
 
     Raises:
-      UserError: the folder is no run, its config is damaged, it is an ensemble, or it holds no weights yet.
+      UserError: the folder is not a run, its config is damaged, it is an ensemble, or it holds no weights yet.
     """
     refuse_no_run(run)
     config = read_config(run / CONFIG_FILE)

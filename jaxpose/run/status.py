@@ -1,4 +1,4 @@
-"""What a run folder says about its run: its status, its summary, its errors, and turns of a job without progress."""
+"""Records the status of a run, its summary and its errors, and refuses requeues of a job without progress."""
 
 import dataclasses
 import fcntl
@@ -17,9 +17,9 @@ from jaxpose.files import read_bytes
 from jaxpose.run.paths import EVALUATED_FILE, FINISHED_FILE, LOCK_FILE, RESTARTS_FILE, STATUS_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count
 
-# The status of a run, for `jaxpose.watch`: status.json in the run folder, and whether a process still writes there.
+# The status of a run, for `jaxpose watch`: status.json in the run folder, and whether a process still writes there.
 #
-# A run writes the status when it opens the folder and when it ends. A killed run writes nothing; then the lock shows
+# A run writes the status when it opens the folder and when it ends. A killed run writes nothing; then the lock reveals
 # its end, on the machine of the run.
 
 
@@ -136,7 +136,7 @@ def error_text(figures: Mapping[str, Any]) -> str:
 
 
 def not_visible_text(figures: Mapping[str, Any]) -> str:
-    """Returns what points marked as not visible would change in the mean error of a set; "" without such points."""
+    """Returns the effect of points marked as not visible on the mean error of a set; "" without such points."""
     if not (about := figures.get("not_visible")):
         return ""
     points = count(about["points"], "point")
@@ -147,11 +147,12 @@ def not_visible_text(figures: Mapping[str, Any]) -> str:
 
 # evaluated.json in a run folder: the files that an evaluation wrote, and the labels that it measured from.
 #
-# The tables keep the columns of Lightning Pose, so their checksums are here. A later command thus notices a change by
-# hand, and knows from which labels the errors were measured, also if somebody corrected labels since the training.
+# The tables keep the columns of Lightning Pose, so their checksums are here. A later command thus notices a manual
+# change, and knows from which labels the errors were measured, even if somebody has corrected labels since the
+# training.
 
-# Ends the name of the table with the errors of points that are marked as not visible; only projects with such points
-# have it.
+# The suffix of the table with the errors of points that are marked as not visible; only projects with such points have
+# it.
 NOT_VISIBLE_ERROR = "not_visible_pixel_error"
 
 
@@ -183,7 +184,7 @@ class Evaluated:
 def write_evaluated(
     run: Path, names: Sequence[str], images: Sequence[str], checksums: Sequence[str], labels_checksums: Sequence[str]
 ) -> None:
-    """Records what an evaluation wrote.
+    """Records the files that an evaluation wrote.
 
     Args:
       run: the folder.
@@ -204,7 +205,7 @@ def write_evaluated(
 
 
 def read_evaluated(run: Path) -> Evaluated:
-    """Returns what the last evaluation of a run recorded.
+    """Returns the record of the last evaluation of a run.
 
     Raises:
       DamagedFile: the file is absent, or not as jaxpose wrote it.
@@ -227,7 +228,7 @@ def _digest(file: Path) -> str:
 
 # Refuses another requeue of a SLURM job after three turns without progress.
 
-# Maximum number of turns that start from the same place.
+# Maximum number of turns that start from the same point.
 _MAX_TURNS = 3
 
 _logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""How far a training has come: a bar on a terminal or in a notebook, elsewhere a line now and then.
+"""Shows the progress of a training: a bar on a terminal or in a notebook, elsewhere a line now and then.
 
 train.log has the lines in either case.
 """
@@ -61,7 +61,7 @@ class StepProgress:
 
     Args:
       total_steps: length of the training.
-      tell: prints a line and writes it to train.log; beside a bar, only `write` it there.
+      tell: prints a line and writes it to train.log; if a bar is drawn, only `write` it there.
       write: writes a line to train.log.
       draws: whether there is a bar.
     """

@@ -1,4 +1,4 @@
-"""The parameters of a run in one safetensors file, which can be read without jax or orbax."""
+"""The parameters of a run in one safetensors file, the tensors of other programs' files, and downloads from the hub."""
 
 import contextlib
 import hashlib
@@ -39,7 +39,7 @@ def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns (nested dict of numpy arrays, metadata) that `export_parameters` wrote.
 
     Raises:
-      UserError: the file is absent, is no safetensors file, or a byte of it changed.
+      UserError: the file is absent, is not a safetensors file, or a byte of it changed.
     """
     try:
         with safetensors.safe_open(file, framework="numpy") as stream:
@@ -108,11 +108,11 @@ def _digest(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
-# The tensors of a file that another program wrote: safetensors, or torch's own format; nothing in it is executed.
+# Reads tensors from a file that another program wrote: safetensors, or torch's own format; nothing in it is executed.
 
 SAFETENSORS = (".safetensors",)
 OF_TORCH = (".pth", ".pt", ".bin")
-# Where checkpoints of MMPose and of DeepLabCut keep their tensors, beside the state of the training.
+# The keys under which checkpoints of MMPose and of DeepLabCut keep their tensors, next to the state of the training.
 _KEYS_OF_TENSORS = ("state_dict", "model")
 
 
@@ -164,7 +164,7 @@ def read_tensors(file: Path) -> dict[str, np.ndarray]:
         return _read_safetensors(file)
     if file.suffix in OF_TORCH:
         return _read_torch(file)
-    raise UserError(f"{file} is no file with tensors; its name must end in {', '.join(SAFETENSORS + OF_TORCH)}")
+    raise UserError(f"{file} is not a file with tensors; its name must end in {', '.join(SAFETENSORS + OF_TORCH)}")
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
@@ -179,7 +179,7 @@ def _read_torch(file: Path) -> dict[str, np.ndarray]:
     tensors = _named_tensors(torch_file.load(file))
     others = [str(name) for name, value in tensors.items() if not torch_file.is_tensor(value)]
     if others or not tensors:
-        what = f"{others[0]!r}, which is no tensor" if others else "no named tensors"
+        what = f"{others[0]!r}, which is not a tensor" if others else "no named tensors"
         raise UserError(f"{file} holds {what}; it must be a state dict, or a dict with one as 'state_dict' or 'model'")
     return {str(name): torch_file.to_numpy(value) for name, value in tensors.items()}
 
@@ -190,7 +190,7 @@ def _named_tensors(content: Any) -> Mapping[Any, Any]:
     return next((content[key] for key in _KEYS_OF_TENSORS if isinstance(content.get(key), Mapping)), content)
 
 
-# Published weights from the Hugging Face hub, by way of its usual cache.
+# Downloads published weights from the Hugging Face Hub, through its usual cache.
 
 
 def fetch(name: str) -> Path:
@@ -211,12 +211,12 @@ def fetch(name: str) -> Path:
     with contextlib.suppress(errors.LocalEntryNotFoundError):
         return Path(hf_hub_download(weights.repository, weights.file, local_files_only=True))
     try:
-        with phase(f"fetching {weights.file} of {weights.repository}"), _without_warnings():
+        with phase(f"downloading {weights.file} of {weights.repository}"), _without_warnings():
             return Path(hf_hub_download(weights.repository, weights.file))
     except errors.GatedRepoError:
         reason = f"its owner gives access on request: ask on https://huggingface.co/{weights.repository}, then log in"
     except errors.LocalEntryNotFoundError:
-        offline = "HF_HUB_OFFLINE forbids to download it"
+        offline = "HF_HUB_OFFLINE forbids the download"
         reason = offline if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
     except (OSError, errors.HfHubHTTPError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -224,7 +224,7 @@ def fetch(name: str) -> Path:
     folder = f"models--{weights.repository.replace('/', '--')}"
     raise UserError(
         f"model.weights is {name}: {weights.file} of the hub's {weights.repository} is not in {cache}, and {reason}. "
-        f"On a machine with a network, run `hf download {weights.repository} {weights.file}` and copy the folder "
+        f"On a machine with internet access, run `hf download {weights.repository} {weights.file}` and copy the folder "
         f"{folder} of its cache into {cache}"
     )
 

@@ -1,4 +1,4 @@
-"""The term of the clips: augments them, and has their losses, each as one line of a table.
+"""The term of the clips: augments them, and computes their losses, each defined by one line of a table.
 
 Only the owner of a frame, window or pair of windows counts it (see `jaxpose.steps.layout`).
 """

@@ -1,4 +1,4 @@
-"""The term of the labelled frames: augmented, and compared with their labels; labels as targets, and their loss."""
+"""The term of the labelled frames: augments them, makes targets from their labels, and computes their loss."""
 
 import functools
 from typing import Any
@@ -14,7 +14,7 @@ from jaxpose.pose.pca import Pca
 from jaxpose.poses import VISIBLE
 from jaxpose.steps.terms import Batch, DataFacts, Dealt, Sums, Term
 
-# Turns the network's outputs into points, for each kind of network.
+# Decodes the network's outputs into points, for each kind of network.
 
 # Outputs for each window of q sequences: (q, windows, heads, k, ...).
 Outputs = jax.Array

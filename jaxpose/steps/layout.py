@@ -11,7 +11,7 @@ import numpy as np
 from jaxpose.config import TrainConfig
 
 EMPTY = -1
-# Labelled frames that a device predicts at once, however many the training has.
+# Maximum number of labelled frames that a device predicts at once, however many the training has.
 _MOST_LABELLED = 32
 
 

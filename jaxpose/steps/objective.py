@@ -1,6 +1,6 @@
 """The objective of a step: a tuple of terms, their counts, and their gradients summed over all passes.
 
-A part of a step's batch is what one device has of it or, with `train.shards`, one shard.
+A part of a step's batch is the share of one device or, with `train.shards`, one shard.
 """
 
 import functools
@@ -38,7 +38,7 @@ def terms_of(config: Config, facts: DataFacts) -> tuple[Term, ...]:
 
 
 def weights_of(state: State) -> Weights:
-    """Returns what the loss of the next step depends on; only a term that follows the average has thresholds."""
+    """Returns the weights for the loss of the next step; only a term that follows the average has thresholds."""
     teacher = state.ema if state.thresholds else state.teacher
     return Weights(state.params, state.statistics, teacher, state.thresholds)
 

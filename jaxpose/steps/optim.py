@@ -1,4 +1,4 @@
-"""From gradients to updates: clipping, the optimizer, and at each step the learning rates and the clip-loss factor."""
+"""From gradients to updates: clipping, the optimizer, the learning rates and the clip-loss factor of each step."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ import optax
 from jaxpose.config import OptimConfig
 from jaxpose.config.losses import LossesConfig
 
-# Epochs for which a loaded backbone is frozen under a new head, whose first gradients would spoil it.
+# A loaded backbone stays frozen for this many epochs under a new head, whose first gradients would spoil it.
 _REST_EPOCHS = 20
 
 

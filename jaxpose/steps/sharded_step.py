@@ -1,8 +1,8 @@
-"""One update as programs for a single device each, so that its bits follow from the config alone (`train.shards`).
+"""One update as programs for a single device each, so that only the config determines its bits (`train.shards`).
 
-Every pass is divided into logical shards. A shard's gradients come from the same machine code, on arrays of the same
-shapes, on whichever device it is; the shards' results are added in one fixed tree; and each device then moves its copy
-of the state by itself, again by the same machine code. (The idea of logical workers: EasyScale, Li et al., SC 2023.)
+Every pass is divided into logical shards. A shard's gradients are computed by the same machine code, on arrays of the
+same shapes, on any device; the shards' results are added in one fixed tree; and each device then updates its own copy
+of the state, again with the same machine code. (The idea of logical workers: EasyScale, Li et al., SC 2023.)
 """
 
 import functools
@@ -31,9 +31,9 @@ from jaxpose.steps.terms import Batch, DataFacts, Scalars, Weights
 from jaxpose.steps.train_step import Metrics, move_state
 from jaxpose.threads import allowed_cores, arithmetic_threads
 
-# The sum of the shards' numbers, in one fixed binary tree, whichever device has which shard.
+# Adds the shards' numbers in one fixed binary tree, whichever device has which shard.
 
-# Node (l, i) of the tree is the sum of the shards from i 2^l up to (i + 1) 2^l, as far as there are so many.
+# Node (l, i) of the tree is the sum of the shards from i 2^l up to (i + 1) 2^l, as far as these shards exist.
 _Node = tuple[int, int]
 
 
@@ -223,7 +223,7 @@ class ShardFunctions:
     def gradients(
         self, before: Weights, step: jax.Array, microbatches: dict[str, Batch], counts: Scalars, late: Scalars
     ) -> tuple[dict[str, Any], jax.Array]:
-        """Returns what is summed over the shards, and the loss of each sample of this one.
+        """Returns the values to sum over the shards, and the loss of each sample of this one.
 
         The first are the gradients, the losses and, with norm=shard, the batch statistics.
 
@@ -294,8 +294,8 @@ class ShardedStep:
         sums, _ = gradients.results
         update = program(work.update, state, sums, work.counts, late, donated=(0,))
         self.programs = {"prepare": prepare, "gradients": gradients, "update": update}
-        # The parts of one network that do not keep all cores busy run beside those of another; together they need the
-        # memory of an undivided pass.
+        # The parts of one network that do not keep all cores busy run alongside those of another; together they need
+        # the memory of an undivided pass.
         cores = min(allowed_cores(), arithmetic_threads()) if devices[0].platform == "cpu" else 1
         blocks = zip(mesh.devices.flat, shard_blocks(config.train.shards, mesh.size), strict=True)
         self.at_once = max(1, min(cores, sum(len(block) for device, block in blocks if device in devices)))

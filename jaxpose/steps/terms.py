@@ -1,4 +1,4 @@
-"""What a term of the objective is: plain functions of arrays, and what the config tells of it."""
+"""Defines a term of the objective as plain functions of arrays, and the facts about the data that terms need."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ class Dealt(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What a term makes of the network's outputs for a microbatch.
+    """The sums that a term computes from the network's outputs for a microbatch.
 
     Attributes:
       sums: of each loss, and of what `Term.extra` names.

@@ -1,7 +1,7 @@
 """One update, as one compiled program: augment, network, losses, ONE reduction of the gradients, optimizer.
 
-Every sum that crosses devices is a sum over samples divided by a global count, never a mean of means, so the result
-does not depend on how the batch lies on the devices, except by rounding. All random numbers are keyed by the sample's
+Every sum across devices is a sum over samples divided by a global count, never a mean of means, so the result does not
+depend on the distribution of the batch over devices, except by rounding. All random numbers are keyed by the sample's
 draw. With `train.shards`, see `jaxpose.steps.sharded_step`.
 """
 
@@ -27,7 +27,8 @@ from jaxpose.steps.objective import Objective, weights_of
 from jaxpose.steps.state import State
 from jaxpose.steps.terms import Batch, DataFacts, Scalars, Term
 
-# From the gradients of a step to the next state: optimizer, moving averages, and what happens if a number breaks.
+# From the gradients of a step to the next state: optimizer, moving averages, and the response to numbers that are not
+# finite.
 
 Metrics = dict[str, jax.Array]
 
@@ -68,7 +69,7 @@ def move_state(
     moved = (params, statistics, optimizer, ema, thresholds)
     kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
     # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: its squares and averages
-    # are bounded by the squared norm. To look at it, too, would take a tenth of the step's compile time. All devices
+    # are bounded by the squared norm. Checking it as well would take a tenth of the step's compile time. All devices
     # hold the same state, so this needs no reduction.
     finite = jnp.isfinite(means["loss"]) & jnp.isfinite(norm) & _all_finite((params, statistics, ema))
     params, statistics, optimizer, ema, thresholds = _choose(finite, moved, kept)
@@ -143,7 +144,7 @@ def _choose(condition: jax.Array, yes: Any, no: Any) -> Any:
 
 # The mean over all devices, in few calls that may begin before the last gradient is known.
 
-# A call has a latency, so few are made. XLA joins calls of less than 30 MB in all on GPU; two of these are more.
+# Every call adds latency, so there are few. XLA joins calls of less than 30 MB in total on GPU; two of these are more.
 _BUCKETS, _LEAST_BYTES = 4, 20_000_000
 
 

@@ -79,15 +79,15 @@ def as_microbatches(rows: Batch, passes: int) -> Batch:
 
 # Consistency: on unlabelled frames, a student that sees a hard view learns the points of a teacher in an easy view.
 #
-# The teacher is the moving average of the weights. Its points travel through the two known affines and with moved parts
-# into the student's view. Without the asymmetry of easy and hard, both would agree on anything (Xie et al., ICCV 2021).
-# A frame is a clip of a single window (see `jaxpose.steps.clip_step`).
+# The teacher is the moving average of the weights. Its points are mapped into the student's view by the two known
+# affines and the moved parts. If both views were equally hard, both networks could agree on anything (Xie et al., ICCV
+# 2021). A frame is a clip of a single window (see `jaxpose.steps.clip_step`).
 
 # Purposes of the random numbers of a frame.
 _EASY, _HARD, _OCCLUDERS = 0, 1, 2
-# Turns and scales of the teacher's view.
+# Rotations and scales of the teacher's view.
 _EASY_DEG, _EASY_SCALE = 10.0, 0.1
-# A threshold moves in a step by this times (the share that passed - the wanted share).
+# In each step, a threshold moves by this times (the share that passed - the wanted share).
 _RATE = 0.02
 
 
@@ -252,7 +252,7 @@ def moved_thresholds(thresholds: jax.Array, means: Scalars, counts: Scalars, con
 
 # Purposes of the random numbers of a frame.
 _VIEW, _HIDDEN = 0, 1
-# The loss of a network that says nothing; beside it, the log shows how much is learned.
+# The loss of a network that predicts nothing; the log shows it next to the loss as a reference.
 _BLANK = "blank_loss"
 
 

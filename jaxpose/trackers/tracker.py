@@ -1,7 +1,7 @@
-"""Sends a run's metrics, config and report to a tracker (`log.tracker`), by way of a process of its own.
+"""Sends a run's metrics, config and report to a tracker (`log.tracker`), through a separate process.
 
 The training only puts records into a queue. A thread writes them into a pipe, at whose end `worker` calls the tracker's
-library. So a tracker that fails, crashes or hangs costs the run nothing but a warning, and at its end a few seconds.
+library. So a tracker that fails, crashes or hangs costs the run only a warning and, at its end, a few seconds.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from jaxpose.config.option import flat_options
 from jaxpose.files import open_new
 from jaxpose.run.paths import TRACKER_FILE, TRACKER_LOG_FILE
 
-# Records that wait for the tracker; later ones are lost. This many take about 5 MB.
+# Maximum number of records that wait for the tracker; later ones are lost. This many take about 5 MB.
 MOST_WAITING = 10_000
-# How long the end of a run waits for the tracker: after a good end, and after a signal or a failure.
+# How long the end of a run waits for the tracker: after a successful run, and after a signal or a failure.
 ENDS_S, STOPS_S = 60.0, 10.0
 _ASKS_EVERY_S = 0.05
 
@@ -154,7 +154,7 @@ class Tracker:
         return known["id"] if known["tracker"] == self._name else ""
 
     def _leave(self) -> None:
-        """Ends the process and what it started, and both threads."""
+        """Ends the process and its children, and both threads."""
         process, self._process = self._process, None
         assert process and process.stdout
         if not self._is_gone.is_set():

@@ -1,11 +1,10 @@
 """The process that talks to a tracker: `python -m jaxpose.trackers.worker`, started by `Tracker`.
 
 Input: one JSON object a line on stdin; the first one is an `Opening`. Output: one JSON object a line on stdout, with
-what the training should know. Whatever the tracker's library prints goes to stderr.
+the messages for the training. Output of the tracker's library goes to stderr.
 
-The library of a tracker is imported where it is used: only one of them may be installed.
-
-A process of its own, because a library may crash, hang or take Python's lock for long, which must not stop a training.
+The library of a tracker is imported where it is used, because only one of them may be installed. It runs in a separate
+process because it may crash, hang or hold Python's lock for long, which must not stop a training.
 """
 
 import dataclasses
@@ -24,9 +23,9 @@ from jaxpose.run.log import RESULTS
 _READ_BYTES = 1 << 16
 _WANDB_EXIT_CODES = {"done": 0, "interrupted": 255, "failed": 1}
 _MLFLOW_STATUS = {"done": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-# What one call of MLflow's interface takes.
+# The limits of one call of MLflow's interface.
 _METRICS_A_CALL, _PARAMETERS_A_CALL, _PARAMETER_CHARACTERS = 1000, 100, 500
-# Every start of a run has it.
+# The metric that every start of a run has.
 _LOSS = "train/loss"
 
 
@@ -52,7 +51,7 @@ class Opening:
 
 
 class Client(Protocol):
-    """A run in a tracker: its `id` there, and its `url` or "". Any method may raise whatever its library does."""
+    """A run in a tracker: its `id` there, and its `url` or "". Any method may raise the errors of its library."""
 
     id: str
     url: str
@@ -113,7 +112,7 @@ class WandbClient:
         self._run.log({"report": wandb.Html(file, inject=False)})
 
     def end(self, outcome: str) -> None:
-        """Sends what is not sent yet, and marks the run as finished, interrupted or failed."""
+        """Sends the rest, and marks the run as finished, interrupted or failed."""
         self._run.finish(exit_code=_WANDB_EXIT_CODES[outcome])
 
 

@@ -1,4 +1,4 @@
-"""The batches of a training: the content of this host's slots at each step, and the names of images and clips."""
+"""Makes the batches of a training: the content of this host's slots at each step, and the names of images and clips."""
 
 import functools
 from collections.abc import Iterator, Sequence

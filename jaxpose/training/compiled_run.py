@@ -1,4 +1,4 @@
-"""A training on its devices: the state to resume from and, if training is not over, the compiled step."""
+"""A training on its devices: the state to resume from and, unless training is over, the compiled step."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""The check of a training's inputs that --dry_run=data does. It needs no device, and imports no jax."""
+"""Checks the inputs of a training for --dry_run=data. Needs no device, and imports no jax."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Prints for `--dry_run` the start block, the largest microbatch, and what a run would do with its folder."""
+"""Prints for `--dry_run` the start block, the largest microbatch, and the effect of a real run on its folder."""
 
 # pyright: reportInvalidTypeForm=false
 # (jaxlib has no stubs: pyright does not know jax.Device)
@@ -25,13 +25,14 @@ from jaxpose.training.ensemble import newest_steps
 from jaxpose.training.setup import Setup
 from jaxpose.training.start import start_block
 
-# How many labelled frames fit at once into the memory of a device, from compiled steps of which none runs.
+# Finds how many labelled frames fit at once into the memory of a device, from compiled steps that are not run.
 
-# The rest is for the next batches, the copy of a state that is saved, predictions, and gaps between arrays.
+# The rest of the memory is for the next batches, the copy of a state that is saved, predictions, and gaps between
+# arrays.
 _USABLE = 0.9
 _MOST_FRAMES = 1024
 _MOST_COMPILATIONS = 4
-# Frames are enough if the estimate is at most this share above them.
+# The search ends if the estimate is at most this share above the measured number of frames.
 _CLOSE = 0.05
 _GIB = 2**30
 
@@ -162,7 +163,7 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
 
 
 def _prospect(folder: RunFolder, first_step: int) -> str:
-    """Returns what a real run would do with its folder."""
+    """Returns the effect of a real run on its folder."""
     if folder.action == "finished":
         return "is finished, nothing would be done"
     if folder.action == "resume":

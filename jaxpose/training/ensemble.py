@@ -1,4 +1,4 @@
-"""An ensemble's training (`train.members`): its members side by side, and their common results."""
+"""Trains an ensemble (`train.members`): its members side by side, and their joint results."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ from jaxpose.training.setup import Setup, require_usable_clips
 from jaxpose.training.start import start_block
 from jaxpose.video.index import Stopped
 
-# The end of an ensemble's training: each member as a run alone, then what they predict together.
+# The end of an ensemble's training: finishes each member as a separate run, then writes their joint predictions.
 
 
 def end_members(
@@ -97,7 +97,7 @@ def finish_ensemble(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[str, Any]:
-    """Writes what the members predict together into the folder of the ensemble, and returns its summary.
+    """Writes the joint predictions of the members into the folder of the ensemble, and returns its summary.
 
     Args:
       summaries: of the members, in their order.
@@ -153,7 +153,7 @@ def _best_weights(member: Path, setup: Setup) -> tuple[dict, dict]:
     return replicate(setup.mesh, (loaded["params"], loaded["statistics"]))
 
 
-# The members of an ensemble: complete runs that are trained side by side, each in a run folder of its own.
+# The members of an ensemble: complete runs that are trained side by side, each in its own run folder.
 
 
 def member_config(config: Config, run: Path, number: int) -> Config:
@@ -251,7 +251,7 @@ def open_sessions(
 
 
 def _setup_of(setup: Setup, run: Path, number: int) -> Setup:
-    """Returns the set-up of a member: that of the ensemble, but for its seed and its initial weights."""
+    """Returns the set-up of a member: that of the ensemble, except its seed and its initial weights."""
     config = member_config(setup.config, run, number)
     train, keypoints = config.train, len(config.data.keypoint_names)
     _, params, statistics = make_network(config.model, keypoints, train.precision, train.seed)
@@ -282,7 +282,7 @@ def train_ensemble(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[str, Any]:
-    """Trains all members, finishes each as a run alone, and writes what they predict together.
+    """Trains all members, finishes each as a run alone, and writes their joint predictions.
 
     Args:
       folder: of the ensemble.

@@ -1,4 +1,4 @@
-"""The weights that a run starts from: random, of a published backbone, or of another run."""
+"""The initial weights of a run: random, of a published backbone, or of another run."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from jaxpose.run.weights import checksum, fetch, find_weights, read_tensors
 from jaxpose.steps.optim import rest_epochs
 from jaxpose.steps.terms import DataFacts
 
-# The backbone of `model.weights`: from the hub, a file, a folder or a run.
+# Loads the backbone of `model.weights`: from the hub, a file, a folder or a run.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
     """Refuses weights whose notes say that their network computes something else from the same tensors.
 
     Raises:
-      UserError: a note beside the file differs from what the network here does.
+      UserError: a note next to the file differs from what the network here does.
     """
     notes = _read_notes(folder / "config.json")
     family, kind = family_of(backbone), notes.get("model_type")
@@ -98,7 +98,7 @@ def _read_notes(file: Path) -> dict[str, Any]:
     try:
         notes = json.loads(read_bytes(file))
     except ValueError as error:
-        raise UserError(f"{file}, which should describe the weights beside it, is no JSON: {error}") from None
+        raise UserError(f"{file}, which should describe the weights next to it, is not JSON: {error}") from None
     return notes if isinstance(notes, dict) else {}
 
 
@@ -116,10 +116,10 @@ def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) 
     if not parts:
         return ""
     named = ", ".join(f"{parts.count(part)} of {part}" for part in dict.fromkeys(parts))
-    return f"{source}: tensors beside the backbone are not used ({named})"
+    return f"{source}: tensors outside the backbone are not used ({named})"
 
 
-# A start from the weights of another run: takes them over.
+# Starts from the weights of another run: takes over the parts that fit.
 
 
 def transfer(
@@ -248,9 +248,9 @@ class InitialWeights:
       params: nested dict.
       statistics: nested dict of batch statistics.
       option: the option that names their source, "" for random weights.
-      sha256: checksum of what was loaded, "" for random weights.
+      sha256: checksum of the loaded weights, "" for random weights.
       trained_before: {SHA-256: path} of images that trained them and do not train here.
-      has_new_head: whether a part of the head is random, beside loaded weights.
+      has_new_head: whether a part of the head is random, next to loaded weights.
       messages: for the user, one sentence each.
     """
 
@@ -283,7 +283,7 @@ def load_initial_weights(config: Config, data: Dataset, params: dict, statistics
             statistics,
             messages=(
                 "starts from random weights: with few labelled frames expect clearly larger errors than from a "
-                "pretrained backbone (model.weights; train.init_from=RUN starts from a run of yours)",
+                "pretrained backbone (model.weights; train.init_from=RUN starts from one of your runs)",
             ),
         )
     # Process 0 decides: the others need not see the place.
@@ -312,7 +312,7 @@ def _describe_input(config: Config, before: Config, option: str) -> list[str]:
     keep = f"data.input_width_px={then[0]} data.input_height_px={then[1]}"
     return [
         f"the input has {now[0]} x {now[1]} px, but the network of {option} was trained on {then[0]} x {then[1]} px "
-        f"and expects the animal in another size; {keep} keeps the size"
+        f"and expects the animal at another size; {keep} keeps the size"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The loop of a training: the next batch, a step of each network with it, and what follows a step."""
+"""The training loop: the next batch, a step of each network with it, and the work after a step."""
 
 import contextlib
 import time
@@ -178,7 +178,7 @@ class Loop:
     def _threads(self) -> contextlib.AbstractContextManager[ThreadPoolExecutor | None]:
         """Returns threads for the steps of members that share one CPU device, and None where members take turns.
 
-        The parts of a step that do not keep all cores busy then run beside those of another member. On a GPU, which
+        The parts of a step that do not keep all cores busy then run alongside those of another member. On a GPU, which
         has a queue, they would gain nothing; on several devices, all processes need one order of the exchanges.
         """
         at_once = members_at_once(self._setup.mesh, len(self._networks))

@@ -1,4 +1,4 @@
-"""The training of one network, step by step: takes steps, logs, validates, saves, and knows when it is over."""
+"""Trains one network, step by step: takes steps, logs, validates, saves, and decides when the training is over."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ from jaxpose.training.batches import clip_names, image_names
 from jaxpose.training.compiled_run import CompiledRun
 from jaxpose.training.setup import Setup
 
-# Describes what was not finite in a skipped step.
+# Describes which number was not finite in a skipped step.
 
 
 def describe_skip(
@@ -66,7 +66,7 @@ def describe_skip(
     )
 
 
-# Logs each step: its metrics, why it was skipped, and what the loaders and slow processes report.
+# Logs each step: its metrics, why it was skipped, and the reports of the loaders and of slow processes.
 
 # Metrics shown first, after the losses; a compiled program returns its metrics in alphabetical order.
 _SHOWN_FIRST = ("gradient_norm", "learning_rate")
@@ -102,7 +102,7 @@ class StepLog:
         self._setup, self._log, self._stragglers = setup, log, stragglers
 
     def write(self, taken: TakenStep) -> dict[str, float]:
-        """Logs a step and returns its metrics; names what was not finite in a skipped one."""
+        """Logs a step and returns its metrics; names the numbers that were not finite in a skipped one."""
         config = self._setup.config
         own = [name for term in terms(config) for name in term.losses]
         # A single one equals the loss.
@@ -120,7 +120,7 @@ class StepLog:
 
 
 class HostLog:
-    """Logs what the clip readers and slow processes report. All processes must call its methods in the same way.
+    """Logs the reports of clip readers and about slow processes. All processes must call its methods in the same way.
 
     Args:
       setup: the set-up of the training.
@@ -140,7 +140,7 @@ class HostLog:
                 self._report_stragglers(step)
 
     def report_clips(self) -> None:
-        """Logs what the clip readers of all processes report, each sentence once."""
+        """Logs the reports of the clip readers of all processes, each sentence once."""
         found = [text for stream in self._setup.clips.values() for text in stream.source.messages()]
         for sentence in dict.fromkeys(gather_lists(found)):
             if sentence not in self._reported:
@@ -166,7 +166,7 @@ def validate(
     Args:
       state: after the last step.
       training: the metrics of that step; `train.monitor` may name one of them.
-      setup: what the training began with.
+      setup: the set-up of the training.
       runner: predicts the validation set.
       log: where metrics and pictures go.
 
@@ -212,7 +212,7 @@ def _measure(state: State, setup: Setup, runner: BatchRunner, log: RunLog) -> di
     return {"loss": loss, "mean_px_error": error}
 
 
-# The error that ends a training: it cannot continue.
+# The error for a training that cannot continue.
 
 ADVICE = "Try a new run with a lower optim.lr or with optim.clip_norm=1, or check the images that train.log names"
 
@@ -221,7 +221,7 @@ class Diverged(RuntimeError):
     """Too many steps in a row, or all steps, were not finite; or the devices hold different states."""
 
 
-# Saves the state of a training when it is time, and only if all devices hold the same state.
+# Saves the state of a training when it is due, and only if all devices hold the same state.
 
 
 class Saver:

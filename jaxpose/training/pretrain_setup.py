@@ -1,4 +1,4 @@
-"""The set-up of a pretraining: videos without labels, the first weights, and the teacher of a distillation."""
+"""Prepares a pretraining: videos without labels, the initial weights, and the teacher of a distillation."""
 
 import dataclasses
 

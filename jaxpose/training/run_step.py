@@ -1,4 +1,4 @@
-"""The compiled update of a training in its two forms: one program over all devices, or one for each shard."""
+"""The compiled update of a training in its two forms: one program over all devices, or one program for each shard."""
 
 import dataclasses
 import functools

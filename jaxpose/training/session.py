@@ -36,7 +36,7 @@ from jaxpose.training.setup import Setup
 from jaxpose.training.start import start_block
 from jaxpose.video.index import Stopped
 
-# The last lines of a training: what it reached, and the one path to open.
+# The last lines of a training: its result, and the one path to open.
 
 _REASONS = {"done": "", "early stop": ", stopped early"}
 
@@ -77,7 +77,7 @@ def report_ensemble_end(log: RunLog, summary: dict[str, Any], members: int, repo
     log.end("training is done", rows, lines)
 
 
-# The end of a training: the best weights, exported and evaluated, the project's videos, and the summary.
+# The end of a training: exports and evaluates the best weights, predicts the project's videos, and writes the summary.
 
 
 def finish(
@@ -226,7 +226,7 @@ class Session:
         self._log, self._tracker, self._copy = log, tracker, copy
 
     def begin(self, messages: list[str]) -> None:
-        """Logs the start block and what the user should know, and writes the subspaces into the run folder."""
+        """Logs the start block and messages for the user, and writes the subspaces into the run folder."""
         run, folder, log = self._run, self._folder, self._log
         log.block("jaxpose", {"run folder": str(folder.path)} | start_block(run))
         for message in messages:
@@ -303,7 +303,7 @@ def put_checked_on_devices(setup: Setup) -> CompiledRun:
 
 
 def make_runner(setup: Setup) -> BatchRunner:
-    """Returns what predicts the frames of a training, compiled on first use."""
+    """Returns the runner that predicts the frames of a training, compiled on first use."""
     batch = validation_batch(setup.config.train, len(setup.data.rows("validation")))
     return BatchRunner(setup.config, setup.graphdef, setup.mesh, setup.config.eval.batch_size, batch, setup.facts.views)
 

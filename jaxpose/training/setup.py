@@ -1,4 +1,4 @@
-"""The set-up of a training: its frames, initial weights, lengths and clips, and messages for the user."""
+"""Prepares a training: its frames, initial weights, length and clips, and messages for the user."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -38,7 +38,8 @@ from jaxpose.video.index import Stopped
 
 # Fits the PCA subspaces of poses to the training labels, for losses and metrics.
 
-# Parts of labelled frames that all views show: below, the relation of the views would be that of chance.
+# Least number of body parts that all views show in labelled frames: with fewer, the relation of the views would be
+# chance.
 _FEWEST_PLACES = 10
 
 
@@ -120,7 +121,7 @@ def _fit_relation(
     return pca, f"views agree on {parts} within {pca.epsilon_px * scale:.2f} px of the frame ({source})"
 
 
-# The unlabelled video of a training: its clips and single frames, opened and checked before its first step.
+# The unlabelled video of a training: its clips and single frames, opened and checked before the first step.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +241,7 @@ class Setup:
       params: nested dict of parameters before the first step.
       statistics: nested dict of batch statistics.
       weights_option: the option that names the source of the initial weights, "" if they are random.
-      weights_sha256: checksum of what that source gave, "" if they are random.
+      weights_sha256: checksum of the weights from that source, "" if they are random.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       subspaces: of the training labels' poses, by the name of their loss.
       messages: for the user, one sentence each.
@@ -320,7 +321,7 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
 
 
 def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:
-    """Returns messages about what this training does not measure, trace or promise.
+    """Returns messages about everything that this training does not measure, trace or promise.
 
     Raises:
       UserError: early stopping is on, but there are no validation frames.
@@ -368,7 +369,7 @@ def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[st
     subspaces = {name: from_json(pca) for name, pca in stored.items()}
     kept = [
         f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
-        f"{pca.epsilon_px:.2f} px cost nothing"
+        f"{pca.epsilon_px:.2f} px are not penalised"
         for name, pca in subspaces.items()
         if name in weights(config.losses)
     ]

@@ -1,4 +1,4 @@
-"""The start of a training: its devices and its data, which must be the same for all processes."""
+"""Starts a training: its devices and its data, which must be the same for all processes, and the start block."""
 
 import jax
 from jax.sharding import Mesh
@@ -37,7 +37,7 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
     """Returns the resolved config and the devices of all processes.
 
     Raises:
-      TypeError: what is given is no Config.
+      TypeError: the argument is not a Config.
       UserError: the devices cannot be used, or a process has other options.
     """
     if not isinstance(config, Config):
@@ -104,7 +104,7 @@ def list_files(setup: Setup) -> str:
 # The start block: the devices, sizes and costs of a run, as rows of name and text.
 
 _MIB = 2**20
-# The newest two, the best, and the one that is being written.
+# The two newest, the best, and the one that is being written.
 _CHECKPOINTS_AT_ONCE = 4
 
 

@@ -1,4 +1,4 @@
-"""Whole videos, decoded once, in order, into memory-mapped files of the cache folder.
+"""Decodes whole videos once, in order, into memory-mapped files of the cache folder.
 
 Input: a `VideoIndex` and the affine that fits its frames into the input. Output: its frames, and the damage.
 """

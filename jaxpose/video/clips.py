@@ -1,7 +1,7 @@
 """Unlabelled clips: windows of consecutive frames, drawn at random from videos.
 
-Input: videos, and the number of a draw. Output: the frames of its clip, of every camera; or, if they do not decode,
-none and a message. A draw is always the same clip, whichever draws were read before.
+Input: videos, and the number of a draw. Output: the frames of its clip, of every camera; or, if they do not decode, no
+frames and a message. A draw is always the same clip, whichever draws were read before.
 """
 
 import collections
@@ -24,10 +24,10 @@ from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
 from jaxpose.video.decoding import Damage, find_damage
 from jaxpose.video.index import VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
 
-# How the frames of a video are fitted into the input where they are shown in clips.
+# Fits the frames of a video into the input of a clip.
 #
 # With boxes, all frames of a clip show one box. Losses on clips compare maps of neighbouring frames cell by cell, and a
-# context network adds them up, so the frames need one affine: what moves in the clip moves in the world.
+# context network adds them up, so the frames need one affine: anything that moves in the clip also moves in the world.
 
 # Beyond every pixel, in both directions.
 _FAR_PX = 2**40
@@ -96,9 +96,9 @@ def boxes_of_clips(boxes_px: np.ndarray, sequence_length: int) -> np.ndarray:
 
 # The order of clips: maps each draw to a window of consecutive frames.
 
-# Keeps the order of the clips apart from other uses of data.seed.
+# Separates the order of the clips from other uses of data.seed.
 _ORDER = 3
-# Frames decoded at once if clips are not read from the cache: a few GOPs.
+# Number of frames decoded at once if clips are not read from the cache: a few GOPs.
 _BLOCK_FRAMES = 256
 
 
@@ -162,11 +162,12 @@ def _block_windows(sequence_length: int) -> int:
     return max(1, _BLOCK_FRAMES // sequence_length)
 
 
-# Why a clip cannot be used, in a sentence for the log.
+# Explains, in a sentence for the log, why a clip cannot be used.
 
-# Above this share of a video's clips, one sentence reports all that cannot be used.
+# Above this share of a video's clips, one sentence reports all unusable clips.
 _MANY = 0.1
-# Above the first number of decoded frames per delivered frame, a warning is due, once the second number is delivered.
+# A warning is due if more than the first number of frames are decoded per delivered frame, once the second number is
+# delivered.
 _HIGH_COST, _COST_FRAMES = 4, 2048
 
 
@@ -188,7 +189,7 @@ def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: i
       reason: why this clip cannot be used.
     """
     count = window_count(index.frame_count, length)
-    # Only clips beside damage and leaps can be lost, and the last one, which may begin before its place.
+    # Only clips next to damage and leaps can be lost, and the last one, which may begin before its place.
     near = {count - 1, *(leap // length for leap in index.leaps)}
     near.update(window for one in damage for window in range(one.first // length, one.last // length + 1))
     firsts = [min(window * length, index.frame_count - length) for window in sorted(near) if 0 <= window < count]
@@ -211,7 +212,7 @@ def describe_cost(decoded: int, delivered: int) -> str:
     )
 
 
-# Results that several threads want and one thread makes, such as decoded videos.
+# Results that several threads need and one thread makes, such as decoded videos.
 
 Result = TypeVar("Result")
 
@@ -249,7 +250,7 @@ class Once(Generic[Result]):
         return future.result()
 
 
-# Videos that show the same frames from several cameras.
+# Checks videos that show the same moments from several cameras.
 
 
 def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: DataConfig) -> None:
@@ -281,7 +282,7 @@ def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: D
             )
 
 
-# Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
+# Number of blocks of neighbouring clips in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
 _LISTED_REASONS = 3
 
@@ -310,7 +311,7 @@ def open_clips(
       mixed_blocks: see `jaxpose.video.clips.place`.
 
     Raises:
-      UserError: a file is no video or has no frames; a session is shorter than a clip; its videos
+      UserError: a file is not a video or has no frames; a session is shorter than a clip; its videos
         are of unequal length; a frame is smaller than data.crop_px.
     """
     found, labelled_px = [tuple(read_index(path) for path in session) for session in sessions], labelled_sizes_px(data)

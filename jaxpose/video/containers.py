@@ -1,4 +1,4 @@
-"""Damage of video files that shows without decoding, for each container."""
+"""Finds damage of video files without decoding: in Matroska and WebM, and in MP4 and QuickTime."""
 
 import dataclasses
 import itertools
@@ -10,15 +10,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-# Damage of a Matroska or WebM file that shows without decoding: its elements and their checksums.
+# Finds damage of a Matroska or WebM file without decoding: in its elements and their checksums.
 #
-# FFmpeg skips what it does not understand, and searches the next part that it does: after one flipped bit, a second of
-# video may be absent without an error. The file consists of elements (a name, a length, a content), one inside of the
-# other. Many writers, FFmpeg's among them, begin each part with a checksum.
+# FFmpeg skips parts that it does not understand, and searches for the next known one: after one flipped bit, a second
+# of video may be absent without an error. The file consists of elements (a name, a length, a content), nested in each
+# other. Many writers, including FFmpeg's, begin each part with a checksum.
 
 _HEAD, _SEGMENT = 0x1A45DFA3, 0x18538067
 _CHECKSUM, _VOID, _CLUSTER, _TRACKS, _INFO = 0xBF, 0xEC, 0x1F43B675, 0x1654AE6B, 0x1549A966
-# Parts of a segment: SeekHead, Cues, Attachments, Chapters and Tags are the others.
+# Parts of a segment: the others are SeekHead, Cues, Attachments, Chapters and Tags.
 _PARTS = {_CHECKSUM, _VOID, _CLUSTER, _TRACKS, _INFO, 0x114D9B74, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367}
 _CHECKED = {_CLUSTER, _TRACKS, _INFO}
 # Parts of a cluster: its time, frames alone and in groups; the others are hardly written any more.
@@ -47,7 +47,7 @@ class _Element:
 
 
 def find_matroska_damage(path: Path) -> tuple[str, bool]:
-    """Returns a clause about what is damaged in a Matroska file, and whether it breaks off.
+    """Returns a clause about the damage of a Matroska file, and whether it breaks off.
 
     The clause is "" if nothing shows, and for another kind of file.
     """
@@ -217,9 +217,9 @@ class _Walk:
         return int.from_bytes(self._stream.read(min(inner.length, 8)))
 
 
-# Damage of an MP4 or QuickTime file that shows without decoding: lost fragments, and durations that contradict.
+# Finds damage of an MP4 or QuickTime file without decoding: lost fragments, and contradictory durations.
 #
-# A file in fragments may list their places: at its end (mfra), or before them (sidx).
+# A fragmented file may list the places of its fragments: at its end (mfra), or before them (sidx).
 #
 # Input: a file of boxes (a length, a name, a content). Files of another kind have no damage here.
 
@@ -229,7 +229,7 @@ _BOX_HEADER_BYTES = 8
 _DURATION_IS_EMPTY = 0x010000
 # Flags of trun: it has the duration, and the bytes, of each frame.
 _DURATIONS, _SIZES = 0x100, 0x200
-# What may begin a segment that is listed.
+# Boxes that may begin a listed segment.
 _BEGINS = {b"moof", b"styp", b"sidx", b"emsg", b"prft"}
 _PLACES = {b"mdia", b"minf", b"stbl", b"edts"}
 # A constant rate has at least this share of equal durations; of longer tables, only sums are compared.
@@ -358,7 +358,7 @@ def _frames_of(stream: BinaryIO, track: _Box) -> tuple[int, int]:
 
 
 def _listed_damage(stream: BinaryIO, boxes: list[_Box], size: int) -> tuple[str, bool]:
-    """Returns what `find_damage` does, by the places that the file lists for its fragments."""
+    """Returns the same as `find_mp4_damage`, from the places that the file lists for its fragments."""
     begins = dict(zip([0, *(end for _, _, end in boxes)], [name for name, _, _ in boxes], strict=False))
     listed = _listed(stream, boxes)
     lost = next((at for at, _ in listed if at >= size), None) or next((end for _, end in listed if end > size), None)
@@ -402,7 +402,7 @@ def _listed_before(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]
 
 
 def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool]:
-    """Returns what `find_damage` does, by the numbers of the fragments and the end of the last box that was found."""
+    """Returns the same as `find_mp4_damage`, from the numbers of the fragments and the end of the last box."""
     lost = [after for before, after in zip(numbers, numbers[1:], strict=False) if after > before + 1]
     if lost and len(lost) * 2 < len(numbers):
         return f"fragments are lost before fragment {lost[0]} ({len(numbers)} of them are left)", end < size

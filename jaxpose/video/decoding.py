@@ -1,9 +1,9 @@
-"""Decodes a video and reports its damage: the one place that decides which frames are damaged.
+"""Decodes a video and reports its damage: only this file decides which frames are damaged.
 
-Both readers of video are built on it and differ only in their answer to a flaw. Prediction (`video.ChunkReader`) wants
-one row per frame: it delivers frames that the decoder mended, and stops at a frame that does not come, since the
-numbers of all later frames would be a guess. Clips (`range.RangeReader`) do not need every frame: they continue
-and drop the frame with all frames that may depend on it.
+Both readers of video are built on it and differ only in their response to a flaw. Prediction (`video.ChunkReader`)
+needs one row per frame: it delivers frames that the decoder repaired, and stops at a missing frame, since the numbers
+of all later frames would be a guess. Clips (`RangeReader`) do not need every frame: they continue, and drop the frame
+with all frames that may depend on it.
 """
 
 import bisect
@@ -32,7 +32,7 @@ from jaxpose.video.packets import PacketWalk
 class FlawKind(enum.Enum):
     """How a flaw shows.
 
-    FAILED: the decoder or the file gives an error, or decoding began at a frame that is no key frame.
+    FAILED: the decoder or the file gives an error, or decoding began at a frame that is not a key frame.
     LOST: a frame does not come, or comes with another size.
     MENDED: a frame comes, but the decoder calls it corrupt.
     MARKED: the container calls the packet of a frame corrupt; the frame may come and look whole.
@@ -53,7 +53,7 @@ class Flaw:
       first: number of the frame.
       text: a clause about it, such as "frame 7 is missing".
       last: number of the last frame with this flaw.
-      error: what FFmpeg says, or "".
+      error: the message of FFmpeg, or "".
     """
 
     kind: FlawKind
@@ -119,7 +119,7 @@ class Decoding:
             if frame.is_corrupt:
                 yield _flaw(FlawKind.MENDED, number, "is damaged")
             if number == self._key and number and not frame.key_frame:
-                yield _flaw(FlawKind.FAILED, number, "is marked as a key frame, but is none")
+                yield _flaw(FlawKind.FAILED, number, "is marked as a key frame, but is not one")
             yield number, frame
         if self._end is not None and next_number < self._end:
             yield _missing(next_number, self._end - 1)
@@ -171,9 +171,9 @@ def _text(error: FFmpegError | ValueError) -> str:
 
 # Decodes a range of a video's frames and reports which of them are unreliable.
 #
-# For any range, the frames are those that decoding from the start of the file gives. If the key frames of the video
+# For any range, the frames are the same as when decoding from the start of the file. If the key frames of the video
 # have passed their check, decoding begins at one of them; if damage shows, the file is decoded from its start, and only
-# the damage found there counts. The decoder has one thread, because its treatment of damage depends on the number of
+# the damage found then counts. The decoder has one thread, because its treatment of damage depends on the number of
 # threads.
 
 # Part of the key of the notes of damage: increase it when the definition of damage changes.

@@ -1,4 +1,4 @@
-"""Writes H.264 videos: frames with their own time stamps, and a file that gets its name when it is whole."""
+"""Writes H.264 videos: frames with their own time stamps, into a file that gets its name when it is complete."""
 
 import contextlib
 import dataclasses
@@ -16,16 +16,16 @@ from jaxpose.errors import UserError
 from jaxpose.files import replace_whole
 
 _ENCODER = "libx264"
-# Nearly no loss to the eye; a slower preset takes several times as long for a file that is a little smaller.
+# Almost no visible loss; a slower preset takes several times as long for a slightly smaller file.
 _OPTIONS = {"preset": "veryfast", "crf": "20"}
-# The head of the file comes first, so that a browser shows it while it loads.
+# The head of the file is first, so that a browser can start playing while the file loads.
 _CONTAINER_OPTIONS = {"movflags": "faststart"}
 SUFFIX = ".mp4"
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How a video is stored, beside its pixels.
+    """How a video is stored, apart from its pixels.
 
     Attributes:
       time_base: seconds of a unit of time stamps.
@@ -60,7 +60,7 @@ class H264Writer:
             self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Writes what the encoder still holds, and the end of the file.
+        """Writes the remaining frames of the encoder, and the end of the file.
 
         Raises:
           OSError: the file cannot be written.
@@ -75,7 +75,7 @@ def open_h264(file: Path, width_px: int, height_px: int, form: Format) -> Iterat
     """A context in which a video is written; after an error, there is no file.
 
     Args:
-      file: what to write, *.mp4; its folder is made.
+      file: the file to write, *.mp4; its folder is created.
       width_px, height_px: of the frames, even.
       form: how to store it.
 

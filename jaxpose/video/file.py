@@ -1,4 +1,4 @@
-"""Properties of a video file, from its header and packets; only the first frame is decoded."""
+"""Reads the properties of a video file from its header and packets; decodes only the first frame."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ from jaxpose.errors import UserError
 from jaxpose.video import containers, packets
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
-# Videos of more than 8 bits per channel: their upper 8 bits become the pixels, by the depth that the file states.
+# Videos of more than 8 bits per channel: their upper 8 bits become the pixels, by the depth stated in the file.
 
-# A format of 16 bits may hold values of fewer, which FFmpeg does not know.
+# A format of 16 bits may hold values with fewer bits, which FFmpeg does not know.
 _UNKNOWN_BITS = 16
-# Between a black frame and one that uses more than 12 bits; colours are rounded.
+# Lies between a black frame and one that uses more than 12 bits; colours are rounded.
 _BLACK, _NEARLY_BLACK = 2**8, 2**12 + 64
 
 
@@ -43,10 +43,10 @@ def describe_depth(path: object, bits: int) -> str:
     return f"{path}: of its {bits} bits per channel, the upper 8 are used" if bits > 8 else ""
 
 
-# Frames of an AVI file, from which on its index says how many places each has.
+# From this many frames on, the index of an AVI file says how many places each frame has.
 _FEWEST_STEPS = 8
 
-# FFmpeg's names of the containers that may state a duration and no number of frames.
+# FFmpeg's names of the containers that may state a duration but no number of frames.
 _DURATION_FORMATS = ("matroska", "flv", "asf")
 
 # By the number of clockwise quarter turns.
@@ -126,7 +126,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             places = _places_per_frame(container, stream)
             states_length = _states_length(path, container, stream)
     except FFmpegError as error:
-        raise UserError(f"{path} is no video that can be read: {error.strerror}") from None
+        raise UserError(f"{path} is not a readable video: {error.strerror}") from None
     if not announced or not width or not height:
         raise UserError(f"{path} has no video frames")
     if is_black:
@@ -144,7 +144,7 @@ def file_damage(path: Path, unshown: int) -> tuple[str, bool]:
     """Returns a clause about damage that shows in the file without decoding, and whether the file breaks off.
 
     A wrong count of frames is not looked for. The clause is "" if no damage shows, and if the file was deleted
-    meanwhile. See `matroska`, `avi` and `mp4` for what is compared.
+    meanwhile. See `containers` and `packets` for the checks.
 
     Args:
       path: the file.

@@ -1,4 +1,4 @@
-"""The index of a video file: when each frame is shown, and which frames are key frames.
+"""The index of a video file: when each frame is shown, which frames are key frames, and the rotation to apply.
 
 Reading it decodes at most one frame. It is kept in the cache folder until the file changes.
 """
@@ -30,13 +30,13 @@ from jaxpose.video.packets import Packets, PacketWalk
 # Part of the key of an index: increase it when the content of an index changes.
 _VERSION = 8
 _SAMPLE_BYTES = 2**16
-# MPEG program streams stamp only some packets, and after a jump not always the same ones.
+# MPEG program streams stamp only some packets, and not always the same ones after a jump.
 _UNTIMED_FORMATS = ("mpeg",)
-# A constant rate has at least this share of equal steps between frames, and at most this share of gaps; with more
-# gaps, the rate is variable.
+# A constant rate has at least this share of equal steps between frames, and at most this share of gaps; with more gaps,
+# the rate is variable.
 _STEADY, _RARE = 0.9, 0.01
-# A step of at least so many usual steps is a gap; a shorter one only if it is a whole number of them, within this
-# share.
+# A step of at least this many normal steps is a gap; a shorter one only if it is a whole number of them, within this
+# tolerance.
 _LONG_STEPS, _FRACTION = 8, 0.1
 _LISTED_FRAMES = 5
 # FFmpeg's names of the containers that store the time of each frame; the others store only the order of the frames.
@@ -90,7 +90,7 @@ class VideoIndex:
     def key_frames(self) -> list[int]:
         """The numbers of the frames that the file calls key frames, ascending; the first is 0.
 
-        `key_frames.can_begin_at_key_frames` returns whether decoding can begin there.
+        `can_begin_at_key_frames` returns whether decoding can begin there.
         """
         numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
         return sorted({0} | {number for number in numbers if number < self.frame_count})
@@ -236,14 +236,14 @@ def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
     return (before + 1).tolist(), np.maximum(np.round(count[before]).astype(int) - 1, 1).tolist()
 
 
-# Where decoding of a video may begin: at its start, and at its key frames if these have passed a check.
+# Decides where decoding of a video may begin: at its start, and at its key frames if they have passed a check.
 #
 # Not every frame that the container calls a key frame is one. With intra refresh the image is complete only some frames
 # later, some files mark other frames as key frames, and some decoders need information from the first packet.
 
 # Part of the key of the notes: increase it when the check changes.
 _CHECK_VERSION = 1
-# Frames compared after each key frame that is checked.
+# Number of frames compared after each key frame that is checked.
 _COMPARED_FRAMES = 64
 _checking = threading.Lock()
 _logger = logging.getLogger(__name__)
@@ -325,10 +325,10 @@ def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Calla
     return sums
 
 
-# Decides, by the labelled images, whether the rotation in a video file is applied.
+# Decides from the labelled images whether the rotation in a video file is applied.
 #
-# Label tools that read videos with OpenCV extract upright frames, others take frames as they are stored. Input: a
-# video, and the sizes of the labelled images. Output: the video with the rotation to apply.
+# Label tools that read videos with OpenCV extract upright frames; others use the stored frames. Input: a video, and the
+# sizes of the labelled images. Output: the video with the rotation to apply.
 
 AnyVideo = TypeVar("AnyVideo", Video, VideoIndex)
 Sizes = Collection[tuple[int, int]]

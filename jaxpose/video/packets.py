@@ -1,4 +1,4 @@
-"""The packets of a video file: the one walk over them, used to count frames, to check key frames and to decode."""
+"""Walks over the packets of a video file: to count frames, to check key frames and to decode."""
 
 import contextlib
 import dataclasses
@@ -61,7 +61,7 @@ def find_false_entry(path: Path) -> str:
         ]
     if not false or 2 * len(false) > len(entries):
         return ""
-    return f"entry {false[0]} of its index is not what lies at that place of the file ({len(false)} such entries)"
+    return f"entry {false[0]} of its index does not match the content of the file there ({len(false)} such entries)"
 
 
 def _chunk(file: BinaryIO, at: int) -> tuple[bytes, int]:
@@ -101,7 +101,8 @@ def _read_index(path: Path) -> bytes:
     return b""
 
 
-# Metadata that is not UTF-8 is no reason to refuse a video. Since version 19, PyAV accepts it and has no such argument.
+# A video is not refused because of metadata that is not UTF-8. Since version 19, PyAV accepts it and has no such
+# argument.
 _METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 

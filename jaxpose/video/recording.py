@@ -1,4 +1,4 @@
-"""Tells from what a label file says about a video whether a file is that recording."""
+"""Checks whether a video file is the recording that a label file describes."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ _RATE_TOLERANCE = 0.005
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What a label file says about a video; None where it does not say.
+    """A label file's facts about a video; None where it has none.
 
     Attributes:
       name: the path in the label file.
@@ -34,7 +34,7 @@ def read_recording(path: Path, recording: Recording) -> VideoIndex:
     """Returns the index of the file of a recording, whose frames are rotated as they were labelled.
 
     Raises:
-      UserError: the file is no video, or as `check_recording`.
+      UserError: the file is not a video, or as `check_recording`.
     """
     return check_recording(read_index(path), recording)
 
@@ -67,7 +67,7 @@ def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], fra
 
     Args:
       path: the file.
-      recording: what the label file says.
+      recording: the facts in the label file.
       size_px: (width, height) of the frames of the file.
       frame_count: their number; None = not compared.
 

@@ -1,8 +1,8 @@
 """Reads videos for prediction: in order, on a background thread, and with a report of every lost frame.
 
-Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about all that is wrong with
-the file. Frames are rotated by the quarter turns of the `Video` (see `rotation.as_labelled`). The time of a frame plays
-no part, so a variable frame rate needs no special treatment.
+Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about everything that is
+wrong with the file. Frames are rotated by the quarter turns of the `Video` (see `index.as_labelled`). The times of
+frames are not used, so a variable frame rate needs no special treatment.
 """
 
 import bisect
@@ -32,7 +32,7 @@ from jaxpose.video.index import (
     read_index,
 )
 
-# Parts of a long video that can be predicted separately: cut at key frames, where decoding can begin.
+# Divides a long video into parts that can be predicted separately: cut at key frames, where decoding can begin.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
         return None
     # Reads the whole file, but does not decode it.
     index = read_index(video.path)
-    # A gap in the time stamps is no damage: no frame of the file is missing.
+    # A gap in the time stamps is not damage: no frame of the file is missing.
     if not index.times or index.is_damaged:
         return None
     if not can_begin_at_key_frames(index):
@@ -146,13 +146,13 @@ class ChunkReader:
 
     Chunks of windows are (m, 2 radius + 1, height, width, 3); beyond its ends, a video or segment repeats a frame.
     At a lost frame the iteration ends early, and `problem` says so: the numbers of later frames would be a guess.
-    Frames that the decoder had to mend are delivered and listed in `problem`. Damage that the decoder does not notice
+    Frames that the decoder had to repair are delivered and listed in `problem`. Damage that the decoder does not notice
     (other pixels, but as many frames) cannot be reported. The end of the iteration ends the thread; after an early exit
     (break, exception), call `close`.
 
     Attributes:
       delivered: frames handed out so far.
-      problem: after the iteration, what was wrong with the file, or "".
+      problem: after the iteration, the problems of the file, or "".
     """
 
     def __init__(
@@ -322,7 +322,8 @@ def _problem(
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
         parts.append(
-            f"{_were(len(mended), 'damaged frame')} mended by the decoder (frame {some}); all up to the next key frame "
+            f"{_were(len(mended), 'damaged frame')} repaired by the decoder (frame {some}); all up to the "
+            "next key frame "
             "may be wrong"
         )
     return f"{video.path}: {'; '.join(parts)}" if parts else ""
@@ -332,7 +333,7 @@ def _were(number: int, noun: str) -> str:
     return f"{terminal.count(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-# The crop of a video, where the labelled images of a project are crops of their frames.
+# The crop of a video whose labelled images are crops of its frames.
 
 
 def describe_crop(name: str, data: DataConfig) -> str:

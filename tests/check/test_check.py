@@ -179,7 +179,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
         for name in ("/2.png", "/3.png", "/4.png", "absent.png", "outside.png")
     )
     assert "has only one of x and y" in only_x and circles_px(only_x).tolist() == [[5, 6]]
-    assert "The row that is shown is used." in twice and "is labelled in line 6 already" in twice
+    assert "The row that is shown is used." in twice and "is already labelled in line 6" in twice
     assert circles_px(twice).tolist() == [[3, 4]] and "class=set>train" in twice
     assert circles_px(outside).tolist() == [[3, 4], [500, 6]]
     assert "<svg" not in absent and "does not exist" in absent
@@ -215,7 +215,7 @@ def test_a_sleap_frame_that_is_listed_twice_is_shown_once_and_marked(tmp_path: P
     labels.labeled_frames[0].instances[0].points["visible"][0] = False
     page = checked(save(labels, tmp_path / "a.slp"), folder=tmp_path)
     (marked,) = re.findall(r"<figure class=marked>.*?</figure>", page.source, re.DOTALL)
-    assert "is labelled in" in marked and "The row that is shown is used." in marked
+    assert "is already labelled in" in marked and "The row that is shown is used." in marked
     assert len(circles_px(marked)) == 3
     # The frame with two animals has no picture, and is in the list.
     reasons = [row[1] for row in page.rows("first")[1:]]
@@ -259,13 +259,13 @@ def test_a_large_project_says_how_many_frames_are_shown(tmp_path: Path, monkeypa
     header = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
     (project / "CollectedData.csv").write_text(header + "".join(f"{row},3,4\n" for row in rows))
     page = checked(project, folder=tmp_path)
-    assert page.section("frames").count("<figure") == 130 and "Shown are" not in page.text
+    assert page.section("frames").count("<figure") == 130 and "Showing" not in page.text
     assert "<summary>Frames 101 to 130</summary>" in page.source
     monkeypatch.setattr(check_page, "MOST_BYTES", 50_000)
     page = checked(project, folder=tmp_path)
     shown = page.section("frames").count("<figure")
     assert 10 < shown < 130 and len(page.section("frames")) < 52_000
-    assert f"Shown are {shown} of 130 frames" in page.text and f"with the other {130 - shown}." in page.text
+    assert f"Showing {shown} of 130 frames" in page.text and f"with the other {130 - shown}." in page.text
 
 
 def test_a_page_has_the_name_of_its_project(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Pat
             [project, "--like", tmp_path / "absent", "--out", tmp_path / "x.html"],
             "absent does not exist; give the folder of a project",
         ),
-        ([project, "--like", project, "--out", tmp_path / "x.html"], "the project that is checked; its own poses"),
+        ([project, "--like", project, "--out", tmp_path / "x.html"], "the checked project itself, whose poses"),
         ([project, "--out", tmp_path / "report.html"], "which jaxpose check did not write"),
         ([project, "--out", project / "CollectedData.csv"], "ends in .html"),
         ([tmp_path / "absent", "--out", tmp_path / "x.html"], "does not exist; give the folder of a project"),

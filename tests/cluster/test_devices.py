@@ -70,8 +70,8 @@ def test_a_form_selects_the_devices_in_its_order(spec: object, positions: list[i
         (0, "mesh.devices is 0; a number of devices must be at least 1 .*write '\\[0\\]'"),
         (-1, "is -1.*mesh.platform=cpu"),
         ("-2", "is -2"),
-        (13, "asks for 13 devices, but there is gpu:0, .*gpu:11"),
-        ("gpu:12", "asks for 'gpu:12', but there is gpu:0, "),
+        (13, "asks for 13 devices, but the available devices are gpu:0, .*gpu:11"),
+        ("gpu:12", "asks for 'gpu:12', but the available devices are gpu:0, "),
         ("gpu", "asks for 'gpu', but"),
         ("cpu:0", "asks for 'cpu:0'"),
         ("12,0", "asks for '12'"),
@@ -82,7 +82,7 @@ def test_a_form_selects_the_devices_in_its_order(spec: object, positions: list[i
         ("", "mesh.devices is empty"),
         ([], "mesh.devices is empty"),
         ("[]", "mesh.devices is empty"),
-        ("0,,2", "asks for '', but there is gpu:0"),
+        ("0,,2", "asks for '', but the available devices are gpu:0"),
         ("(0, 2)", "asks for '\\(0'"),
         (True, "mesh.devices is True; give auto"),
         (None, "mesh.devices is None; give auto"),
@@ -98,7 +98,7 @@ def test_what_is_not_there_or_no_form_is_refused(spec: object, message: str) -> 
 
 def test_the_error_shows_what_cuda_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    with pytest.raises(ValueError, match=r"there is gpu:0, gpu:1 \(CUDA_VISIBLE_DEVICES=2,3\)"):
+    with pytest.raises(ValueError, match=r"the available devices are gpu:0, gpu:1 \(CUDA_VISIBLE_DEVICES=2,3\)"):
         select_devices("gpu:2", ["gpu:0", "gpu:1"])
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     with pytest.raises(ValueError, match=r"\(CUDA_VISIBLE_DEVICES=2,3, CUDA_DEVICE_ORDER=PCI_BUS_ID\)"):
@@ -129,7 +129,9 @@ def test_a_running_backend_is_selected_from() -> None:
     assert start_backend(MeshConfig()) == jax.devices()
     assert start_backend(MeshConfig(devices="cpu:3,0", platform="cpu")) == [jax.devices()[3], jax.devices()[0]]
     assert start_backend(MeshConfig(devices=3)) == jax.devices()[:3]
-    with pytest.raises(ValueError, match=r"asks for 9 devices, but there is cpu:0, .*cpu:7 \(JAX_NUM_CPU_DEVICES=8"):
+    with pytest.raises(
+        ValueError, match=r"asks for 9 devices, but the available devices are cpu:0, .*cpu:7 \(JAX_NUM_CPU_DEVICES=8"
+    ):
         start_backend(MeshConfig(devices=9))
 
 
@@ -217,5 +219,8 @@ def test_gpus_that_are_not_asked_for_are_hidden_before_the_backend_starts() -> N
         "    print('now', os.environ['CUDA_VISIBLE_DEVICES'])\n"
     )
     result = _in_a_fresh_process(code, CUDA_VISIBLE_DEVICES="7,GPU-1a2b,5")
-    assert "asks for 'gpu:3', but there is gpu:0, gpu:1, gpu:2 (CUDA_VISIBLE_DEVICES=7,GPU-1a2b,5)" in result.stdout
+    assert (
+        "asks for 'gpu:3', but the available devices are gpu:0, gpu:1, gpu:2 (CUDA_VISIBLE_DEVICES=7,GPU-1a2b,5)"
+        in result.stdout
+    )
     assert "now 5,7" in result.stdout, result.stderr

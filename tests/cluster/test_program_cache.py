@@ -177,7 +177,7 @@ def test_files_that_others_could_have_written_are_not_read(tmp_path: Path) -> No
 def test_a_folder_that_others_can_write_in_is_refused_with_a_sentence(tmp_path: Path) -> None:
     folder().mkdir(parents=True)
     folder().chmod(0o770)
-    assert "others may write in it (JAXPOSE_CACHE chooses" in keep_programs()
+    assert "other users can write to it (JAXPOSE_CACHE chooses" in keep_programs()
     folder().rmdir()
     (tmp_path / "real").mkdir()
     folder().symlink_to(tmp_path / "real")

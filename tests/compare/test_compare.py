@@ -175,7 +175,8 @@ def test_a_run_is_compared_with_its_parent_and_the_frames_that_changed_most_are_
     first, second, third = parent_lines(found, changed)
     kept = np.array([one[f"x{i}.png"] for i in range(10) if i != 5])
     assert first.startswith(
-        f"compared with the parent run {parent} on 9 frames that trained neither run: mean error {kept.mean():.2f} px "
+        f"compared with the parent run {parent} on 9 frames that neither run was trained on: mean error "
+        f"{kept.mean():.2f} px "
         f"before, {found.measured[1].means_px[-1]:.2f} px now ("
     )
     assert "95 % interval" in first
@@ -276,11 +277,11 @@ def test_a_real_run_is_read(trained_run: Path, tmp_path: Path, capsys: pytest.Ca
         ("the same", "a is given twice; give each run once"),
         (
             "no split",
-            "b has no split.csv, so the frames that trained it are unknown, and it cannot be compared; ",
+            "b has no split.csv, so its training frames are unknown, and it cannot be compared; ",
         ),
         (
             "all trained",
-            "the runs share no validation or test frame: 5 of 5 frames trained one of the runs. Train with ",
+            "the runs share no validation or test frame: 5 of 5 frames were used to train one of the runs. Train with ",
         ),
     ],
 )
@@ -390,7 +391,7 @@ def test_the_labels_of_crops_are_those_that_were_measured(tmp_path: Path, capsys
     table = pd.read_csv(file, header=[0, 1, 2], index_col=[0, 1, 2])
     (table + 1).to_csv(file)
     assert main(list(map(str, runs))) == 0
-    assert "A, B: 3 of 6 frames have other labels today than were measured\n" in capsys.readouterr().out
+    assert "A, B: 3 of 6 frames have labels that changed since they were measured\n" in capsys.readouterr().out
 
 
 def test_labels_that_changed_since_both_runs_were_measured_are_counted(
@@ -424,11 +425,11 @@ def test_labels_that_changed_since_both_runs_were_measured_are_counted(
     labels.write_text(after.replace(f"{gone}\n", ""))
     shutil.rmtree(project / "labeled-data")
     text = shown()
-    assert "A, B: 3 of 12 frames have other labels today than were measured\n" in text
+    assert "A, B: 3 of 12 frames have labels that changed since they were measured\n" in text
     assert "(jaxpose evaluate --run RUN measures a run again)" in text and "compared: the same 12 frames" in text
     for change, reason in (
         (lambda: labels.write_text("no labels\n"), f"the project {project} cannot be read ("),
         (lambda: shutil.rmtree(project), f"the project {project} does not exist"),
     ):
         change()
-        assert f"A, B: not compared with the labels of today: {reason}" in shown()
+        assert f"A, B: not compared with the current labels: {reason}" in shown()

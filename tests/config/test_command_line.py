@@ -154,9 +154,12 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["-config", "own.py"], "there is no flag -config; did you mean --config?"),
         (["--project", "a"], "there is no flag --project; give PROJECT without it: python -m jaxpose.train PROJECT"),
-        (["--zzzz"], "there is no flag --zzzz; there is --help, --config, --dry_run, --quiet, --help_options"),
-        (["--overwrite"], "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew"),
-        (["--quiet=false"], "--quiet has the value false; it takes none"),
+        (["--zzzz"], "there is no flag --zzzz; the flags are --help, --config, --dry_run, --quiet, --help_options"),
+        (
+            ["--overwrite"],
+            "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts anew",
+        ),
+        (["--quiet=false"], "--quiet takes no value, but was given false"),
         (
             ["a", "b"],
             "unexpected argument 'b': python -m jaxpose.train takes PROJECT OPTION=VALUE and flags; see --help",
@@ -165,7 +168,7 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["train.epochs", "3"], "train.epochs needs a value: train.epochs=VALUE"),
         ([POSE], "--config is given twice; give one"),
         (["--help_options=optm"], "--help_options is 'optm', which is not a section; did you mean optim?"),
-        (["--help_options="], "--help_options is '', which is not a section; there is augment, data, eval"),
+        (["--help_options="], "--help_options is '', which is not a section; the sections are augment, data, eval"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -196,7 +199,7 @@ def test_every_mistake_in_the_arguments_has_its_line(capsys: pytest.CaptureFixtu
         "there is no flag --dryrun; did you mean --dry_run?",
         "there is no flag --epochs; the option is train.epochs: write train.epochs=3",
         "--dry_run is 'perhaps'; give --dry_run, ",
-        "--quiet has the value 1; it takes none",
+        "--quiet takes no value, but was given 1",
     ]
     lines = [line.removeprefix("jaxpose.train: ") for line in outcome.err.splitlines()]
     assert len(lines) == len(starts)

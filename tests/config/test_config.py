@@ -345,7 +345,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__norm": "frozen"}, "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN or"),
     ({"model__weights": ""}, "model.weights is empty; give none for random weights"),
     ({"model__weights": "a.pth", "train__init_from": "run"},
-     "model.weights is a.pth and train.init_from is run; both say where the backbone's weights come from: give one"),
+     "model.weights is a.pth and train.init_from is run; both set the backbone's weights: give one"),
     ({"model__weights": "resnet18_imagenet"},
      "model.weights is resnet18_imagenet, and model.backbone is resnet50; give resnet18"),
     ({"model__weights": "resnet50_imagenet", "model__width": 32},

@@ -152,7 +152,7 @@ def test_an_image_without_a_usable_box_is_a_bad_row(boxed: c.Config, change: Cal
         (",x,y,h,w\na,1,2,1_0,4\n", ":2: x, y, w, h are 1, 2, 4, 1_0; they must be numbers"),
         (",x,y,h,w\na,1,inf,3,4\n", ":2: x, y, w, h are 1, inf, 4, 3; they must be numbers"),
         (",x,y,h,w\na,1,2,0.4,4\n", ":2: w and h are 4 and 0.4; both must be at least 1 pixel"),
-        (",x,y,h,w\na/b,1,2,3,4\na\\b,1,2,3,4\n", ":3: a/b has a box in line 2 already"),
+        (",x,y,h,w\na/b,1,2,3,4\na\\b,1,2,3,4\n", ":3: a/b already has a box in line 2"),
     ],
 )
 def test_a_file_that_is_no_table_of_boxes_is_refused(boxed: c.Config, content: str, reason: str) -> None:

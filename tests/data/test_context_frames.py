@@ -56,18 +56,18 @@ def levels_of(data: c.DataConfig) -> list[list[int]]:
     ("labelled", "expected", "message"),
     [
         # The table of the field's reference trainer.
-        ("img_2.png", [0, 1, 2, 3, 4], "1 of 1 have 5 right frames (0 of them with some from video)"),
+        ("img_2.png", [0, 1, 2, 3, 4], "1 of 1 have 5 correct frames (0 of them with some from video)"),
         (
             "img_1.png",
             [0, 0, 1, 2, 3],
-            "0 of 1 have 5 right frames (0 of them with some from video), 1 repeat the first",
+            "0 of 1 have 5 correct frames (0 of them with some from video), 1 repeat the first",
         ),
-        ("img_0200.png", [98, 99, 0, 1, 2], "1 of 1 have 5 right frames"),
+        ("img_0200.png", [98, 99, 0, 1, 2], "1 of 1 have 5 correct frames"),
         # Only the number that varies counts, and the suffix is none.
-        ("7_cam50.png", [50] * 5, "1 of 1 have 5 right frames"),
-        ("img_098.png", [96, 97, 98, 99, 0], "1 of 1 have 5 right frames"),
-        ("img_99.png", [97, 98, 99, 0, 1], "1 of 1 have 5 right frames"),
-        ("a.png", [0] * 5, "0 of 1 have 5 right frames (0 of them with some from video), 1 are filled"),
+        ("7_cam50.png", [50] * 5, "1 of 1 have 5 correct frames"),
+        ("img_098.png", [96, 97, 98, 99, 0], "1 of 1 have 5 correct frames"),
+        ("img_99.png", [97, 98, 99, 0, 1], "1 of 1 have 5 correct frames"),
+        ("a.png", [0] * 5, "0 of 1 have 5 correct frames (0 of them with some from video), 1 are filled"),
         # Padding counts: img_3.png is not img_003.png.
         ("img_003.png", [3] * 5, "1 are filled with the nearest frame"),
     ],
@@ -118,7 +118,8 @@ def test_frames_that_were_picked_and_numbered_anew_are_not_neighbours(real_data:
     project = read_project(data)
     frames, messages = load_windows(project, data, (128, 128), 2, video_files(data, c.VideoConfig()))
     assert messages[0] == (
-        "context windows: 0 of 90 have 5 right frames (0 of them with some from video), 90 are filled with the nearest "
+        "context windows: 0 of 90 have 5 correct frames (0 of them with some from video), 90 are filled with "
+        "the nearest "
         "frame"
     )
     assert messages[1].startswith(
@@ -140,7 +141,7 @@ def test_the_affine_of_the_labelled_frame_fits_its_neighbours(real_data: Path, t
     project = read_project(data)
     frames, messages = load_windows(project, data, (128, 128), 2, {})
     assert messages == [
-        "context windows: 16 of 18 have 5 right frames (0 of them with some from video), 1 repeat the first or last "
+        "context windows: 16 of 18 have 5 correct frames (0 of them with some from video), 1 repeat the first or last "
         "frame of their video, 1 are filled with the nearest frame, 18 have neighbours in image files, by name, and 18 "
         "of these by their pixels"
     ]
@@ -176,7 +177,7 @@ def test_pictures_of_other_animals_are_not_neighbours(
         cv2.imwrite(str(tmp_path / "labeled-data/s" / name), picture(seed))
     pixels, messages = windows_of(data, (48, 48))
     np.testing.assert_array_equal(pixels, np.repeat(pixels[:, 2:3], 5, axis=1))
-    assert f"0 of {filled} have 5 right frames" in messages[0] and f"{filled} are filled with" in messages[0]
+    assert f"0 of {filled} have 5 correct frames" in messages[0] and f"{filled} are filled with" in messages[0]
     assert [f"in {refuted} windows" in message for message in messages[1:]] == [True] * bool(refuted)
 
 
@@ -208,7 +209,7 @@ def test_the_number_that_pixels_confirm_is_the_frame(tmp_path: Path) -> None:
             image = (picture(m) * (10.0 - step) + picture(9 + m) * float(step)) / 10
             cv2.imwrite(str(tmp_path / f"labeled-data/s/{40 + step:04}_mouse{m}.png"), image.astype(np.uint8))
     pixels, messages = windows_of(data, (48, 48))
-    assert messages[0].startswith("context windows: 4 of 4 have 5 right frames") and "4 of these by" in messages[0]
+    assert messages[0].startswith("context windows: 4 of 4 have 5 correct frames") and "4 of these by" in messages[0]
     for row in range(4):
         last = cv2.imread(str(tmp_path / f"labeled-data/s/0044_mouse{row + 1}.png"))
         assert last is not None
@@ -233,7 +234,7 @@ def test_the_video_gives_what_has_no_file(synthetic: Path, tmp_path: Path) -> No
     data = c.DataConfig(project=str(project))
     pixels, messages = windows_of(data, (64, 64))
     assert messages == [
-        "context windows: 6 of 8 have 5 right frames (6 of them with some from video), 2 repeat the first or last "
+        "context windows: 6 of 8 have 5 correct frames (6 of them with some from video), 2 repeat the first or last "
         "frame of their video"
     ]
     for video in range(2):
@@ -247,7 +248,7 @@ def test_the_video_gives_what_has_no_file(synthetic: Path, tmp_path: Path) -> No
     # A file goes before the video, for itself alone.
     cv2.imwrite(str(project / "labeled-data/session00/img00000009.png"), np.full((64, 64, 3), 77, np.uint8))
     again, messages = windows_of(data, (64, 64))
-    assert (again[1, 1] == 77).all() and messages[0].startswith("context windows: 6 of 8 have 5 right frames (6 of ")
+    assert (again[1, 1] == 77).all() and messages[0].startswith("context windows: 6 of 8 have 5 correct frames (6 of ")
     changed = np.argwhere((again != pixels).any(axis=(2, 3, 4)))
     np.testing.assert_array_equal(changed, [[1, 1]])
 
@@ -264,7 +265,7 @@ def test_the_last_frame_of_a_video_is_repeated(synthetic: Path, tmp_path: Path) 
     for number in (38, 39):
         cv2.imwrite(str(project / "labeled-data/session00" / f"img{number}.png"), frames[number][..., ::-1])
     pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
-    assert "0 of 2 have 5 right frames (0 of them with some from video), 2 repeat the first or last" in messages[0]
+    assert "0 of 2 have 5 correct frames (0 of them with some from video), 2 repeat the first or last" in messages[0]
     # img39 is a file beside img38; frame 40 is neither a file nor in the video, and no frame was invented for it.
     expected = np.stack([frames[[36, 37, 38, 39, 39]], frames[[37, 38, 39, 39, 39]]])
     assert np.abs(pixels.astype(int) - expected).mean() < 0.5
@@ -313,7 +314,7 @@ def test_a_video_that_is_not_the_source_is_not_used(synthetic: Path, tmp_path: P
     data = c.DataConfig(project=str(project))
     pixels, messages = windows_of(data, (64, 64))
     np.testing.assert_array_equal(pixels, np.repeat(pixels[:, 2:3], 5, axis=1))
-    assert "0 of 8 have 5 right frames (0 of them with some from video), 8 are filled" in messages[0]
+    assert "0 of 8 have 5 correct frames (0 of them with some from video), 8 are filled" in messages[0]
     for video, message in zip(("session00.mp4", "session01.mp4"), messages[1:], strict=True):
         assert f"{video} is not used for 4 of 4 windows: it cannot be read there, or its frame" in message
 
@@ -354,7 +355,7 @@ def test_what_lies_beyond_lost_frames_is_no_neighbour(synthetic: Path, tmp_path:
     # Seven frames are lost before frame 21.
     _encode(video.with_suffix(".mkv"), frames, [number + 7 * (number >= 21) for number in range(len(frames))])
     pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
-    assert "5 of 8 have 5 right frames" in messages[0] and "1 are filled with the nearest" in messages[0]
+    assert "5 of 8 have 5 correct frames" in messages[0] and "1 are filled with the nearest" in messages[0]
     frames = decode_video(video.with_suffix(".mkv"))
     assert np.abs(pixels[2, :2].astype(int) - frames[[18, 19]]).mean() < 1
     np.testing.assert_array_equal(pixels[2, 3:], pixels[2, [2, 2]])

@@ -162,7 +162,7 @@ def windows(config: c.Config) -> np.ndarray:
     """The labelled frame, one beside it, and three of the video."""
     config.model.kind = "heatmap_context"
     samples, messages = dataset.decode(dataset.prepare(config)[1], config)
-    assert "1 of 1 have 5 right frames (1 of them with some from video)" in messages[0]
+    assert "1 of 1 have 5 correct frames (1 of them with some from video)" in messages[0]
     return samples.pixels[0]
 
 

@@ -299,7 +299,7 @@ def test_an_image_that_changes_or_does_not_decode_is_named(tmp_path: Path, cache
     start = content.index(b"\xff\xc4")
     jpeg.write_bytes(content[: start + 5] + b"\xff" * 16 + content[start + 21 :])
     with pytest.raises(
-        ValueError, match=r"csv:5: labeled-data/img1.png: the image does not decode: it is cut short, damaged"
+        ValueError, match=r"csv:5: labeled-data/img1.png: the image does not decode: it is truncated, damaged"
     ):
         read_project(data)
 

@@ -127,8 +127,8 @@ def test_the_visible_column_decides(tmp_path: Path) -> None:
         (",1,2,3,4", "the image's name is empty"),
         (",,,,", "the row is empty"),
         ("", "the row is empty"),
-        ("a.png,1,2,3,4", "a.png is labelled in line 4 already"),
-        ("./a.png,1,2,3,4", "a.png is labelled in line 4 already"),
+        ("a.png,1,2,3,4", "a.png is already labelled in line 4"),
+        ("./a.png,1,2,3,4", "a.png is already labelled in line 4"),
     ],
 )
 def test_a_bad_row_is_left_out_and_named(tmp_path: Path, row: str, reason: str) -> None:

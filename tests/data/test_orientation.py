@@ -110,7 +110,7 @@ def test_an_upright_size_in_the_label_file_decides(tmp_path: Path) -> None:
     config, found = prepare(resolve(Config(data=coco(tmp_path / "one", list(ORIENTATIONS), UPRIGHT))))
     assert found.orientation == config.data.orientation == UPRIGHT
     assert found.sizes_px.tolist() == [[20, 30]] * 8 and found.problems == ()
-    note = "7 images with an EXIF orientation: labels and results count upright pixels, because the label file gives"
+    note = "7 images with an EXIF orientation: labels and results are in upright pixels, because the label file gives"
     assert any(text.startswith(note) for text in found.notes)
     for number, colours in enumerate(frames_at_labels(found, config.data), 1):
         np.testing.assert_array_equal(colours, picture((20, 30), number)[[17, 4], [3, 11]])

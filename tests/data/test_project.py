@@ -126,7 +126,7 @@ def damage(content: bytes) -> bytes:
     return content[:position] + bytes([content[position] ^ 0x55]) + content[position + 1 :]
 
 
-CUT = "does not decode: it is cut short, damaged or no image"
+CUT = "does not decode: it is truncated, damaged or not an image"
 IMAGES = {
     "empty.png": (lambda png, jpeg: b"", "the image file is empty"),
     "text.png": (lambda png, jpeg: b"not an image at all", CUT),

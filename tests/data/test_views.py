@@ -279,7 +279,7 @@ def test_videos_of_one_camera(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"there are no videos: there is no folder {tmp_path}/videos; put"):
         clip_sessions(data, c.VideoConfig())
     add_videos(tmp_path / "videos", "notes.txt")
-    with pytest.raises(ValueError, match=f": {tmp_path}/videos has no file with the ending .mp4, .avi,.* video.folder"):
+    with pytest.raises(ValueError, match=f": {tmp_path}/videos has no file that ends in .mp4, .avi,.* video.folder"):
         clip_sessions(data, c.VideoConfig())
     add_videos(tmp_path / "videos", "s10.mp4", "s9.AVI", ".s1.mp4")
     (tmp_path / "videos" / "folder.mp4").mkdir()
@@ -306,8 +306,8 @@ def test_videos_of_several_cameras(tmp_path: Path) -> None:
     ]
     assert sessions(data, c.VideoConfig()) == expected
     (videos / "s10_left_top.mp4").unlink()
-    with pytest.raises(ValueError, match="session s10 has no video of the view left_top: s10_left_top must lie beside"):
+    with pytest.raises(ValueError, match="session s10 has no video of the view left_top: s10_left_top must be next to"):
         sessions(data, c.VideoConfig())
     add_videos(videos, "s10_left_top.mp4", "s9_side.mp4")
-    with pytest.raises(ValueError, match="s9_side.mp4 is of none of the views top, left_top; it must be called"):
+    with pytest.raises(ValueError, match="s9_side.mp4 belongs to none of the views top, left_top; it must be called"):
         sessions(data, c.VideoConfig())

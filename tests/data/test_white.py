@@ -167,7 +167,7 @@ def test_no_value_suits_fractions_and_whole_numbers() -> None:
         choose_white([whole, ValueRange(70000, True)])
     assert choose_white([ValueRange(0, True), whole]) == 4095
     assert choose_white([ValueRange(65535, True)]) == 65535
-    assert describe_white([whole], 1023.0)[0].endswith("; all larger values, in 1 image, become white too")
+    assert describe_white([whole], 1023.0)[0].endswith("; all larger values, in 1 image, also become white")
 
 
 def test_predicted_images_have_the_white_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,7 +191,9 @@ def test_predicted_images_have_the_white_of_the_run(tmp_path: Path, caplog: pyte
         np.testing.assert_allclose(found, np.repeat(found[:1], 3, axis=0), rtol=0, atol=1e-4)
         assert "2 images of more than 8 bits: 4095 becomes white" in caplog.text
         predict(1023.0)
-        assert caplog.records[-1].levelname == "WARNING" and "larger values, in 2 images, become white" in caplog.text
+        assert (
+            caplog.records[-1].levelname == "WARNING" and "larger values, in 2 images, also become white" in caplog.text
+        )
         # A run without such labelled images, or of before the option.
         paths[:] = [paths[0], paths[3], paths[1], paths[2]]
         with pytest.raises(Incomplete, match="b.png: the image holds values up to 4080, and the run has no labelled"):

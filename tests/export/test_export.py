@@ -96,8 +96,8 @@ def test_the_example_runs_the_file_without_jaxpose(folder: Path, frames: np.ndar
     ("arguments", "message"),
     [
         (["--out", "mouse.tflite"], "its name must end in .stablehlo"),
-        (["--out", "mouse.onnx"], "no exporter to ONNX takes the network: see docs/export.md"),
-        (["--out", "mouse.stablehlo"], "mouse.stablehlo exists already: --overwrite replaces it; or choose another"),
+        (["--out", "mouse.onnx"], "no ONNX exporter supports the network: see docs/export.md"),
+        (["--out", "mouse.stablehlo"], "mouse.stablehlo already exists: --overwrite replaces it; or choose another"),
         (["--out", "new.stablehlo", "--frame_size", "640"], "--frame_size is '640'; it must be WIDTHxHEIGHT in px"),
         (["--out", "new.stablehlo", "--frame_size", "0x4"], "--frame_size is '0x4'; it must be WIDTHxHEIGHT in px"),
         (["--out", "new.stablehlo", "--platform", "abacus"], "platform is 'abacus'; it must be one of auto, cpu"),

@@ -71,7 +71,7 @@ def test_the_data_check_counts_keypoints_that_are_not_visible(
 def test_an_image_in_two_files_and_the_files_of_cameras_are_refused(tmp_path: Path) -> None:
     make_folder(tmp_path / "one")
     (tmp_path / "one/copy.csv").write_bytes((tmp_path / "one/CollectedData_top.csv").read_bytes())
-    with pytest.raises(UserError, match="3 of 9 rows(.|\n)*copy.csv:4: .* is labelled in .*_top.csv:4 already"):
+    with pytest.raises(UserError, match="3 of 9 rows(.|\n)*copy.csv:4: .* is already labelled in .*_top.csv:4"):
         read(tmp_path / "one")
     assert len(read(tmp_path / "one", labels="copy.csv").poses.frames) == 3
     make_folder(tmp_path / "two", views=True)

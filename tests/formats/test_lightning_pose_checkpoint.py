@@ -112,7 +112,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         ({"state_dict": {}}, "no table of tensors"),
         ({"state_dict": {"a": 1}}, "a is not a tensor"),
     ):
-        with pytest.raises(UserError, match=f"is no checkpoint of Lightning Pose: .*{reason}"):
+        with pytest.raises(UserError, match=f"is not a checkpoint of Lightning Pose: .*{reason}"):
             read_checkpoint(save(tmp_path / "b.ckpt", **content))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"needs torch, which is not installed: pip install 'jaxpose\[torch\]'"):

@@ -805,7 +805,7 @@ def test_a_mistake_is_a_line_each_and_exit_code_2(
     assert (
         f"{tmp_path} is a folder; give the config.yaml of a Lightning Pose project; there is {tmp_path}/conf" in folder
     )
-    assert "the config.yaml is not given: jaxpose train PATH/config.yaml" in Outcome("", capsys).err
+    assert "no config.yaml given: jaxpose train PATH/config.yaml" in Outcome("", capsys).err
     tree = yaml.safe_load((FILES / MULTIVIEW).read_text())
     tree["model"]["backbone"] = "efficientnet_b0"
     (tmp_path / "two.yaml").write_text(json.dumps(tree))

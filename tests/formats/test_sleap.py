@@ -87,7 +87,7 @@ def test_a_frame_and_its_neighbours_come_from_the_video_whatever_the_cache_holds
     def run_files() -> tuple[str, np.ndarray]:
         prepared, found = prepare(config)
         samples, messages = dataset.decode(found, prepared)
-        assert messages[0].startswith("context windows: 6 of 6 have 5 right frames (6 of them with some from video)")
+        assert messages[0].startswith("context windows: 6 of 6 have 5 correct frames (6 of them with some from video)")
         files = dataset.files_beside(found, prepared)
         assert [path.parent.name for path in files] == ["cam1", "cam2"]
         return split_text(found, np.full(6, "train"), (), files), samples.pixels
@@ -166,7 +166,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read(file)
     lines = str(caught.value).splitlines()
-    assert "labels.slp:cam1_day frame 7: it has 2 animals, and only frames with one can be trained" in lines[1]
+    assert "labels.slp:cam1_day frame 7: it has 2 animals, and jaxpose trains only on frames with one" in lines[1]
     assert "frame 20: " in lines[2] and "has only the frames 0 to 19" in lines[2]
     assert len(read(file, on_bad_frame="skip").poses.frames) == 4
     write(tmp_path / "cam2/day.mp4", FRAMES, size_px=(48, 48))
@@ -178,7 +178,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="labels.slp has 2 skeletons, of the nodes .*; a; it must have one"):
         read(save(labels, file))
     file.write_bytes(b"no HDF5")
-    with pytest.raises(UserError, match="labels.slp is no SLEAP file that can be read: OSError"):
+    with pytest.raises(UserError, match="labels.slp is not a readable SLEAP file: OSError"):
         read(file)
 
 
@@ -353,7 +353,7 @@ def test_a_video_that_is_listed_twice_is_one_video(tmp_path: Path) -> None:
     for number in (5, 7):
         labels.labeled_frames.append(sleap_io.LabeledFrame(video=again, frame_idx=number, instances=[instance]))
     file = save(labels, tmp_path / "labels.slp")
-    with pytest.raises(UserError, match="1 of 8 rows(.|\n)*cam1_day/img00000007.bmp is labelled in .* already"):
+    with pytest.raises(UserError, match="1 of 8 rows(.|\n)*cam1_day/img00000007.bmp is already labelled in .*"):
         read(file)
     found = read(file, on_bad_frame="skip")
     assert found.videos == ("cam1_day",) * 3 + ("cam2_day",) * 3 + ("cam1_day",)
@@ -363,5 +363,5 @@ def test_a_frame_that_is_labelled_twice_is_named(tmp_path: Path) -> None:
     labels = make_labels(tmp_path)
     labels.labeled_frames[1].frame_idx = labels.labeled_frames[0].frame_idx
     file = save(labels, tmp_path / "labels.slp")
-    with pytest.raises(UserError, match=r"labels.slp/cam1_day/img00000003.bmp is labelled in .* already"):
+    with pytest.raises(UserError, match=r"labels.slp/cam1_day/img00000003.bmp is already labelled in .*"):
         read(file)

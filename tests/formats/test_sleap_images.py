@@ -138,7 +138,7 @@ def test_a_frame_that_cannot_be_read_is_named_and_others_are_read(tmp_path: Path
     with h5py.File(package, "r+") as opened:
         images: Any = opened["video0/video"]
         images[0, 50:] = 0
-    with pytest.raises(UserError, match="1 of 3 rows(.|\n)*frame 0: its image cannot be read from .*cut short"):
+    with pytest.raises(UserError, match="1 of 3 rows(.|\n)*frame 0: its image cannot be read from .*truncated"):
         read_project(DataConfig(project=str(package)))
     found = read_project(DataConfig(project=str(package), on_bad_frame="skip"))
     assert [decode_image(path.read_bytes()).tolist() for path in found.paths] == COLOUR[[2, 5]].tolist()

@@ -86,7 +86,10 @@ def test_suggested_frames_train_the_next_run(
     errors = [_errors_px(folder, unseen) for folder in (run, again)]
     assert line.split()[1] == str(len(unseen)) == "12"
     first, last = (f"{of_run.mean():.2f} px" for of_run in errors)
-    assert f"compared with the parent run {run} on 12 frames that trained neither run, 6 of them of a vali" in trained
+    assert (
+        f"compared with the parent run {run} on 12 frames that neither run was trained on, 6 of them of a vali"
+        in trained
+    )
     assert f": mean error {first} before, {last} now (" in trained
     changes = np.abs(np.subtract(*(of_run.reshape(12, -1).mean(axis=1) for of_run in errors)))
     assert f"\nframes that changed most: {unseen[int(changes.argmax())]} (" in trained

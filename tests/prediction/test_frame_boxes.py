@@ -159,7 +159,7 @@ def test_the_command_predicts_again_when_the_boxes_change(
     assert predict.main(arguments) == 0
     table = out / "video_preds" / "session00.csv"
     first = table.read_bytes()
-    assert predict.main(arguments) == 0 and "exists already" in capsys.readouterr().out
+    assert predict.main(arguments) == 0 and "already exists" in capsys.readouterr().out
     write_boxes(folder / "session00_bbox.csv", numbers, boxes + [10, 10, 0, 0])
     os.utime(folder / "session00_bbox.csv", (1, 1))
     assert predict.main(arguments) == 0 and table.read_bytes() != first

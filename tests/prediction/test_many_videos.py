@@ -161,7 +161,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     before = {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("exists already") == 2 and "to do" not in shown
+    assert shown.count("already exists") == 2 and "to do" not in shown
     assert before == {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
 
     write(second, 50, 3)
@@ -172,7 +172,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     assert Claims(parts, 1.0).take(f"{key_of('video_preds/a/x.csv')}-join")
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("exists already") == 1 and "to do: 1 video with 50 frames" in shown
+    assert shown.count("already exists") == 1 and "to do: 1 video with 50 frames" in shown
     assert (parts / "video_preds" / "b" / "x.csv").read_bytes() != old
     assert not left.exists() and not (parts / ".claims").exists()
     changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
@@ -189,7 +189,10 @@ def test_the_verb_does_only_what_is_missing_or_changed(
         table.write_text(whole_text.rstrip("\n") + "0" * (number + 1) + "\n")
         assert predict.main([*flags, *cut]) == 0
         shown = capsys.readouterr()
-        assert f"{table} was changed since it was written: it is written anew, and kept as " in shown.err
+        assert (
+            f"{table} was changed since it was written: it is written again, and the changed file is kept as "
+            in shown.err
+        )
         assert table.read_text() == whole_text and table.with_name(name).read_text().endswith("0" * (number + 1) + "\n")
     table.write_text(whole_text[:-9])
     assert predict.main([*flags, *cut, "--overwrite"]) == 0
@@ -313,7 +316,7 @@ def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: P
     shared = Shared(predictor, tmp_path / "out", [video], 1000)
     assert shared.work() == [DONE]
     reason = (
-        f"{video}: its timestamps have gaps, where the camera dropped frames or they were lost since: 1 frame before "
+        f"{video}: its timestamps have gaps, because the camera dropped frames or they were lost later: 1 frame before "
         "frame 10; rows count the frames in the file"
     )
     assert shared.warned == [reason]
@@ -483,7 +486,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: P
 
     before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
     shown = ended(started("three"))
-    assert shown.count("exists already") == 20 and "and 19 more exist already" in shown and "to do" not in shown
+    assert shown.count("already exists") == 20 and "and 19 more already exist" in shown and "to do" not in shown
     assert before == {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
 
 

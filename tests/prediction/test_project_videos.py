@@ -124,7 +124,7 @@ def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(predictor: P
     videos = Path(predictor.config.data.project) / "videos"
     (videos / "session02.mp4").write_bytes(b"no video")
     said = say_of(predictor, run)
-    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv exists already")]
+    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv already exists")]
     assert len(kept) == 1 and [line for line in said if line.startswith("warning: not predicted: ")]
     assert len(tables_in(run)) == 6 and not list(run.glob("video_preds/*.parts"))
 
@@ -137,13 +137,16 @@ def test_a_table_of_other_weights_or_cut_short_is_replaced(predictor: Predictor,
     table.write_bytes(whole[:-9])
     with logged("jaxpose.prediction") as log:
         predict_project(predictor, run, lambda: False)
-    assert sum(line.endswith("exists already") for line in log.lines) == 3
+    assert sum(line.endswith("already exists") for line in log.lines) == 3
     assert table.read_bytes() == whole
     # Somebody may have worked on it.
     kept = table.with_name("a.edited.csv")
-    assert f"{table} was changed since it was written: it is written anew, and kept as {kept}" in log.warned
+    assert (
+        f"{table} was changed since it was written: it is written again, and the changed file is kept as {kept}"
+        in log.warned
+    )
     assert kept.read_bytes() == whole[:-9]
     table.write_bytes(whole.replace(b"1", b"2"))
     write_csv(index, pd.DataFrame(read_csv(index)).assign(model="0" * 16).to_csv(index=False))
-    assert not [line for line in say_of(predictor, run) if line.endswith("exists already")]
+    assert not [line for line in say_of(predictor, run) if line.endswith("already exists")]
     assert table.read_bytes() == whole

@@ -222,8 +222,8 @@ def test_the_views_of_a_session_are_smoothed_together(tmp_path: Path) -> None:
     runs, tables, out = ensemble(tmp_path, names, views=("top", "side"))
     with logged("jaxpose.prediction") as log:
         smooth_ensembles(PredictConfig(smooth="kalman"), read_run_config(runs[0]), runs, tables, out)
-    assert "warning: s2 lacks the view side, so each of its views is smoothed on its own" in log.lines
-    frames = "the views of a session differ in frames (s3_top 50, s3_side 40), so each is smoothed on its own"
+    assert "warning: s2 lacks the view side, so each of its views is smoothed separately" in log.lines
+    frames = "the views of a session differ in frames (s3_top 50, s3_side 40), so each is smoothed separately"
     assert f"warning: {frames}" in log.lines
     views = {}
     for name, count in names.items():

@@ -546,7 +546,10 @@ def test_process_ends_although_its_hook_hangs(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"log__remote_url": "hmm://bucket/x"}, "log.remote_url is 'hmm://bucket/x'; fsspec knows no such protocol"),
+        (
+            {"log__remote_url": "hmm://bucket/x"},
+            "log.remote_url is 'hmm://bucket/x'; fsspec does not know this protocol",
+        ),
         ({"log__remote_hook": "rm -rf /"}, "log.remote_hook is 'rm -rf /'; it must be MODULE:FUNCTION"),
         ({"log__remote_hook": "os.system"}, "it must be MODULE:FUNCTION"),
     ],

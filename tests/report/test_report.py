@@ -74,7 +74,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
         (run / name).unlink()
     text = writing.write_report(run).read_text()
     for sentence in ("The errors of this run are not measured yet", "has no metrics.jsonl", "has no train.log",
-                     "the project /projects/gone is not there", "has no finished predictions of videos"):  # fmt: skip
+                     "the project /projects/gone does not exist", "has no finished predictions of videos"):  # fmt: skip
         assert sentence in text, sentence
 
 

@@ -163,8 +163,8 @@ def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
         with Checkpoints(run / "checkpoints") as checkpoints:
             checkpoints.save(20, {"w": np.zeros(3)}, {}, is_best=True)
         assert extend(run, **options).messages[2:] == (
-            "one difference: the old end, step 20, was validated, which one run of 40 steps does not, with 15 steps "
-            f"between validations; it counts for {counts}",
+            "one difference: step 20, the old end, was validated; one run of 40 steps, with 15 steps between "
+            f"validations, does not validate it; it counts for {counts}",
         )
         assert entries(run)[0]["at_step"] == 20
     begin(run := tmp_path / "none", val_every_epochs=7.5, monitor="none")
@@ -175,27 +175,27 @@ def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
 
 def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no run in runs/synthetic differs from this config in its length alone; "):
+    with pytest.raises(ValueError, match="no run in runs/synthetic differs from this config only in its length; "):
         extend("")
     begin(short := default_path(config_for("")))
     begin(other := default_path(config_for("", seed=5)), seed=5)
     (tmp_path / "runs" / "synthetic" / "foreign").mkdir()
     (tmp_path / "runs" / "synthetic" / "foreign" / "config.json").write_text("{}")
     with pytest.raises(
-        ValueError, match=rf"in its length alone; these differ in more: .*{other} \(train.seed\).*; give the run folder"
+        ValueError, match=rf"only in its length; these differ in more: .*{other} \(train.seed\).*; give the run folder"
     ):
         extend("", seed=7)
     for number in range(2):
         run = extend("")
         assert (run.path, run.action) == (short, "resume")
-        said = f"{short} is the only run there that differs in its length alone"
+        said = f"{short} is the only run there that differs only in its length"
         assert run.messages[:1] == (said,) if number == 0 else run.messages == ()
     begin(long := default_path(config_for("", steps=80)), steps=80)
     runs = ", ".join(f"{path} (train.steps={steps})" for path, steps in sorted([(short, 40), (long, 80)]))
     with pytest.raises(ValueError) as refused:
         extend("", steps=100)
     assert str(refused.value) == (
-        f"resume is extend, and 2 runs differ from this config in their length alone: {runs}; give the run folder "
+        f"resume is extend, and 2 runs differ from this config only in their length: {runs}; give the run folder "
         "with out=RUN"
     )
     assert extend(long, steps=100).path == long

@@ -110,7 +110,7 @@ def flip_a_weight(file: Path) -> None:
             lambda file: [save_of_mmpose(file), flip_a_weight(file)],
             "its part .*/data/0 has another",
         ),
-        ("a.pth", lambda file: torch.save({"a": 1}, file), "holds 'a', which is no tensor"),
+        ("a.pth", lambda file: torch.save({"a": 1}, file), "holds 'a', which is not a tensor"),
         ("a.pth", lambda file: torch.save([torch.ones(2)], file), "holds no named tensors"),
     ],
 )

@@ -56,4 +56,4 @@ def test_a_folder_without_videos_is_named(project: Path, tmp_path: Path, capsys:
     (project / "none").mkdir()
     config = make_config(project, tmp_path / "run", losses__temporal__weight=1.0, video__folder="none")
     assert call(config, tmp_path) == 2
-    assert f"there are no videos: {project}/none has no file with the ending .mp4" in capsys.readouterr().err
+    assert f"there are no videos: {project}/none has no file that ends in .mp4" in capsys.readouterr().err

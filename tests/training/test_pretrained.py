@@ -83,7 +83,7 @@ def test_a_checkpoint_of_mmpose_gives_its_backbone_and_names_the_rest(project: P
     setup = begin(config_from(project, tmp_path / "res10.pth"))
     np.testing.assert_array_equal(conv1_of(setup), tensors["backbone.conv1.weight"])
     assert setup.messages[0] == (
-        f"model.weights = {tmp_path / 'res10.pth'}: tensors beside the backbone are not used (3 of keypoint_head)"
+        f"model.weights = {tmp_path / 'res10.pth'}: tensors outside the backbone are not used (3 of keypoint_head)"
     )
 
 
@@ -176,7 +176,7 @@ def write_pixels(folder: Path) -> None:
         (write_config(downsample_in_bottleneck=True), "says downsample_in_bottleneck = True; resnet10 here has False"),
         (write_config(hidden_act="gelu"), "says hidden_act = 'gelu'"),
         (write_pixels, r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
-        (lambda folder: (folder / "config.json").write_text("{"), "is no JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no file with tensors"),
         (lambda folder: save(folder, tensors_of(4)), r"conv1.weight \(4, 3, 7, 7\) instead of \(8, 3, 7, 7\)"),
         (lambda folder: save(folder, {"a": np.ones(2)}), "holds no ResNet: none of its 1 tensors is called"),

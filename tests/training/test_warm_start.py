@@ -73,7 +73,7 @@ def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: P
     for options in ({"data__seed": 1, "data__split": str(run)}, {}):
         assert f"starts from the weights of {run}" in start(**options).messages
     messages = start(data__seed=1, data__split=str(run), data__input_width_px=64).messages
-    assert any("expects the animal in another size; data.input_width_px=" in message for message in messages)
+    assert any("expects the animal at another size; data.input_width_px=" in message for message in messages)
     # Other bytes are another frame, whatever the path.
     rows = pd.DataFrame(read_csv(run / "split.csv"))
     write_csv(run / "split.csv", rows.assign(sha256="0" * 64).to_csv(index=False))

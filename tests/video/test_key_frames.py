@@ -164,7 +164,7 @@ def test_context_frames_are_those_of_a_decode_from_the_start(video: Path, tmp_pa
     (tmp_path / "CollectedData.csv").write_text("scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n" + rows)
     data = c.DataConfig(project=str(tmp_path), resize="stretch")
     frames, messages = load_windows(read_project(data), data, SIZE_PX, 2, {video.stem: video})
-    assert messages == ["context windows: 8 of 8 have 5 right frames (8 of them with some from video)"]
+    assert messages == ["context windows: 8 of 8 have 5 correct frames (8 of them with some from video)"]
     for number, window in zip(labelled, frames.pixels, strict=True):
         np.testing.assert_array_equal(window, expected[number - 2 : number + 3])
 

@@ -139,7 +139,7 @@ def test_scan_refuses_what_is_no_video(tmp_path: Path):
         scan(empty)
     text = tmp_path / "text.mp4"
     text.write_text("not a video\n" * 1000)
-    with pytest.raises(ValueError, match="text.mp4 is no video that can be read: Invalid data"):
+    with pytest.raises(ValueError, match="text.mp4 is not a readable video: Invalid data"):
         scan(text)
     sound = tmp_path / "sound.mp4"
     with av.open(str(sound), "w") as container:
@@ -169,7 +169,7 @@ def test_a_truncated_file_says_how_much_was_read(tmp_path: Path):
     assert "cut.mp4: " in reader.problem and f"{reader.delivered} " in reader.problem and "60" in reader.problem
     np.testing.assert_array_equal(np.concatenate(chunks)[:10], whole[:10])
     path.write_bytes(_write(tmp_path / "plain.mp4", 60).read_bytes()[:-200])
-    with pytest.raises(ValueError, match="cut.mp4 is no video that can be read"):
+    with pytest.raises(ValueError, match="cut.mp4 is not a readable video"):
         scan(path)
 
 
@@ -328,7 +328,7 @@ def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):
         np.testing.assert_array_equal(frames[:5], whole[:5])
     # Random bytes may be a valid stream of other pixels: no decoder notices those.
     assert len(problems) >= 8
-    assert any("stopped" in problem for problem in problems) and any("mended" in problem for problem in problems)
+    assert any("stopped" in problem for problem in problems) and any("repaired" in problem for problem in problems)
     assert _threads() == []
 
 

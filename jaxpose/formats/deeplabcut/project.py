@@ -27,14 +27,14 @@ from jaxpose.terminal import count, tally
 from jaxpose.text_file import plain_value, read_yaml
 from jaxpose.video.file import scan
 
-# The config.yaml of a DeepLabCut project: who labelled, which keypoints, and the crop of each video.
+# Reads the config.yaml of a DeepLabCut project: the scorer, the keypoints, and the crop of each video.
 
 CONFIG_FILE = "config.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
 class ProjectConfig:
-    """What labels need of the file. Each attribute is empty if the file does not say.
+    """The facts in the file that labels need. Each attribute is empty if the file lacks it.
 
     Attributes:
       scorer: the person whose labels are read.
@@ -322,7 +322,7 @@ def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[st
 
 
 def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, list[str]]:
-    """Returns the labels of a folder of images, and sentences about an .h5 file beside the CSV."""
+    """Returns the labels of a folder of images, and sentences about an .h5 file next to the CSV."""
     if file.suffix == ".h5":
         return read_h5_labels(folder, file, missing), []
     table = relocated(folder, read_csv_table(folder, file, missing))
@@ -334,7 +334,7 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
             try:
                 difference = describe_difference(folder, table, beside, missing)
             except UserError as error:
-                return table, [f"{error}; the CSV beside it is read"]
+                return table, [f"{error}; the CSV next to it is read"]
             notes = [f"{difference}: {_CSV_IS_READ}"] if difference else []
     return table, notes
 

@@ -1,4 +1,4 @@
-"""DeepLabCut's tables as HDF5, and the files that it reads: labels and predictions."""
+"""Reads and writes DeepLabCut's HDF5 tables: labels, and predictions of videos."""
 
 import dataclasses
 import pickletools
@@ -17,14 +17,14 @@ from jaxpose.formats.prediction_table import Footage, PredictionTable, check_pre
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.terminal import count
 
-# The HDF5 tables of DeepLabCut, as pandas wrote them: read without pandas, because that would unpickle parts of them.
+# Reads HDF5 tables that pandas wrote, but without pandas, which would unpickle parts of them.
 #
-# Two layouts exist: "fixed", of today, and "table", of projects from before 2021.
+# Two layouts exist: "fixed", the current one, and "table", of projects from before 2021.
 
-# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the others may only make lists and
-# tuples of text.
+# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the other steps may only make lists
+# and tuples of text.
 _TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-# Names such as 1, 2, 3 are numbers there.
+# In a pickle, names such as 1, 2, 3 are numbers.
 _TEXT |= {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _KEEP, _FETCH = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
 _STRUCTURE = {
@@ -52,7 +52,7 @@ def read_h5(file: Path) -> Table:
 
     Raises:
       UserError: h5py is not installed; the file cannot be read, has no table or different ones, is of several animals,
-        or holds pickled objects in place of numbers and text.
+        or holds pickled objects instead of numbers and text.
     """
     need("deeplabcut", str(file), "h5py")
     import h5py
@@ -66,10 +66,10 @@ def read_h5(file: Path) -> Table:
     except UserError as error:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
+        raise UserError(f"{file} is not a readable table of DeepLabCut: {error}") from None
     if not tables:
         raise UserError(f"{file} has no table of pandas")
-    # Another table, which is no table of DeepLabCut, may lie beside one.
+    # Another table, which is not a table of DeepLabCut, may lie next to one.
     known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
     first, *others = [_of_one_animal(file, table) for table in known.values()]
     if any(not _is_same(first, other) for other in others):
@@ -113,7 +113,7 @@ def _of_one_animal(file: Path, table: Table) -> Table:
         columns = [(scorer, part, coord) for scorer, _, part, coord in columns]
     elif depths != {3}:
         raise UserError(
-            f"{file} is no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
+            f"{file} is not a table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
             f"{count(max(depths, default=0), 'row')}"
         )
     if len(set(columns)) < len(columns):
@@ -129,7 +129,7 @@ def _read_fixed(group: Any) -> Table:
     for block in range(int(group.attrs["nblocks"])):
         content = group[f"block{block}_values"]
         if content.dtype.kind not in "fiu":
-            raise UserError("it holds Python objects in place of numbers; write it again from the CSV file")
+            raise UserError("it holds Python objects instead of numbers; write it again from the CSV file")
         values[:, [places[column] for column in _axis(group, f"block{block}_items")]] = content[...]
     return Table(columns, index, values)
 
@@ -168,7 +168,7 @@ def _texts(content: Any) -> list[str]:
     if content.dtype.kind in "iuf":
         return [str(number) for number in content[...].tolist()]
     if content.dtype.kind != "S":
-        raise UserError(f"{content.name} holds {content.dtype} in place of text")
+        raise UserError(f"{content.name} holds {content.dtype} instead of text")
     return [text.decode() for text in content[...].tolist()]
 
 
@@ -187,16 +187,16 @@ def _pickled_texts(pickled: bytes) -> list[str]:
         elif step.name in _FETCH:
             last = kept[int(str(argument))]
         elif step.name not in _STRUCTURE:
-            raise UserError(f"the names of its columns are no list of texts (step {step.name} of a pickle)")
+            raise UserError(f"the names of its columns are not a list of texts (step {step.name} of a pickle)")
         if last is not None:
             texts.append(last)
     return texts
 
 
-# The labels of an .h5 file of DeepLabCut, and how they differ from the CSV beside it.
+# Reads the labels of an .h5 file of DeepLabCut, and compares them with the CSV next to it.
 
 IMAGES_FOLDER = "labeled-data"
-# Differences below this come from rounding in a text file.
+# Smaller differences are rounding in a text file.
 _ALIKE_PX = 1e-3
 
 
@@ -239,7 +239,7 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
 
 
 def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: str) -> str:
-    """Returns "FILE differs from the CSV beside it ..." if an .h5 file has other labels than its CSV, else "".
+    """Returns "FILE differs from the CSV next to it ..." if an .h5 file has other labels than its CSV, else "".
 
     Args:
       folder: the project.
@@ -264,7 +264,7 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
     if not differing and set(table.poses.keypoint_names) == set(other.poses.keypoint_names):
         return ""
     where = f"in {count(len(differing), 'frame')}, the first is {differing[0]}" if differing else "in its keypoints"
-    return f"{beside.relative_to(folder)} differs from the CSV beside it {where}"
+    return f"{beside.relative_to(folder)} differs from the CSV next to it {where}"
 
 
 def relocated(folder: Path, table: LabelTable) -> LabelTable:
@@ -316,15 +316,15 @@ def write_labels(folder: Path, labels: LabelTable) -> None:
             write_pandas(file, table)
 
 
-# The predictions of a video as DeepLabCut leaves them: <video><scorer>.h5 and <video><scorer>_meta.pickle.
+# Reads and writes the predictions of a video in DeepLabCut's form: <video><scorer>.h5 and <video><scorer>_meta.pickle.
 #
-# Frames are counted from 0, and integer coordinates are pixel centres, as here.
+# Frames are counted from 0, and integer coordinates are pixel centres, as in jaxpose.
 
 # create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
 SCORER = "DLC_jaxpose"
 SCORER_PREFIX = "DLC"
 _COORDS = ("x", "y", "likelihood")
-# DeepLabCut takes files with such names for other results than the predictions of one animal.
+# DeepLabCut interprets files with such names as other results than the predictions of one animal.
 _RESERVED, _ENDINGS = ("filtered", "skeleton", "full"), ("_labeled", "_sk", "_bx", "_el", "_ctd", "_tr")
 
 
@@ -352,7 +352,7 @@ def write_predictions(file: Path, predictions: PredictionTable, scorer: str, foo
 
     Args:
       file: the table.
-      predictions: what to write.
+      predictions: the predictions to write.
       scorer: the name of the network in the table.
       footage: create_labeled_video needs its size.
 

@@ -1,4 +1,4 @@
-"""A checkpoint of Lightning Pose as numpy arrays; nothing in the file is executed.
+"""Reads a checkpoint of Lightning Pose as numpy arrays; nothing in the file is executed.
 
 Besides tensors, the file names classes of omegaconf, which are read as empty objects.
 """
@@ -13,8 +13,8 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.formats import torch_file
 
-# What a checkpoint may name besides tensors: the settings of omegaconf, paths (Python 3.13 names
-# them by `pathlib._local`), and types that are only mentioned.
+# Names that a checkpoint may contain besides tensors: the settings of omegaconf, paths (Python 3.13 names them by
+# `pathlib._local`), and types that are only mentioned.
 _HARMLESS = re.compile(
     r"omegaconf\.[\w.]+|pathlib\.(?:_local\.)?\w+|typing\.\w+|collections\.defaultdict"
     r"|builtins\.(?:bool|dict|float|int|list|str|tuple)"
@@ -35,8 +35,8 @@ def read_checkpoint(file: Path) -> Checkpoint:
     """Reads a checkpoint, without running anything in it.
 
     Raises:
-      UserError: the file does not exist, is no checkpoint of Lightning Pose, or names anything that a checkpoint has no
-        reason to name; or torch is not installed.
+      UserError: the file does not exist, is not a checkpoint of Lightning Pose, or names anything that a checkpoint
+        does not need; or torch is not installed.
     """
     _refuse_no_file(file)
     return _checked(file, torch_file.load(file, _HARMLESS))
@@ -55,9 +55,9 @@ def _refuse_no_file(file: Path) -> None:
 def _checked(file: Path, content: Any) -> Checkpoint:
     tensors = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not tensors:
-        raise UserError(f"{file} is no checkpoint of Lightning Pose: it has no table of tensors, state_dict")
+        raise UserError(f"{file} is not a checkpoint of Lightning Pose: it has no table of tensors, state_dict")
     if wrong := [name for name, value in tensors.items() if not torch_file.is_tensor(value)]:
-        raise UserError(f"{file} is no checkpoint of Lightning Pose: {wrong[0]} is not a tensor")
+        raise UserError(f"{file} is not a checkpoint of Lightning Pose: {wrong[0]} is not a tensor")
     step = content.get("global_step")
     arrays = {str(name): _array(value) for name, value in tensors.items()}
     return Checkpoint(arrays, step if isinstance(step, int) else 0)

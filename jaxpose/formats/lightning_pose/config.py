@@ -1,6 +1,6 @@
 """Converts the config of a Lightning Pose project: each key sets an option, or a message says why it is not used.
 
-Input: its YAML file. Output: a checked `Config`, and messages. The keys mean what they mean in Lightning Pose 2.4;
+Input: its YAML file. Output: a checked `Config`, and messages. The keys have their meaning of Lightning Pose 2.4;
 docs/from_lightning_pose.md lists all of them.
 """
 

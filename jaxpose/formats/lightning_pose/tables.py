@@ -1,4 +1,4 @@
-"""Prediction files with the names, headers and columns of Lightning Pose, which its tools can read.
+"""Reads and writes tables with the names, headers and columns of Lightning Pose, so that its tools can read them.
 
 A file of predictions has three header rows (scorer, bodyparts, coords), a row for each frame (image path or frame
 number, then x, y, likelihood of each keypoint) and, for labelled frames, a last column `set`. A file of errors has one
@@ -356,10 +356,10 @@ def _read_rows(
 
 # Writes tables of smoothed predictions: the header of a table of predictions, with more columns for each keypoint.
 #
-# The names of the columns are those of the Ensemble Kalman Smoother's tables, and `filled`, which is 1 where there was
-# no prediction to use.
+# The columns have the names of the Ensemble Kalman Smoother's tables, plus `filled`, which is 1 where no prediction
+# could be used.
 
-# Rows that are turned into text at once.
+# Number of rows that are converted to text at once.
 _ROWS_AT_ONCE = 8192
 
 
@@ -367,7 +367,7 @@ def write_smoothed(file: Path, poses: Poses, scorer: str) -> None:
     """Writes a table of smoothed predictions; the file gets its name when it is complete.
 
     Args:
-      file: what to write; its folder is made.
+      file: the file to write; its folder is created.
       poses: x, y and confidence, then their columns; NaN is an empty cell.
       scorer: the first row of the header.
 
@@ -393,7 +393,7 @@ def _cells(values: np.ndarray) -> np.ndarray:
     return cells
 
 
-# Reads files of errors: one header row, then a number for each frame and keypoint, as `tables.ErrorWriter` writes.
+# Reads files of errors: one header row, then a number for each frame and keypoint, as `ErrorWriter` writes them.
 
 
 class ErrorTable(NamedTuple):

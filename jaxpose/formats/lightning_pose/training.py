@@ -1,4 +1,4 @@
-"""The length of the training, the network and the losses of a Lightning Pose config, as options of jaxpose."""
+"""Converts the length of the training, the network and the losses of a Lightning Pose config to options of jaxpose."""
 
 import math
 import re
@@ -32,7 +32,7 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
       batches: batches of Lightning Pose in a step of jaxpose.
 
     Raises:
-      UserError: a milestone or the interval is no number of steps.
+      UserError: a milestone or the interval is not a number of steps.
     """
     interval = keys.read(_INTERVAL)
     if type(interval) is not int:
@@ -152,9 +152,9 @@ CHOICES = {
     "callbacks.anneal_weight.attr_name": ("", {"total_unsupervised_importance": ""}),
 }  # fmt: skip
 
-# The values of absent keys in Lightning Pose's code, where the default of jaxpose is another.
+# Lightning Pose's code uses these values for absent keys, where the default of jaxpose differs.
 CODE_DEFAULTS = {"training.check_val_every_n_epoch": 1, "training.imgaug": "default"}
-# The same in its config_default.yaml.
+# The same for its config_default.yaml.
 CODE_DEFAULTS |= {"training.train_prob": 0.95, "training.val_prob": 0.05}
 # The same for a loss on clips that is used, and for the annealing if the file has its section.
 LOSS_DEFAULTS = {
@@ -204,7 +204,7 @@ LOSSES = ("temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_single
 LOSSES_3D = ("supervised_pairwise_projections", "supervised_reprojection_heatmap_mse")
 KEYS_3D = ("training.imgaug_3d", "data.camera_params_file", *(f"losses.{name}.log_weight" for name in LOSSES_3D))
 
-# Keys that need code (see config.py, training.py and epochs.py) -> the option that messages about them name.
+# Keys that need code (see config.py and the functions below) -> the option that messages about them name.
 OTHERS = {
     "data.data_dir": "data.project",
     "data.video_dir": "video.folder",
@@ -283,9 +283,9 @@ def _in_type(value: Any, annotation: Any) -> Any:
     return value
 
 
-# From this version on, Lightning Pose multiplies a loss by its weight once; before, twice.
+# From this version on, Lightning Pose multiplies a loss by its weight once; earlier versions did so twice.
 _WEIGHTED_ONCE = (2, 0, 6)
-# For log_weight between these, float32 can hold the weight.
+# If log_weight is between these, float32 can hold the weight.
 _SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
 _RESNETS = [name for name, facts in BACKBONES.items() if facts.family == "resnet"]
@@ -450,7 +450,7 @@ def _weight(keys: Keys, name: str) -> float:
     """Returns the weight of a loss: 1 / (2 exp(log_weight)), and before Lightning Pose 2.0.6 the square of that.
 
     Raises:
-      UserError: log_weight is no number or is out of range, or the version of Lightning Pose has no known form.
+      UserError: log_weight is not a number or is out of range, or the version of Lightning Pose has no known form.
     """
     key = f"losses.{name}.log_weight"
     given = keys.read(key, 0.0)

@@ -1,7 +1,7 @@
-"""The YAML file of a Lightning Pose project as a flat table that records which keys were read.
+"""Reads the YAML file of a Lightning Pose project as a flat table that records which keys were read.
 
-References `${section.key}` are resolved when a value is read, so values that are never read,
-such as those of hydra, may have references that cannot be resolved.
+References `${section.key}` are resolved when a value is read, so references in unused values, such as those of hydra,
+need not be resolvable.
 """
 
 import difflib
@@ -20,7 +20,7 @@ TABLES = ("training.imgaug",)
 # A config has about a hundred values; nested aliases can make more than fit into memory.
 _MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-# How alike a misspelt name and the one that was meant are. Most sections have short names.
+# Least similarity between a misspelt name and the suggested one. Most sections have short names.
 _ALIKE_SECTION, _ALIKE = 0.75, 0.83
 
 
@@ -65,7 +65,7 @@ class Keys:
         """Returns a whole number, at least 0, or the default.
 
         Raises:
-          UserError: the value is no such number.
+          UserError: the value is not such a number.
         """
         value = self.read(key, default)
         if value is not None and (type(value) is not int or value < 0):
@@ -120,7 +120,7 @@ class Keys:
             self.messages.append(f"{self.shown(key)} is not used because jaxpose knows no such key{hint}")
 
     def refuse_misspelt(self, file: Path, known: Collection[str], needed: Collection[str]) -> None:
-        """Refuses an unknown section, or a key in place of a needed one that the file lacks, with a similar name.
+        """Refuses an unknown section, or a key instead of a needed one that the file lacks, with a similar name.
 
         Args:
           file: the file, for the message.
@@ -214,7 +214,7 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
       known: dotted keys that have a value; each part before a dot is a table.
 
     Raises:
-      UserError: it is absent, is not YAML, has a key twice, has a table in place of a value or the reverse, or has too
+      UserError: it is absent, is not YAML, has a key twice, has a table instead of a value or the reverse, or has too
         many values.
     """
     if not file.is_file():

@@ -63,7 +63,7 @@ def test_the_cropped_image_and_the_crop_of_the_video_are_the_same_input(tmp_path
     data = c.DataConfig(project=str(tmp_path), input_width_px=64, input_height_px=64, split="video")
     config, found = prepare(c.resolve(c.Config(data=data, model=c.ModelConfig(kind="heatmap_context"))))
     samples, messages = dataset.decode(found, config)
-    assert messages[0].startswith("context windows: 6 of 6 have 5 right frames (6 of them with some from video)")
+    assert messages[0].startswith("context windows: 6 of 6 have 5 correct frames (6 of them with some from video)")
     # 40 x 32 px of the frame fill 64 px from edge to edge.
     corners = np.array([[CROP_PX[0] - 0.5, 0], [CROP_PX[0] + CROP_PX[2] - 0.5, 0]])
     to_input = geometry.invert(samples.frame_from_input[3])
@@ -141,7 +141,7 @@ def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: 
     write_labels(tmp_path / "labeled-data/day1", points, "h5", "me")
     found = read(tmp_path)
     assert found.notes == (
-        "labeled-data/day1/CollectedData_me.h5 differs from the CSV beside it in 1 frame, the first is "
+        "labeled-data/day1/CollectedData_me.h5 differs from the CSV next to it in 1 frame, the first is "
         "labeled-data/day1/img12.png: the CSV is read; DeepLabCut itself reads the .h5, which deeplabcut.convertcsv2h5 "
         "makes from the CSV",
         CROP_NOTE,
@@ -150,7 +150,7 @@ def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: 
     write_labels(tmp_path / "labeled-data/day1", points_px(0)[:2], "h5", "me")
     assert "in 1 frame, the first is labeled-data/day1/img12.png" in read(tmp_path).notes[0]
     (tmp_path / "labeled-data/day1/CollectedData_me.h5").write_bytes(b"no HDF5")
-    assert read(tmp_path).notes[0].endswith("the CSV beside it is read")
+    assert read(tmp_path).notes[0].endswith("the CSV next to it is read")
 
 
 def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_an_h5_with_pickled_objects_is_refused(tmp_path: Path) -> None:
     columns = pd.MultiIndex.from_product([["me"], ["nose"], ["x", "y"]])
     with pytest.warns(pd.errors.PerformanceWarning):
         pd.DataFrame([[1.0, "2"]], index=["a"], columns=columns, dtype=object).to_hdf(file, key="labels", mode="w")
-    with pytest.raises(UserError, match="labels.h5: it holds Python objects in place of numbers"):
+    with pytest.raises(UserError, match="labels.h5: it holds Python objects instead of numbers"):
         read_h5(file)
 
 
