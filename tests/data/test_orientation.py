@@ -166,7 +166,7 @@ def test_checks_and_conversions_follow_the_decision(tmp_path: Path) -> None:
     assert write_check(Config(data=data), tmp_path / "check.html")[1] == []
     assert "no picture" not in (tmp_path / "check.html").read_text()
     lines = convert_labels(data, Target("coco", tmp_path / "out/labels.json"))
-    assert any("count upright pixels" in line for line in lines)
+    assert any("are in upright pixels" in line for line in lines)
     again = read_any(DataConfig(project=str(tmp_path / "out/labels.json")))
     assert again.orientation == UPRIGHT and again.sizes_px.tolist() == [[20, 30]] * 2
 
