@@ -264,7 +264,7 @@ def test_a_config_that_makes_no_sense_is_refused_although_its_checksum_is_right(
         ("pca_singleview.components.1", 4, "components must hold 6 finite numbers in each row"),
         ("pca_singleview.explained_variance", None, "explained_variance must hold 6 finite numbers"),
         ("pca_singleview.epsilon_px", -1, "epsilon_px is -1; it must be a number of at least 0"),
-        ("pca_threeview", {}, "'pca_threeview' is none of pca_singleview, pca_multiview"),
+        ("pca_threeview", {}, "'pca_threeview' is not one of pca_singleview, pca_multiview"),
     ],
 )
 def test_pcas_that_make_no_sense_are_refused_although_their_checksum_is_right(
