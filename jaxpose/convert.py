@@ -15,7 +15,7 @@ from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.progress import phase
 from jaxpose.run.paths import run_folder
-from jaxpose.terminal import print_lines
+from jaxpose.terminal import console, print_lines
 
 if TYPE_CHECKING:
     from jaxpose.config import DataConfig
@@ -57,7 +57,6 @@ def lightning_pose(argv: list[str]) -> int:
 def _lightning_pose(given: argparse.Namespace) -> int:
     with phase("loading the packages"):
         from jaxpose.conversion.lightning_pose import convert_checkpoint
-        from jaxpose.terminal import console
     with console(_VERB):
         convert_checkpoint(
             Path(given.checkpoint),

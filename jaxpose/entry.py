@@ -17,7 +17,7 @@ from jaxpose import __version__
 from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.errors import UserError
 from jaxpose.progress import phase, say, speak
-from jaxpose.run.paths import RUN_HELP, RunArgument, names_run, run_folder
+from jaxpose.run.paths import RUN_HELP, RunArgument, names_run, refuse_unusable_out, run_folder
 
 if TYPE_CHECKING:
     from jaxpose.config import Config
@@ -203,7 +203,6 @@ def _train_with(load: _Load, has_labels: bool, config: "Config", options: "Optio
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
         from jaxpose.formats.project import refuse_absent
-        from jaxpose.run.paths import refuse_unusable_out
 
         refuse_absent(config.data, has_labels and config.pretrain.method == "none")
         refuse_unusable_out(config.out)

@@ -83,7 +83,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 def naming_errors(target: Path) -> Iterator[None]:
     """A context in which an error of the system names the target, instead of its unfinished file or of no file.
 
-    Of a file in an unfinished folder, it names the final place.
+    For a file in an unfinished folder, the error names the final place.
 
     Libraries have errors of their own for a full disk; they become an OSError.
     """

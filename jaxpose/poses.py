@@ -13,7 +13,6 @@ NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2
 
 TRAIN, VALIDATION, TEST, UNUSED = SETS = ("train", "validation", "test", "unused")
 
-
 PIXELS = ("frame", "image", "input")
 _ARRAYS = ("points_px", "confidence", "visibility", "identity", "score")
 
@@ -45,7 +44,7 @@ class Poses:
       frames: f keys: paths of images, or numbers of the frames of a video.
       points_px: (f, a, k, 2), x and y; both are NaN where a point is missing.
       confidence: (f, a, k), 0 to 1, or None.
-      visibility: (f, a, k) int8, see `jaxpose.poses`, or None.
+      visibility: (f, a, k) int8, `NOT_USED`, `NOT_VISIBLE` or `VISIBLE`, or None.
       identity: (f, a) int, -1 where it is unknown.
       score: (f, a), the confidence in an animal as a whole, or None.
       columns: {name: (f, a, k)} of further numbers for each point, such as `spread_px`. A name ends with its unit.

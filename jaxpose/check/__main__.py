@@ -15,7 +15,7 @@ from jaxpose.check.findings import list_file, refuse_other_list
 from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, program, refuse_other_file
 from jaxpose.early_signals import exit_with
 from jaxpose.progress import phase, speak
-from jaxpose.terminal import count, print_lines, say, size
+from jaxpose.terminal import console, count, print_lines, say, size
 
 if TYPE_CHECKING:
     from jaxpose.config import Config
@@ -63,7 +63,6 @@ def _run(given: argparse.Namespace) -> int:
 
         from jaxpose.check.page import write_check
         from jaxpose.formats.project import refuse_absent
-        from jaxpose.terminal import console
 
     # The little that is computed needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")

@@ -228,7 +228,7 @@ class ChangedFrame:
 
 
 def find_parent(config: Config) -> Path | None:
-    """Returns the run that `train.init_from`, or else `data.split`, of a config names; None if there is no such run."""
+    """Returns the run in `train.init_from` of a config, or else in `data.split`; None if neither is a run."""
     for value in (config.train.init_from, config.data.split):
         if value and (Path(value) / CONFIG_FILE).is_file():
             return Path(value)

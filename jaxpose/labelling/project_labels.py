@@ -21,7 +21,7 @@ from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import read_csv_table, read_rows, read_table
 from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
-from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, relocated
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, from_images_folder, relocated
 from jaxpose.formats.hdf5_writer import pandas_content
 from jaxpose.formats.project import (
     CSV,
@@ -342,6 +342,5 @@ def refuse_other_labels(folder: Path, file: Path) -> None:
 
 def _from_images_folder(image: str) -> str:
     """Returns the path of an image from labeled-data on; some files hold paths of another machine."""
-    parts = PurePosixPath(image.replace("\\", "/")).parts
-    at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
-    return "/".join(parts[at[-1] :] if at else parts)
+    image = image.replace("\\", "/")
+    return from_images_folder(image) or "/".join(PurePosixPath(image).parts)

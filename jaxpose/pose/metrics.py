@@ -116,24 +116,25 @@ def format_summary(summary: dict[str, Any]) -> str:
         lines.append(f"{summary['points_not_predicted']} of them have no prediction (wrong in PCK and OKS)")
     names = ["mean", "median", *(f"p{q}" for q in _PERCENTILES), "rms"]
     lines += ["", f"{'error in frame pixels':<24}" + "".join(f"{name:>8}" for name in names)]
-    lines += [f"{'all points':<24}" + "".join(_number(summary[f"{name}_px_error"], 8) for name in names)]
+    lines += [f"{'all points':<24}" + "".join(figure_text(summary[f"{name}_px_error"], 8) for name in names)]
     lines += ["", f"{'keypoint':<40}{'mean':>8}{'median':>8}{'points':>8}"]
     for name, row in summary["keypoints"].items():
         short = name if len(name) < 40 else name[:38] + "~"
-        mean, median = _number(row["mean_px_error"], 8), _number(row["median_px_error"], 8)
+        mean, median = figure_text(row["mean_px_error"], 8), figure_text(row["median_px_error"], 8)
         lines.append(f"{short:<40}{mean}{median}{row['labelled_points']:>8}")
     lines += ["", f"{'share of points nearer than (PCK)':<40}{'micro':>8}{'macro':>8}{'points':>8}"]
     rows = [(f"{row['threshold_px']:g} px", row) for row in summary["pck_px"]]
     rows += [(f"{row['threshold_share']:g} x {summary['pck_share_of']}", row) for row in summary["pck_share"]]
     for name, row in rows:
-        lines.append(f"{name:<40}{_number(row['micro'], 8)}{_number(row['macro'], 8)}{row['points']:>8}")
-    ap = _number(summary["oks_ap"], 0)
+        lines.append(f"{name:<40}{figure_text(row['micro'], 8)}{figure_text(row['macro'], 8)}{row['points']:>8}")
+    ap = figure_text(summary["oks_ap"], 0)
     lines += ["", f"OKS AP {ap} over {count(summary['oks_frames'], 'frame')} with two or more labelled points"]
     lines += [f"  (sigma {summary['oks_sigma']:g}, area = {summary['oks_area']})"]
     return "\n".join(lines)
 
 
-def _number(value: float | None, width: int) -> str:
+def figure_text(value: float | None, width: int) -> str:
+    """Returns a figure with three decimals, "-" without one, right-aligned in a column of this width."""
     return f"{'-' if value is None else format(value, '.3f'):>{width}}"
 
 

@@ -251,15 +251,11 @@ def format_summaries(results: Summaries) -> str:
     head = "".join(f"{name:>8}" for name in figures) + "".join(f"{name:>7}" for name in shares)
     lines = [f"{title:<{width}}{'frames':>8}{'points':>8}{head}"]
     for name, result in results.items():
-        cells = "".join(_cell(result[f"{figure}_px_error"], 8) for figure in figures)
-        cells += "".join(_cell(row["micro"], 7) for row in result["pck_px"])
+        cells = "".join(metrics.figure_text(result[f"{figure}_px_error"], 8) for figure in figures)
+        cells += "".join(metrics.figure_text(row["micro"], 7) for row in result["pck_px"])
         lines.append(f"{name:<{width}}{result['frames']:>8}{result['labelled_points']:>8}{cells}")
     lines += [f"{name}: {text}" for name, result in results.items() if (text := not_visible_text(result))]
     return "\n".join(lines)
-
-
-def _cell(value: float | None, width: int) -> str:
-    return f"{'-' if value is None else format(value, '.3f'):>{width}}"
 
 
 def evaluate(

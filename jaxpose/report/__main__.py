@@ -12,7 +12,7 @@ from jaxpose.config.arguments import DONE, make_folder, refuse_other_file
 from jaxpose.early_signals import exit_with
 from jaxpose.progress import phase, speak
 from jaxpose.run.paths import RunArgument
-from jaxpose.terminal import print_lines, size
+from jaxpose.terminal import console, print_lines, size
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,7 +32,6 @@ def _run(given: argparse.Namespace) -> int:
         import jax
 
         from jaxpose.report.writing import write_report
-        from jaxpose.terminal import console
 
     # The little that is computed needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")

@@ -267,15 +267,17 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
     return f"{beside.relative_to(folder)} differs from the CSV next to it {where}"
 
 
+def from_images_folder(image: str) -> str:
+    """Returns the path of an image from the last labeled-data/ on, "" if the path has no such folder."""
+    parts = PurePosixPath(image).parts
+    at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
+    return "/".join(parts[at[-1] :]) if at else ""
+
+
 def relocated(folder: Path, table: LabelTable) -> LabelTable:
     """Returns the table with images named from labeled-data/ on; some files hold paths of another machine."""
-
-    def from_images_folder(image: str) -> str:
-        parts = PurePosixPath(image).parts
-        at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
-        return PurePosixPath(*parts[at[-1] :]).as_posix() if at else image
-
-    poses = dataclasses.replace(table.poses, frames=tuple(map(from_images_folder, table.poses.frames)))
+    images = tuple(from_images_folder(image) or image for image in table.poses.frames)
+    poses = dataclasses.replace(table.poses, frames=images)
     return with_files(folder, dataclasses.replace(table, poses=poses))
 
 
