@@ -30,6 +30,11 @@ _drawn: list["Bar"] = []
 _live: "Live | None" = None
 
 
+def percent(done: int, total: int) -> str:
+    """Returns the share that is done, rounded down: 100% means that all of it is; "" for an unknown total of 0."""
+    return f"{100 * min(done, total) // total}%" if total else ""
+
+
 class Bar:
     """A bar, drawn until it is closed: how much is done and the time left; without a total, a spinner and the time.
 
@@ -46,15 +51,16 @@ class Bar:
 
     def __init__(self, title: str, total: int = 0, unit: str = "", done: int = 0, spent_s: float = 0.0) -> None:
         self.note = ""
+        self._total = total
         self._progress = _columns(total, unit)
-        self._task = self._progress.add_task(title, total=total or None, completed=done)
+        self._task = self._progress.add_task(title, total=total or None, completed=done, share=percent(done, total))
         task = self._progress.tasks[0]
         task.start_time = (task.start_time or 0.0) - spent_s
         _draw(self)
 
     def update(self, done: int) -> None:
         """Sets the number of finished items."""
-        self._progress.update(self._task, completed=done)
+        self._progress.update(self._task, completed=done, share=percent(done, self._total))
 
     def close(self) -> None:
         """Wipes the bar."""
@@ -82,7 +88,7 @@ def _columns(total: int, unit: str) -> Any:
         return progress.Progress(progress.SpinnerColumn("line"), title, progress.TimeElapsedColumn())
     counts = "{task.completed:,.0f}/{task.total:,.0f}"
     if width >= _WIDE:
-        counts += (f" {unit}s" if unit else "") + " {task.percentage:.0f}%"
+        counts += (f" {unit}s" if unit else "") + " {task.fields[share]}"
     return progress.Progress(
         title,
         progress.BarColumn(None),

@@ -15,6 +15,7 @@ from jaxpose.data.split import count_training_frames
 from jaxpose.early_signals import EXIT_CODES
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
+from jaxpose.progress import percent
 from jaxpose.remote.restore import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.identity import parse_config
@@ -73,7 +74,7 @@ class Progress:
         share = min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
         bar = f"{'#' * int(share * _BAR_CHARACTERS):-<{_BAR_CHARACTERS}}"
         left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
-        rows = {"step": f"{self.step} of {self.total_steps}  {share:.0%}  {bar}"}
+        rows = {"step": f"{self.step} of {self.total_steps}  {percent(self.step, self.total_steps)}  {bar}"}
         rows |= {name: number(value) for name, value in self.training.items()}
         # The errors of a finished run are of its best weights, the last validation is of others.
         if self.validation and not self.errors:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxpose.progress import Bar
+from jaxpose.progress import Bar, percent
 from jaxpose.terminal import clock, three_digits
 
 # Speeds of a training, averaged over a time window.
@@ -108,7 +108,7 @@ class StepProgress:
 
     def _show_line(self, step: int, metrics: Mapping[str, Any], window: SpeedWindow, is_tenth: bool) -> None:
         # Reading the metrics waits for the devices, so the speeds come after them.
-        line = f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {shown(metrics)}"
+        line = f"step {step}/{self._total_steps}  {percent(step, self._total_steps)}  {shown(metrics)}"
         # A tenth that ends soon after a line says little: the speed of a few steps, or of a validation.
         if not self._began_at_tenth and window.length_s() < _LINE_S:
             return self._line(line)
