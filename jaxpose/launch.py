@@ -19,7 +19,14 @@ from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variabl
 from jaxpose.config.arguments import DONE, USERS_MISTAKE, Arguments, make_folder, program
 from jaxpose.config.paths import TEMPLATES, read_template
 from jaxpose.errors import UserError
-from jaxpose.run.paths import CHECKPOINT_MANIFESTS, RUN_FILE_VARIABLE, read_pointer
+from jaxpose.run.paths import (
+    CHECKPOINTS_FOLDER,
+    MEMBERS_FOLDER,
+    RUN_FILE_VARIABLE,
+    checkpoint_order,
+    read_pointer,
+    saved_checkpoints,
+)
 
 _VERB = "jaxpose.launch"
 _RUN_FILE = "run_folder.txt"
@@ -74,7 +81,7 @@ def keep_running(
     """
     run_file = log_folder.absolute() / _RUN_FILE
     run_file.unlink(missing_ok=True)  # of an earlier launch with the same log folder
-    newest, restarted = -1, 0
+    saved, restarted = [-1], 0
     while True:
         run = read_pointer(run_file)
         # The folder is named because with resume=extend it is not the one that the config gives.
@@ -87,24 +94,25 @@ def keep_running(
         if ending.code in (*ORDERLY, USERS_MISTAKE) or group.was_asked_to_stop:
             return ending.code
         run = read_pointer(run_file)
-        step = newest_step(run) if run else -1
-        if step > newest:
-            restarted, newest = 0, step
+        steps = newest_steps(run) if run else [-1]
+        if sum(steps) > sum(saved):
+            restarted, saved = 0, steps
         if restarted == restarts:
             _say(f"gives up: {restarts} restarts in a row without a new checkpoint (--restarts)")
             return ending.code
         restarted += 1
-        start = f"step {newest}" if newest >= 0 else "the start"
+        start = f"step {max(saved)}" if max(saved) >= 0 else "the start"
         _say(
             f"starts all processes again, from {start}: restart {restarted} of at most {restarts} without a new "
             "checkpoint"
         )
 
 
-def newest_step(run: Path) -> int:
-    """Returns the step of the newest complete checkpoint in a run folder, or -1 if it has none."""
-    steps = [file.parent.name for file in run.glob(CHECKPOINT_MANIFESTS)]
-    return max((int(step) for step in steps if step.isdecimal()), default=-1)
+def newest_steps(run: Path) -> list[int]:
+    """Returns the step of the newest checkpoint in a run folder, or in that of each member; -1 without one."""
+    folders = sorted((run / MEMBERS_FOLDER).glob("*")) or [run]
+    saved = [saved_checkpoints(folder / CHECKPOINTS_FOLDER) for folder in folders]
+    return [checkpoint_order(names[-1])[0] if names else -1 for names in saved]
 
 
 def _arguments() -> Arguments:

@@ -15,7 +15,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import launch
 from jaxpose.config.paths import TEMPLATES
-from jaxpose.launch import newest_step
+from jaxpose.launch import newest_steps
 from tests.small_run import command, environment, make_config, metrics_of, small_project, wait_for_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -311,14 +311,25 @@ sys.exit(1)
     assert re.findall("started with (.*)", out) == ["[]", "[]", again, again]
 
 
-def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) -> None:
-    run = tmp_path / "a run" / "of mine"
-    assert newest_step(run) == -1
-    for step, is_whole in (("8", True), ("12", True), ("40", False), ("other", True)):
-        (run / "checkpoints" / step).mkdir(parents=True)
+def test_the_newest_steps_are_those_of_the_newest_whole_checkpoints(tmp_path: Path) -> None:
+    def save(run: Path, name: str, is_whole: bool = True) -> None:
+        (run / "checkpoints" / name).mkdir(parents=True)
         if is_whole:
-            (run / "checkpoints" / step / "manifest.json").touch()
-    assert newest_step(run) == 12
+            (run / "checkpoints" / name / "manifest.json").touch()
+
+    run = tmp_path / "a run" / "of mine"
+    assert newest_steps(run) == [-1]
+    for name in ("8", "12", "other"):
+        save(run, name)
+    save(run, "40", is_whole=False)
+    assert newest_steps(run) == [12]
+    # A step that was saved again after a resume.
+    save(run, "16-2")
+    assert newest_steps(run) == [16]
+    ensemble = tmp_path / "ensemble"
+    for member, name in (("0", "8"), ("0", "16"), ("1", "8")):
+        save(ensemble / "members" / member, name)
+    assert newest_steps(ensemble) == [16, 8]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ from jaxpose.remote.restore import (
     size_and_checksum,
 )
 from jaxpose.remote.store import RemoteFolder, load_hook, run_name
-from jaxpose.run.checkpoint import order, published
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.manifest import read_manifest
 from jaxpose.run.paths import (
@@ -49,6 +48,8 @@ from jaxpose.run.paths import (
     TENSORBOARD_FOLDER,
     TRACKER_LOG_FILE,
     WRITTEN,
+    checkpoint_order,
+    saved_checkpoints,
 )
 from jaxpose.terminal import listed, say
 
@@ -217,7 +218,9 @@ class Mirror:
         whole = [name for name in checkpoints_of(here) if manifest_of(name) in self._copied]
         for name in checkpoints_of(self._record):
             # Without a manifest it is not a checkpoint to any reader.
-            is_old = not self._record.get(manifest_of(name)) or (whole and order(name) < order(whole[-1]))
+            is_old = not self._record.get(manifest_of(name)) or (
+                whole and checkpoint_order(name) < checkpoint_order(whole[-1])
+            )
             if is_old and manifest_of(name) not in here:
                 self._remove_checkpoint(name)
         self._put_record()
@@ -382,7 +385,7 @@ def files_of(folder: Path) -> dict[str, Stamp]:
                 _report_link(file)
             elif not file.is_dir() and not is_unfinished:
                 files[path.as_posix()] = _stamp_of(file)
-    for name in published(folder / CHECKPOINTS_FOLDER):
+    for name in saved_checkpoints(folder / CHECKPOINTS_FOLDER):
         try:
             listed_files = read_manifest(folder / CHECKPOINTS_FOLDER / name)["files"]
         except UserError as error:
@@ -401,7 +404,7 @@ def _rank(path: str) -> tuple[int, tuple[int, int], bool, str]:
     if path in first:
         return first.index(path), (0, 0), False, path
     kind = 6 if path == FINISHED_FILE else 5 if name else 4 if _is_growing(path) else 3
-    return kind, order(name) if name else (0, 0), path == manifest_of(name), path
+    return kind, checkpoint_order(name) if name else (0, 0), path == manifest_of(name), path
 
 
 def _is_growing(path: str) -> bool:

@@ -14,7 +14,6 @@ from jaxpose.config import Config, differing_keys
 from jaxpose.errors import UserError
 from jaxpose.files import write_new
 from jaxpose.remote.store import RemoteFolder, run_name
-from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
 from jaxpose.run.identity import (
     entries,
     parse,
@@ -26,6 +25,7 @@ from jaxpose.run.identity import (
 )
 from jaxpose.run.manifest import find_damage
 from jaxpose.run.paths import (
+    CHECKPOINT_NAME,
     CHECKPOINTS_FOLDER,
     CONFIG_FILE,
     EXTENSIONS_FILE,
@@ -35,6 +35,8 @@ from jaxpose.run.paths import (
     RESTORED_FOLDER,
     RESTORING_FOLDER,
     SPLIT_FILE,
+    checkpoint_order,
+    saved_checkpoints,
 )
 
 # Contains {path: [bytes, SHA-256]} of the files in a copy; None stands for a file that is being replaced.
@@ -121,7 +123,7 @@ def checkpoint_of(path: str) -> str:
 
 def checkpoints_of(paths: Iterable[str]) -> list[str]:
     """Returns the names of the checkpoints that files belong to, from old to new."""
-    return sorted({checkpoint_of(path) for path in paths} - {""}, key=order)
+    return sorted({checkpoint_of(path) for path in paths} - {""}, key=checkpoint_order)
 
 
 def manifest_of(name: str) -> str:
@@ -144,11 +146,12 @@ def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
     if (folder / FINISHED_FILE).exists() and more_there <= 0:
         return ""
     checkpoints = folder / CHECKPOINTS_FOLDER
-    here = next((name for name in published(checkpoints)[::-1] if not find_damage(checkpoints / name)), "")
+    here = next((name for name in saved_checkpoints(checkpoints)[::-1] if not find_damage(checkpoints / name)), "")
     if more_there >= 0 and FINISHED_FILE in record and _is_intact(remote, FINISHED_FILE, record[FINISHED_FILE]):
         state = "finished"
     else:
-        newer = [name for name in checkpoints_of(record)[::-1] if not here or order(name) > order(here)]
+        oldest = checkpoint_order(here) if here else (-1, 0)
+        newer = [name for name in checkpoints_of(record)[::-1] if checkpoint_order(name) > oldest]
         newest = next((name for name in newer if _is_whole(remote, name)), "")
         state = newest and f"at checkpoint {newest}"
     where = f"at checkpoint {here}" if here else "without a whole checkpoint"

@@ -29,7 +29,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from jaxpose.errors import UserError
 from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
-from jaxpose.run.paths import MANIFEST_FILE
+from jaxpose.run.paths import CHECKPOINT_NAME, MANIFEST_FILE, checkpoint_order, saved_checkpoints
 
 # Names the arrays of a state, as a checkpoint stores them.
 
@@ -215,7 +215,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns the steps that have a manifest, oldest first; only `restore` checks their files."""
-        return sorted({_step_of(name) for name in published(self._folder)})
+        return sorted({_step_of(name) for name in saved_checkpoints(self._folder)})
 
     def wait(self) -> bool:
         """Waits for a save in progress; returns False if the latest save failed (a warning has the reason)."""
@@ -267,7 +267,7 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_old(self, newest: Path) -> None:
-        names = [name for name in published(self._folder) if name not in self._broken]
+        names = [name for name in saved_checkpoints(self._folder) if name not in self._broken]
         latest = {_step_of(name): name for name in names}
         best = [name for name in names if _is_best(self._folder / name)]
         kept = {*[latest[step] for step in sorted(latest)[-KEPT_NEWEST:]], *best[-1:], *self._broken, newest.name}
@@ -281,12 +281,12 @@ class Checkpoints:
         """Returns the first whole checkpoint, newest first. Process 0 searches for it and broadcasts it."""
         chosen = (-1, 1)
         if jax.process_index() == 0:
-            names = published(self._folder)[::-1]
+            names = saved_checkpoints(self._folder)[::-1]
             if best_first:
                 names.sort(key=lambda name: not _is_best(self._folder / name))
             name = next((name for name in names if self._is_whole(name)), None)
             if name is not None:
-                chosen = order(name)
+                chosen = checkpoint_order(name)
         step, save = _agreed(chosen)
         return None if step < 0 else self._folder / _name(step, save)
 
@@ -299,29 +299,12 @@ class Checkpoints:
         return not found
 
 
-# <step> of the first save of a step, <step>-2 of the second, and so on.
-CHECKPOINT_NAME = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-
-
-def order(name: str) -> tuple[int, int]:
-    """Returns (step, number of its save), the order of the names of checkpoints."""
-    match = CHECKPOINT_NAME.fullmatch(name)
-    assert match is not None
-    return int(match[1]), int(match[2] or 1)
-
-
 def _name(step: int, save: int) -> str:
     return f"{step}" if save == 1 else f"{step}-{save}"
 
 
 def _step_of(name: str) -> int:
-    return order(name)[0]
-
-
-def published(folder: Path) -> list[str]:
-    """Returns the names of the checkpoints that have a manifest, oldest first."""
-    found = [manifest.parent.name for manifest in folder.glob(f"*/{MANIFEST_FILE}")]
-    return sorted((name for name in found if CHECKPOINT_NAME.fullmatch(name)), key=order)
+    return checkpoint_order(name)[0]
 
 
 def _free_save(folder: Path, step: int) -> int:

@@ -14,7 +14,14 @@ from jaxpose.data.split import BOXES, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS,
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.run.manifest import find_damage
-from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CONFIG_FILE, EXTENSIONS_FILE, SPLIT_FILE
+from jaxpose.run.paths import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    EXTENSIONS_FILE,
+    SPLIT_FILE,
+    checkpoint_order,
+    saved_checkpoints,
+)
 from jaxpose.terminal import listed
 
 _MEND = "put the original file back, or use another run folder"
@@ -385,7 +392,6 @@ def _shown_length(train: TrainConfig) -> str:
 
 
 def _newest_whole_step(run: Path) -> int:
-    folders = [manifest.parent for manifest in run.glob(CHECKPOINT_MANIFESTS)]
-    # <step>, or <step>-2 and so on if a step was saved again.
-    steps = {folder: int(step) for folder in folders if (step := folder.name.partition("-")[0]).isdecimal()}
-    return max((step for folder, step in steps.items() if not find_damage(folder)), default=0)
+    folder = run / CHECKPOINTS_FOLDER
+    whole = (name for name in saved_checkpoints(folder)[::-1] if not find_damage(folder / name))
+    return next((checkpoint_order(name)[0] for name in whole), 0)

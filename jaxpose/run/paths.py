@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,6 +96,23 @@ WRITTEN = (
 
 # Files that may exist in a folder without a run.
 NO_RUN = {LOCK_FILE, RESTORING_FOLDER, RESTORED_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}
+
+
+# The names of checkpoints: <step> of the first save of a step, <step>-2 of the second, and so on.
+CHECKPOINT_NAME = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+def checkpoint_order(name: str) -> tuple[int, int]:
+    """Returns (step, number of its save), the order of the names of checkpoints."""
+    match = CHECKPOINT_NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 1)
+
+
+def saved_checkpoints(checkpoints: Path) -> list[str]:
+    """Returns the names of the checkpoints with a manifest in a folder of checkpoints, oldest first."""
+    found = [manifest.parent.name for manifest in checkpoints.glob(f"*/{MANIFEST_FILE}")]
+    return sorted((name for name in found if CHECKPOINT_NAME.fullmatch(name)), key=checkpoint_order)
 
 
 # The location of a run folder, as far as it is known before the data are read. Nothing here imports jax.

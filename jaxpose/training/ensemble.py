@@ -17,11 +17,11 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.ensemble import EnsemblePredictor, combine_project_videos
 from jaxpose.prediction.evaluation import evaluate_dataset
-from jaxpose.run.checkpoint import Checkpoints, order, published
+from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.load import load_network
 from jaxpose.run.log import MeanLog, MemberLog, RunLog, write_means
-from jaxpose.run.paths import CHECKPOINTS_FOLDER
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, checkpoint_order, saved_checkpoints
 from jaxpose.run.start_run import member_folders
 from jaxpose.run.status import Status, read_summary
 from jaxpose.terminal import HeldWarnings, count
@@ -171,7 +171,10 @@ def member_config(config: Config, run: Path, number: int) -> Config:
 def newest_steps(run: Path, config: Config) -> list[int]:
     """Returns the step of the newest checkpoint of a run, or of each member of an ensemble; 0 without one."""
     folders = member_folders(run, config) or [run]
-    return [max((order(name)[0] for name in published(folder / CHECKPOINTS_FOLDER)), default=0) for folder in folders]
+    return [
+        max((checkpoint_order(name)[0] for name in saved_checkpoints(folder / CHECKPOINTS_FOLDER)), default=0)
+        for folder in folders
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
