@@ -124,7 +124,7 @@ def require_threads(mesh: MeshConfig, devices: list[jax.Device]) -> None:
 
 
 def other_threads(mesh: MeshConfig, devices: list[jax.Device]) -> int:
-    """Returns among how many threads a CPU divides its arithmetic if that is not `mesh.cpu_threads`, or 0."""
+    """Returns the number of a CPU's arithmetic threads if it is not `mesh.cpu_threads`, else 0."""
     if devices[0].platform != "cpu" or not mesh.cpu_threads:
         return 0
     # XLA has at least one thread for each device.
@@ -242,7 +242,7 @@ def _why_absent(platform: str, error: Exception) -> str:
     return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"
 
 
-# Keeps the memory of a training step on the CPU for the next step.
+# On the CPU, keeps the memory of a training step for the next one.
 
 # From malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
@@ -252,10 +252,9 @@ _KEPT_BYTES = 2**31 - 1
 def keep_memory(mesh: MeshConfig) -> None:
     """Makes a process that trains on the CPU keep the memory that a step frees. Call it before the backend starts.
 
-    XLA allocates the temporary memory of a step anew each time. By default, glibc takes it from the system and gives it
-    back, so every page of it is filled with zeros once more. glibc can keep memory only for the thread in which the
-    process began, so steps are computed in the thread that asks for them. With a GPU, or another library than glibc,
-    this does nothing.
+    XLA allocates the temporary memory of a step again each time. By default, glibc takes it from the system and returns
+    it, so every page is zeroed again. glibc can keep memory only for the process's first thread, so steps are computed
+    in the thread that asks for them. With a GPU, or without glibc, this does nothing.
     """
     if mesh.platform not in ("auto", "cpu") or (mesh.platform == "auto" and nvidia_driver_is_visible()):
         return

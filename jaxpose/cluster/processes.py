@@ -142,7 +142,7 @@ class PeerMonitor:
         self._thread.start()
 
     def fail(self, reason: str, code: int) -> None:
-        """Sends the others the exit code and the reason for which this process ends, and waits until they have ended.
+        """Sends the others the exit code and the reason why this process ends, and waits until they have ended.
 
         The wait is limited to a few seconds.
         """
@@ -355,7 +355,7 @@ class _Arrivals:
         """Accepts new connections, reads the messages of earlier ones, and forgets closed ones.
 
         Raises:
-          UserError: a process does not fit to this run; all processes get the reason.
+          UserError: a process does not fit this run; all processes get the reason.
         """
         with contextlib.suppress(BlockingIOError):
             accepted, address = server.accept()
@@ -416,7 +416,7 @@ class _Arrivals:
         self.connections[message["index"]] = connection
 
     def _misfit(self, message: dict[str, Any]) -> str:
-        """Returns why a process does not fit to this run, or ""."""
+        """Returns why a process does not fit this run, or ""."""
         index, count, host, versions = (message.get(key) for key in ("index", "count", "host", "versions"))
         name, first = f"process {index} on {host}", f"process 0 on {self._hello['host']}"
         if count != self._hello["count"]:

@@ -17,8 +17,8 @@ def resolve_paths(config: Config) -> Config:
     The former are `data.labels`, `data.boxes`, `data.video_boxes`, `video.folder` and `video.files`.
 
     The project, a file or run folder in `data.split`, `model.weights`, `train.init_from` and `pretrain.teacher`, and
-    paths outside of the project become absolute. The path of a file that does not exist stays as it is: its reader
-    refuses it.
+    paths outside the project become absolute. The path of a file that does not exist stays as it is: its reader refuses
+    it.
     """
     data, video, model, train = config.data, config.video, config.model, config.train
     project = data.project
@@ -48,8 +48,7 @@ def resolve_paths(config: Config) -> Config:
 
 
 def project_folder(project: str) -> Path:
-    """Returns the folder that the files of a project are relative to: its own or, if the project is a file, that of the
-    file."""
+    """Returns the base folder of a project's paths: its own or, if the project is a file, the file's."""
     path = Path(project).expanduser()
     return path.parent if path.is_file() else path
 
@@ -101,7 +100,7 @@ def shipped_names() -> list[str]:
 
 
 def find_config(name: str) -> Path:
-    """Returns the path of a config file; configs/NAME.py is the one that comes with jaxpose if there is no such file.
+    """Returns the path of a config file; without a file of that path, configs/NAME.py is jaxpose's own.
 
     The path may not exist.
     """

@@ -129,7 +129,7 @@ def draw_video(
       progress: called after every frame.
 
     Raises:
-      UserError: the predictions are of another number of frames, or no frame decodes.
+      UserError: the video has another number of frames than predictions, or no frame decodes.
       OSError: the file cannot be written.
       Stopped: `is_stopped` returned true. After this and every other error there is no new file.
     """
@@ -227,7 +227,7 @@ def _read_format(index: VideoIndex) -> Format:
         return Format(
             time_base=Fraction(stream.time_base) if index.times and stream.time_base else 1 / rate,
             rate=rate,
-            # A frame in RGB is converted to what readers take untagged files for.
+            # RGB frames are converted to what readers assume for untagged files.
             colorspace=_NO_COLORSPACE if context.colorspace == _RGB else context.colorspace,
             color_range=context.color_range if is_copied(context.pix_fmt) else LIMITED_RANGE,
             color_primaries=context.color_primaries,
