@@ -217,8 +217,7 @@ def _value(name: str, action: argparse.Action, text: str) -> Any:
 
 
 def program(verb: str) -> str:
-    """Returns the command that the user typed to start, for example, jaxpose.train: "jaxpose train", or "python -m
-    jaxpose.train".
+    """Returns the command that the user typed, such as "jaxpose train", or "python -m jaxpose.train".
 
     The console command (`jaxpose/__main__.py`) puts the former into sys.argv[0].
     """

@@ -54,7 +54,7 @@ class TermFacts:
       losses: its losses by the name of their metric, each with its multiple of the term's factor.
       factor: metric that is the factor of the term at a step; "" if it is always 1.
       follows_average: it learns predictions of the moving average of the weights, for each keypoint above a threshold
-            in the state.
+        in the state.
     """
 
     name: str

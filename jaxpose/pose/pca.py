@@ -24,10 +24,11 @@ class Pca:
 
     Attributes:
       columns: for each of the q poses of a frame, the m keypoints that form it.
-      centering: the point that is subtracted from a pose first, x and y apart: none, or the mean or median of its
-      points. mean_px: (d,) mean pose in frame pixels. components: (c, d) the kept axes, orthonormal, by variance,
-      largest first. explained_variance: (d,) share of the variance along each axis, kept or not. epsilon_px: distance
-      from the subspace, in frame pixels, that costs nothing.
+      centering: the point that is first subtracted from a pose: none, or the mean or median of its x and of its y.
+      mean_px: (d,) mean pose in frame pixels.
+      components: (c, d) the kept axes, orthonormal, by variance, largest first.
+      explained_variance: (d,) share of the variance along each axis, kept or not.
+      epsilon_px: distance from the subspace, in frame pixels, that costs nothing.
     """
 
     columns: Columns
