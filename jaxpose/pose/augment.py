@@ -21,7 +21,7 @@ from jaxpose.poses import NOT_USED
 #
 # If a network sees the parts of a few frames only where they were labelled, it learns their place, not their
 # appearance. A part is moved within its own frame, so that no number depends on the other frames of the batch. The
-# place that it leaves is filled with the mean colour.
+# place it leaves is filled with the mean colour.
 
 # The random numbers of a part: place x and y, side x and y, new place x and y, whether it moves.
 _NUMBERS = 7
@@ -75,7 +75,7 @@ def move_part_keypoints(
 def source_px(
     params: Params, x_px: Float[Array, "b h w"], y_px: Float[Array, "b h w"]
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"], Bool[Array, "b h w"]]:
-    """Returns the point (x, y) of the frame that is seen at a point after the moves, and where nothing is seen.
+    """Returns the point (x, y) of the frame that appears at a point after the moves, and where none does.
 
     Args:
       params: of `draw_params`.
@@ -198,7 +198,7 @@ def move_keypoints(
       flip_permutation: the index that each keypoint gets in a flip, or None if flips are off.
 
     Raises:
-      ValueError: flips are on and there is no permutation of as many entries as keypoints.
+      ValueError: flips are on without a permutation of one entry per keypoint.
     """
     if not _moves(augment):
         return keypoints_px, visibility

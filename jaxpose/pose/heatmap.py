@@ -88,7 +88,7 @@ def decode(
       the point over the mass that a target has in the same cells.
     """
     batch, count, height, width = heatmaps.shape
-    # Of equal cells the first wins: the topmost, then the leftmost.
+    # The first of equal cells wins: the topmost, then the leftmost.
     peak = jnp.argmax(heatmaps.reshape(batch, count, height * width), axis=-1)
     peak = jnp.stack([peak % width, peak // width], axis=-1)
     # A disc smaller than a cell may contain no cell. The point may be one cell away from the peak.
@@ -171,7 +171,7 @@ def _mean(values: Float[Array, "... n"], weights: Float[Array, "... n"]) -> Floa
 def heatmap_mse(
     logits: Float[Array, "b k h w"], targets: Float[Array, "b k h w"], used: Bool[Array, "b k"]
 ) -> tuple[Float[Array, "b"], Float[Array, "b"]]:
-    """Returns, per sample, the sum over used maps of the summed squared difference, and how many maps are used.
+    """Returns, per sample, the sum over used maps of the summed squared difference, and the number of used maps.
 
     Lightning Pose writes it as the mean over pixels of (target - map)^2 x height x width, which is this sum.
 

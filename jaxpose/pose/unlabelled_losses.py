@@ -249,7 +249,7 @@ def square_targets(pictures: Float[Array, "q h w 3"], cells: tuple[int, int], st
 def hidden_loss(
     maps: Float[Array, "q c h w"], targets: Float[Array, "q c h w"], hidden: Bool[Array, "q a b"]
 ) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
-    """Returns for each frame the sum over hidden cells of the mean squared error, and the same of maps of 0.
+    """Returns for each frame the sum over hidden cells of the mean squared error, and the same for maps of 0.
 
     The second one is the loss of a network that knows only the mean of each square.
     """
