@@ -21,7 +21,7 @@ from jaxpose.errors import UserError
 #
 # An unfinished file of report.html is .report.html.0.tmp, or the first number after 0 that is free. Its process holds a
 # lock on it. The next process that writes the same target removes the leftovers of a killed process, so they do not
-# pile up. A file is always created anew (O_EXCL, O_NOFOLLOW), so a link planted under its name is not followed.
+# pile up. A file is always a new one (O_EXCL, O_NOFOLLOW), so a link planted under its name is not followed.
 
 # System errors for a full disk or quota, and for a limit on the size of a file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -57,7 +57,7 @@ class RemoteFolder:
         self.answers = 0
 
     def names(self, path: str = "") -> list[str]:
-        """Returns the names of the entries of a folder without unfinished uploads, [] if it does not exist."""
+        """Returns the names in a folder, without unfinished uploads; [] if it does not exist."""
         return [name for name in self._names(path) if not name.startswith(_UPLOADING)]
 
     def read(self, path: str, most_bytes: int | None = None) -> bytes:

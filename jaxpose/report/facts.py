@@ -38,7 +38,7 @@ def read_labelled(run: Path, config: Config) -> PredictionTable | None:
     With several cameras, each view of a moment is a frame. Every frame has a set, and `measured_px` returns its errors.
 
     Raises:
-      UserError: a table is damaged, or two of them are not of the same frames and keypoints.
+      UserError: a table is damaged, or two of them differ in frames or keypoints.
     """
     names, parts, sets = tuple(config.data.keypoint_names), [], list[str]()
     for view in config.data.views or ("",):
@@ -77,7 +77,7 @@ class RunFacts:
     Attributes:
       run: the folder.
       config: of the run.
-      split: the sets of its frames; None if it does not know them.
+      split: the sets of its frames; None if unknown.
       summary: of finished.json, {} before the end of the training.
       evaluation: of evaluation.json, {} without one.
       frames: its labelled frames and their errors, None before they are measured.
@@ -159,7 +159,7 @@ def read_image(project: Project, row: int, white: float) -> tuple[np.ndarray, np
     """Returns the image (h, w, 3) of a row of a project, and the frame pixel (2,) of its first pixel.
 
     Args:
-      project: where it is.
+      project: the image's.
       row: of the project.
       white: `data.white` of the run.
 
@@ -200,7 +200,7 @@ class Stretch:
       worst: the most unusual of them.
       evidence: of that frame, the larger, the more unusual.
       signal: what is unusual in that frame, as `evidence` names it.
-      keypoint: number of the keypoint in which it is.
+      keypoint: number of the unusual keypoint.
     """
 
     first: int
@@ -217,7 +217,7 @@ class Recording:
 
     Attributes:
       name: of its table, without suffix.
-      video: the file, which may be of another machine.
+      video: the file, which may be on another machine.
       poses: its n frames, with the column POSE_ERROR_PX where it is known.
       steps_px: (n, k) how far each keypoint moved since the previous frame.
       stretches: suspicious ones, the most unusual first.
@@ -231,7 +231,7 @@ class Recording:
 
 
 def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
-    """Returns the predicted videos of a run, and the names of those that are too long to be read as well.
+    """Returns the predicted videos of a run, and the names of further ones that are too long to read.
 
     Raises:
       UserError: no video is predicted, or a table is damaged.

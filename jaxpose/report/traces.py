@@ -191,7 +191,7 @@ def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list
 
 
 def _steps_figure(recordings: list[Recording], names: tuple[str, ...]) -> Figure:
-    """Returns how often each keypoint makes steps of a length, over all videos."""
+    """Returns how often each keypoint makes steps of each length, over all videos."""
     steps_px = np.concatenate([one.steps_px for one in recordings])
     all_px = steps_px[np.isfinite(steps_px)]
     middle_px, high_px, last_px = (

@@ -38,7 +38,7 @@ def refuse_no_run(run: Path) -> None:
       UserError: it has no config.json; the message names runs in it, else those next to it.
     """
     if not (run / CONFIG_FILE).exists():
-        # The folder of all runs has those of each project in a folder of their own.
+        # The folder of all runs has a folder for each project.
         places = (run.glob(f"*/{CONFIG_FILE}"), run.glob(f"*/*/{CONFIG_FILE}"), run.parent.glob(f"*/{CONFIG_FILE}"))
         near = next(filter(None, map(sorted, places)), [])
         here = listed([str(path.parent) for path in near], _LISTED_RUNS)

@@ -63,7 +63,7 @@ def member_folders(run: Path, config: Config) -> list[Path]:
 
 
 def with_members(runs: Sequence[Path]) -> list[Path]:
-    """Returns run folders with the members of each ensemble in its place.
+    """Returns run folders, with each ensemble replaced by its members.
 
     Raises:
       UserError: the config of a run is damaged.
@@ -106,7 +106,7 @@ def refuse_no_weights(run: Path) -> Config:
 
 
 def no_checkpoint(run: Path) -> str:
-    """Returns what to say about a run without any weights."""
+    """Returns the message about a run without any weights."""
     return f"{run} holds no whole checkpoint yet: train it first"
 
 

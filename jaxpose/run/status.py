@@ -127,7 +127,7 @@ def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
 
 
 def error_text(figures: Mapping[str, Any]) -> str:
-    """Returns the mean error of a set, and of how many frames; also with or without points marked as not visible."""
+    """Returns a set's mean error, its number of frames, and the error with or without points marked not visible."""
     error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
     other = not_visible_text(figures)
     if error_px is None:

@@ -38,7 +38,7 @@ class Tracker:
     """The run in a tracker; finish it, or use it as a context. Does nothing if `log.tracker` is none.
 
     Args:
-      folder: the run folder; None on all processes but the first, which track nothing.
+      folder: the run folder; None on all processes except the first, which track nothing.
       config: the resolved config.
     """
 
