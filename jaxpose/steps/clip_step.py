@@ -40,7 +40,7 @@ class Predictions:
       points: (rows, windows, k, 2) in pixels of the frame.
       sure: (rows, windows, k), their confidence.
       owned: (rows, windows), which predictions are counted here.
-      pairs: (rows, windows - 1), which pairs of neighbours are.
+      pairs: (rows, windows - 1), likewise for pairs of neighbours.
       microbatch: one of `clip_microbatches`.
       model: options of the network.
     """
@@ -149,7 +149,7 @@ CLIP_LOSSES = {
 
 
 def clip_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
-    """Returns the term of the clips, with all losses on them that are on."""
+    """Returns the term of the clips, with all of their losses that are on."""
 
     def deal(batch: Batch, seed: jax.Array) -> Dealt:
         dtype = DTYPES[config.train.precision][1]

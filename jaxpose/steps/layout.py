@@ -21,7 +21,7 @@ def microbatch_size(train: TrainConfig) -> int:
 
 
 def part_count(train: TrainConfig, devices: int) -> int:
-    """Returns into how many parts every pass is divided: `train.shards`, or one for each device."""
+    """Returns the number of parts in every pass: `train.shards`, or one for each device."""
     return train.shards if train.shards > 0 else devices
 
 
@@ -29,8 +29,8 @@ def validation_batch(train: TrainConfig, validating: int) -> int:
     """Returns how many labelled frames a device predicts at once: at most as many as a shard of the training has.
 
     This number affects rounding, and validation decides which weights are the best. So it depends neither on the
-    devices nor on an option that may change between resumes. It is not much larger than the validation set, as the rest
-    would be padding.
+    devices nor on an option that may change between resumes. It is not much larger than the validation set, because the
+    rest would be padding.
 
     Args:
       train: the run's options.
@@ -40,7 +40,7 @@ def validation_batch(train: TrainConfig, validating: int) -> int:
 
 
 def shard_blocks(shards: int, devices: int) -> list[range]:
-    """Returns the shards of each device: neighbours, and numbers that differ by one at most, 0 if there are too few."""
+    """Returns the shards of each device: neighbours, in numbers that differ by at most one, 0 if there are too few."""
     ends = [device * shards // devices for device in range(devices + 1)]
     return [range(first, end) for first, end in zip(ends[:-1], ends[1:], strict=True)]
 

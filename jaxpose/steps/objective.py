@@ -44,7 +44,7 @@ def weights_of(state: State) -> Weights:
 
 
 def unchanged(tree: Any) -> Any:
-    """Returns the tree: what `vary` of the functions below is where there are no other devices."""
+    """Returns the tree: the `vary` of the functions below if there are no other devices."""
     return tree
 
 
@@ -131,8 +131,8 @@ class Objective:
           before: the weights.
           step: the number of steps taken before.
           microbatches: of this part.
-          counts: of all parts together, with those that depend on predictions.
-          parts: by which the sum over all parts is divided afterwards.
+          counts: of all parts together, including those that depend on predictions.
+          parts: the later divisor of the sum over all parts.
           vary: marks a number as one that differs between devices.
         """
         dtype = counts["targets"].dtype
@@ -171,7 +171,7 @@ class Objective:
         return factors
 
     def _with_targets(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
-        """Returns the microbatch with what the losses of each term compare the network's outputs with."""
+        """Returns the microbatch with the targets of each term's losses."""
         made = {term.facts.stream.name: term.targets for term in self.terms if term.targets}
         return microbatch | {name: make(self.graphdef, before, microbatch[name], frames) for name, make in made.items()}
 

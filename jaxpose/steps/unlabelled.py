@@ -98,7 +98,7 @@ def consistency_term(known: TermFacts, config: Config, facts: DataFacts) -> Term
     def deal(batch: Batch, seed: jax.Array) -> Dealt:
         rows = frame_microbatches(batch["unlabelled"], seed, config, facts.passes)
         frames = jnp.sum(rows["valid"], 1, dtype=dtype) * batch["unlabelled"]["frames"].shape[2]
-        # Of each keypoint, also below its threshold: such a prediction costs nothing.
+        # Counts each keypoint, even below its threshold: such a prediction costs nothing.
         seen = jnp.sum(rows["valid"], dtype=dtype)
         return Dealt(rows, frames, {"consistency_passed": seen, "consistency": seen * keypoints})
 
@@ -259,7 +259,7 @@ _BLANK = "blank_loss"
 def view(config: Config) -> AugmentConfig:
     """Returns the augmentation of a frame: turns, scales and flips at least as large as those of labelled frames.
 
-    Filters that add noise are left out: nobody could predict it.
+    Filters that add noise are left out: it cannot be predicted.
     """
     given: Any = config.augment
     chosen = AugmentConfig(

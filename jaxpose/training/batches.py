@@ -120,7 +120,7 @@ def shard_shapes(setup: Setup) -> Batch:
 
 
 def _shapes(setup: Setup, parts: int) -> Batch:
-    """Returns the shapes and types of so many parts of a step's batch."""
+    """Returns the shapes and types of that many parts of a step's batch."""
 
     def shapes(example: Batch, rows: int) -> Batch:
         return {

@@ -85,7 +85,7 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
     """Returns the run with the state of its newest whole checkpoint, if any, and messages for the user.
 
     Raises:
-      UserError: there is no whole checkpoint, and `resume` is must.
+      UserError: there is no whole checkpoint, but `resume` is must.
     """
     start_messages = [*folder.messages, *run.setup.messages]
     if folder.action != "resume":

@@ -41,7 +41,7 @@ from jaxpose.training.setup import Setup, require_usable_clips
 from jaxpose.training.start import start_block
 from jaxpose.video.index import Stopped
 
-# The end of an ensemble's training: finishes each member as a separate run, then writes their joint predictions.
+# Ends an ensemble's training: finishes each member as a separate run, then writes their joint predictions.
 
 
 def end_members(
@@ -52,9 +52,9 @@ def end_members(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[int, dict[str, Any]]:
-    """Finishes each member as a run alone, and returns their summaries by number.
+    """Finishes each member as a separate run, and returns their summaries by number.
 
-    After a signal, members whose training is over are finished by the next start.
+    After a signal, the next start finishes members whose training is over.
 
     Args:
       outcomes: of the sessions.
@@ -109,7 +109,7 @@ def finish_ensemble(
       write_report: writes the report.
     """
     reasons = [summary["reason"] for summary in summaries]
-    # One that stopped early forbids a longer training of all.
+    # One early stop forbids a longer training of all.
     reason = next((name for name in ("interrupted", "not saved", "early stop") if name in reasons), "done")
     summary = {
         "out": str(folder.path),
@@ -226,7 +226,7 @@ def open_members(folder: RunFolder, setup: Setup, files: str, stack: contextlib.
 def open_sessions(
     members: list[Member], runner: BatchRunner, log: RunLog, stragglers: StragglerMonitor, stack: contextlib.ExitStack
 ) -> tuple[dict[int, Session], dict[int, MemberLog], MeanLog]:
-    """Returns the trainings of the members that are not finished and their logs, by number, and the log of the means.
+    """Returns the trainings and logs of unfinished members, by number, and the log of the means.
 
     Args:
       members: of an ensemble.
@@ -282,18 +282,18 @@ def train_ensemble(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[str, Any]:
-    """Trains all members, finishes each as a run alone, and writes their joint predictions.
+    """Trains all members, finishes each as a separate run, and writes their joint predictions.
 
     Args:
       folder: of the ensemble.
       setup: of the ensemble.
       files: the text of split.csv.
-      held: warnings that belong into the log.
+      held: warnings that belong in the log.
       interrupt: reports signals.
       write_report: writes the report of a run folder once all else is there.
 
     Returns:
-      The summary, as of a run; `members` has those of the members.
+      The summary, as for a run; `members` has those of the members.
     """
     with contextlib.ExitStack() as stack:
         members = open_members(folder, setup, files, stack)

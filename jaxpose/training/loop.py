@@ -32,7 +32,7 @@ class Profiler:
     Args:
       config: names the first and the last step of the trace, counted from 1, or none.
       log: its folder gets the trace; without a folder, nothing is traced.
-      first_step: steps taken before; a run that resumes inside of the window traces at once.
+      first_step: steps taken before; a run that resumes inside the window traces at once.
     """
 
     def __init__(self, config: LogConfig, log: RunLog, first_step: int):
@@ -176,7 +176,7 @@ class Loop:
         return list(workers.map(take, networks, taken))
 
     def _threads(self) -> contextlib.AbstractContextManager[ThreadPoolExecutor | None]:
-        """Returns threads for the steps of members that share one CPU device, and None where members take turns.
+        """Returns threads for the steps of members that share one CPU device, and None if members take turns.
 
         The parts of a step that do not keep all cores busy then run alongside those of another member. On a GPU, which
         has a queue, they would gain nothing; on several devices, all processes need one order of the exchanges.

@@ -88,7 +88,7 @@ def list_files(setup: Setup) -> str:
       UserError: the processes do not see the same files.
     """
     data = setup.data
-    # All streams are of the same videos.
+    # All streams have the same videos.
     clip_files = next((stream.source.files() for stream in setup.clips.values()), [])
     files_beside = on_all_processes(lambda: dataset.files_beside(data.project, setup.config))
     of_clips = on_all_processes(lambda: boxes_of_videos(setup.config.data, clip_files))
