@@ -6,10 +6,10 @@ The synthetic animal walks while leaves fly across it, which hide a keypoint for
 All keypoints are labelled, hidden ones too, so every network can learn to guess them. Eight videos of 128 frames train,
 with every second frame labelled; the error is that of all frames of four other videos, in pixels of their 64 px, for
 hidden and for visible keypoints: of the predictions, and of the same predictions smoothed as `jaxpose predict --smooth`
-does it. `single` sees one frame. `context` sees five, from random weights, for as many steps. `context-on-single` goes
-on from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; `single-on-single-long` has as
-many steps as cost what those of `context-on-single` cost. A seed makes the project and the first weights. Appends one
-JSON line for each network and seed, and skips those that the file has.
+does it. `single` sees one frame. `context` sees five, from random weights, for as many steps. `context-on-single`
+continues from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; `single-on-single-long`
+has as many steps as cost what those of `context-on-single` cost. A seed makes the project and the first weights.
+Appends one JSON line for each network and seed, and skips those that the file has.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def _direction(rng: np.random.Generator) -> np.ndarray:
 
 
 def covered(leaves: list[Leaf], keypoints_px: np.ndarray) -> np.ndarray:
-    """Returns which keypoints (k, 2) have their place behind a leaf."""
+    """Returns which keypoints (k, 2) are behind a leaf."""
     found = np.zeros(len(keypoints_px), bool)
     for leaf in leaves:
         along_px, from_stem_px = leaf.tip_px - leaf.stem_px, keypoints_px - leaf.stem_px

@@ -1,4 +1,4 @@
-"""What does the training loop cost beside its compiled step, and what do saves and microbatches cost?
+"""What does the training loop cost on top of its compiled step, and what do saves and microbatches cost?
 
     taskset -c 1 python benchmarks/loop.py --out benchmarks/loop.jsonl
 

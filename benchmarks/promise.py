@@ -1,4 +1,4 @@
-"""How far apart are the numbers of one run on another layout, after 10, 100 and 1,000 steps?
+"""How far apart are the numbers of one run on different layouts, after 10, 100 and 1,000 steps?
 
     python benchmarks/promise.py --out benchmarks/promise.jsonl
     python benchmarks/promise.py --out benchmarks/promise.jsonl --width 16 --input_px 64 --steps 10 100 --seeds 0
@@ -114,7 +114,7 @@ def train(
 
 
 def results(run: Path) -> dict[str, Any]:
-    """Returns what a run ended with: parameters (one vector), training loss, predictions of the validation frames."""
+    """Returns the results of a run: parameters (one vector), training loss, predictions of the validation frames."""
     parameters, _ = load_parameters(run / "best.safetensors")
     leaves = [np.ravel(leaf).astype(np.float64) for leaf in jax.tree.leaves(parameters["params"])]
     last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

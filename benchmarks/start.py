@@ -61,7 +61,7 @@ def _start(project: Path, given: argparse.Namespace) -> dict[str, float]:
     first_line = process.stdout.readline()
     assert first_line.startswith("jaxpose"), first_line
     found = {"first_line_s": time.monotonic() - started, "first_line_cpu_s": cpu_s(process.pid)}
-    # What else it says must not fill the pipe.
+    # Its other output must not fill the pipe.
     threading.Thread(target=process.stdout.read, daemon=True).start()
     metrics = run / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):

@@ -111,7 +111,7 @@ def draw_samples(given: argparse.Namespace) -> Samples:
 
 
 def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the train step of jaxpose does on the device."""
+    """Returns the figures of jaxpose's train step on the device."""
     bench = make_bench(given)
     started = time.perf_counter()
     compiled = bench.lowered.compile(compile_options(bench.config.mesh, [bench.device]))
@@ -131,7 +131,7 @@ def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_jaxpose_predict(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the predict step of jaxpose does on the device, decoding of the heatmaps included."""
+    """Returns the figures of jaxpose's predict step on the device, decoding of the heatmaps included."""
     bench = make_bench(given)
     weights = bench.state.params, bench.state.statistics
     batch = {name: bench.batch[name] for name in ("frames", "frame_from_input")}
