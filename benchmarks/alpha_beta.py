@@ -41,10 +41,10 @@ def reduction_s(size_bytes: float, gpus: int) -> float:
 def sliced_sum_s(size_bytes: float, gpus: int, through_cards: bool) -> float:
     """Returns the predicted seconds of an all-to-all of a vector's slices and an all-gather of their sums.
 
-    Together they move what a ring all-reduce moves, and cost its latency twice.
+    Together they move as much as a ring all-reduce, and cost its latency twice.
 
     Args:
-      size_bytes: of the vector.
+      size_bytes: the vector's.
       gpus: number of GPUs, 8 a node.
       through_cards: the network cards slow the all-to-all down. A ring sends sums over the GPUs of a node to the next
         node; an all-to-all adds nothing on the way, so each GPU sends all except 8 / `gpus` of its vector to other
@@ -84,8 +84,8 @@ def step_s(
     """Returns the predicted seconds of a step.
 
     Args:
-      compute_s: of the step on one GPU with this GPU's frames.
-      calls_bytes: of each all-reduce; the largest is that of the gradients, the smallest that of the counts.
+      compute_s: the step's on one GPU with this GPU's frames.
+      calls_bytes: for each all-reduce; the largest is that of the gradients, the smallest that of the counts.
       gpus: number of GPUs.
       hides_counts: the reduction of the counts overlaps the forward pass.
       buckets: above 0, the gradients are reduced in this many equal parts, each as soon as the backward pass has made
@@ -112,8 +112,8 @@ def sharded_step_s(
     """Returns the predicted seconds of a step with `train.shards`, one shard a GPU; no sum overlaps computing.
 
     Args:
-      compute_s: of the step on one GPU with this GPU's frames.
-      vectors_bytes: of each vector that is summed.
+      compute_s: the step's on one GPU with this GPU's frames.
+      vectors_bytes: for each vector that is summed.
       gpus: number of GPUs.
       through_cards: see `sliced_sum_s`.
     """

@@ -13,7 +13,7 @@ class Collective(NamedTuple):
 
     Attributes:
       kind: as XLA names it, all-reduce for example.
-      size_bytes: of its result on one device.
+      size_bytes: its result's, on one device.
       in_loop: whether it is in the body of a loop, or called from one.
     """
 

@@ -177,7 +177,7 @@ def _set(config: c.Config, text: str) -> None:
 
 
 def main() -> int:
-    """Measures what is missing and prints the table."""
+    """Runs the missing measurements and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--set", choices=list(SETS), required=True)
     arguments.add_argument("--project", type=Path, help="its folder; the synthetic animal needs none")

@@ -44,7 +44,7 @@ _SLURM = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
 
 
 class Refused(Exception):
-    """A verb ended with the exit code of a mistake, or a job failed; the text is what it said."""
+    """A verb ended with the exit code of a mistake, or a job failed; the text is its message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FlippedRun:
     """A finished run, the same run before its end, and half-finished predictions of a video, with their readers.
 
     Attributes:
-      kinds: of files, by name.
+      kinds: the kinds of files, by name.
     """
 
     def __init__(self, work: Path):
@@ -240,7 +240,7 @@ def count_outcomes(work: Path, flips: int, seed: int) -> dict[str, dict[str, int
     Args:
       work: an empty folder.
       flips: how many.
-      seed: of the choice of files and bits.
+      seed: chooses files and bits.
     """
     chance, counts = random.Random(seed), {}
     with contextlib.redirect_stdout(io.StringIO()):

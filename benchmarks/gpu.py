@@ -45,7 +45,7 @@ def measure_torch(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns the line of a cell; what cannot be measured is its `error`."""
+    """Returns the line of a cell; a failure to measure is its `error`."""
     if given.framework == "torch":
         if importlib.util.find_spec("torch") is None:
             return {"framework": "torch", "error": "torch is not installed"}

@@ -7,8 +7,8 @@ All keypoints are labelled, hidden ones too, so every network can learn to guess
 with every second frame labelled; the error is that of all frames of four other videos, in pixels of their 64 px, for
 hidden and for visible keypoints: of the predictions, and of the same predictions smoothed as `jaxpose predict --smooth`
 does it. `single` sees one frame. `context` sees five, from random weights, for as many steps. `context-on-single`
-continues from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; `single-on-single-long`
-has as many steps as cost what those of `context-on-single` cost. A seed makes the project and the first weights.
+continues from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; the steps of
+`single-on-single-long` cost as much as those of `context-on-single`. A seed makes the project and the first weights.
 Appends one JSON line for each network and seed, and skips those that the file has.
 """
 
@@ -220,7 +220,7 @@ def show(lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Measures what is missing and prints the table."""
+    """Runs the missing measurements and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/hidden"), help="projects and run folders")

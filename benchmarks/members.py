@@ -72,7 +72,7 @@ class StepOfMembers:
 
     Args:
       run: a compiled training.
-      count: of the members.
+      count: number of members.
     """
 
     def __init__(self, run: CompiledRun, count: int):
@@ -239,7 +239,7 @@ def _spread(values: list[float]) -> list[float]:
 
 
 def main() -> None:
-    """Measures what the file lacks."""
+    """Runs the measurements that the file lacks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("cost", "training", "vmap", "gain"))
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")

@@ -110,7 +110,8 @@ class _Malloc(ctypes.Structure):
 
 
 def _allocated_mib() -> float:
-    """Returns what was allocated by malloc and not freed; the rest of the resident memory is free or not malloc's."""
+    """Returns the memory that malloc allocated and has not freed; the rest of the resident memory is free or not
+    malloc's."""
     function = ctypes.CDLL(None).mallinfo2
     function.restype = _Malloc
     found = function()

@@ -73,11 +73,11 @@ def train(
     """Trains a config in processes of their own.
 
     Args:
-      config: of the run.
+      config: the run's.
       file: the config file that is written.
-      devices: of each process.
+      devices: per process.
       processes: how many.
-      threads: of the CPU; 0 is one for each core.
+      threads: CPU threads; 0 is one per core.
       is_stopped: stop it half-way with SIGTERM, and start it again.
 
     Raises:
@@ -169,7 +169,7 @@ def _spread(values: list[float]) -> str:
 
 
 def main() -> int:
-    """Measures what is missing and prints the table."""
+    """Runs the missing measurements and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/promise"), help="project and run folders")

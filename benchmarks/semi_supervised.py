@@ -219,7 +219,7 @@ def _error_of_mean(values: np.ndarray) -> str:
 
 
 def main() -> int:
-    """Measures what is missing and prints the tables."""
+    """Runs the missing measurements and prints the tables."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/semi_supervised"), help="projects and run folders")

@@ -52,7 +52,7 @@ def store(
 
     Args:
       key: as in `open_cached`.
-      shape: of the array.
+      shape: the array's.
       rows: shape[0] arrays of shape[1:].
       limit_gib: maximum size of all entries.
       folder: where the cache is; None = `cache_folder()`.

@@ -440,7 +440,7 @@ def open_shared(file: Path, flags: int) -> int:
 
     Args:
       file: the file to open; created if absent.
-      flags: of `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
+      flags: for `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
 
     Raises:
       OSError: the system refuses it, or it is a link, a pipe or a device; the error names it.

@@ -152,7 +152,7 @@ def fit_numbered(
 
     Args:
       image: (frame height, frame width, 3) uint8.
-      number: of the frame.
+      number: the frame's.
       affine: input_from_frame, (2, 3) for all frames or (n, 2, 3) for each.
       size_px: (width, height) of the result.
       crop_px: as in `fit_image`; or a box for each frame, (n, 4) whole numbers, width 0 for none.

@@ -49,7 +49,7 @@ class Poses:
       score: (f, a), the confidence in an animal as a whole, or None.
       columns: {name: (f, a, k)} of further numbers for each point, such as `spread_px`. A name ends with its unit.
       skeleton: the animal.
-      pixels: of the original frame, the image file, or the network's input.
+      pixels: those of the original frame, the image file, or the network's input.
     """
 
     keypoint_names: tuple[str, ...]

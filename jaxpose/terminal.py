@@ -287,7 +287,7 @@ class ConsoleHandler(logging.Handler):
     """Prints information on stdout, and warnings and errors on stderr.
 
     Args:
-      prefix: of each line on stderr, such as "jaxpose.predict: ".
+      prefix: begins each line on stderr, such as "jaxpose.predict: ".
       level: the lowest level that it prints.
     """
 

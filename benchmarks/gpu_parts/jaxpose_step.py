@@ -33,12 +33,12 @@ class Bench:
       config: the resolved config.
       mesh: one device.
       graphdef: definition of the network.
-      state: of the training; a step donates it.
+      state: the training's; a step donates it.
       samples: labelled frames, as many as a batch has.
       batch: all samples, on the device.
-      seed: of the augmentation, on the device.
+      seed: the augmentation's, on the device.
       lowered: the train step.
-      forward_flops: of one image.
+      forward_flops: for one image.
     """
 
     config: c.Config

@@ -160,11 +160,11 @@ class DeviceProgram:
     than on one for a single device: both would change the last bits.
 
     Args:
-      function: of arrays or trees of arrays, without collectives.
-      devices: of this process.
+      function: takes arrays or trees of arrays; no collectives.
+      devices: this process's.
       arguments: shapes and types of the arguments.
       donated: numbers of the arguments whose memory is used for the results.
-      options: of XLA.
+      options: for XLA.
 
     Attributes:
       compiled: the program on the first device.

@@ -206,7 +206,7 @@ def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
 
     Args:
       data: the crops.
-      name: of the video's file, without suffix.
+      name: the video file's, without suffix.
     """
     # Two file systems may store a letter such as ä in two forms.
     crops = {normalize("NFC", entry.rpartition(":")[0]): entry.rpartition(":")[2] for entry in data.video_crops_px}

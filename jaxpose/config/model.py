@@ -187,7 +187,7 @@ def _superanimal(animals: str, owner: str) -> PublishedWeights:
 
 # One line for each supported name. docs/weights.md shows this table.
 PUBLISHED = {
-    # torchvision's own: its first recipe, and the second where there is one.
+    # torchvision's own: its first recipe, and the second if there is one.
     "resnet18_imagenet": _torchvision("resnet18", "tv"),
     "resnet34_imagenet": _torchvision("resnet34", "tv"),
     "resnet50_imagenet": _torchvision("resnet50", "tv2"),

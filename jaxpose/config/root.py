@@ -100,7 +100,7 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Returns {dotted name: (old value, new value)} of the options by which two resolved configs are different runs.
 
     Two absolute paths do not count as different: split.csv compares the files there. Neither do the default of an
-    option and what runs did before it existed: where the default would do something else, it has been replaced.
+    option and the behaviour before it existed: where the default would do something else, it has been replaced.
     """
     before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
     return {
@@ -129,7 +129,7 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 def config_hash(config: Config) -> str:
     """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
 
-    Options with their defaults do not count, and neither does what runs did before an option existed, so that an option
+    Options with their defaults do not count, and neither does the behaviour before an option existed, so that an option
     of a later version does not rename earlier runs.
 
     Args:

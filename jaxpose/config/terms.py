@@ -20,7 +20,7 @@ class Stream:
       name: in a batch: `labelled`, or for video `clips` or `unlabelled`.
       per_step: labelled frames, or clips, of an update.
       option: the option that sets `per_step`.
-      frames: of a clip; a frame with its neighbours is a clip of a single window.
+      frames: per clip; a frame with its neighbours is a clip of a single window.
       mixed_blocks: places of the videos that the clips come from at a time.
     """
 
@@ -49,7 +49,7 @@ class TermFacts:
     """A term of the objective, as far as the config defines it; `jaxpose.steps.terms.Term` computes it.
 
     Attributes:
-      name: of the term.
+      name: the term's.
       stream: its frames; no two terms of an objective share a stream.
       losses: its losses by the name of their metric, each with its multiple of the term's factor.
       factor: metric that is the factor of the term at a step; "" if it is always 1.

@@ -190,7 +190,7 @@ def draw_tables(
     """Draws the tables whose labelled video is absent or older; reports each, and returns how many failed.
 
     Args:
-      data: of the run: its skeleton, and how it reads the rotation of videos.
+      data: the run's: its skeleton, and how it reads the rotation of videos.
       videos: {table: its video}; the tables lie in video_preds/ of `out`.
       out: the folder of results.
       claims: those on the work in that folder.

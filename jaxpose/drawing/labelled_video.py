@@ -100,7 +100,7 @@ class Drawn:
 
     Attributes:
       frames: how many it has.
-      width_px, height_px: of its frames.
+      width_px, height_px: its frames' size.
       problem: a sentence about frames that are lost in the source, or "".
     """
 
@@ -121,7 +121,7 @@ def draw_video(
     """Writes the video; replaces an older one.
 
     Args:
-      index: of the video, as `rotation.as_labelled` returned it.
+      index: the video's, as `rotation.as_labelled` returned it.
       predictions: a row for each frame.
       file: *.mp4.
       style: the user's choices.
@@ -156,7 +156,7 @@ class _Drawing:
     """The drawn frames of a video.
 
     Attributes:
-      width_px, height_px: of the drawn frames, even.
+      width_px, height_px: the drawn frames', even.
       form: how the source is stored.
       lost: {number of a frame that does not decode: a clause about it, "" if it is missing}, after the iteration.
     """

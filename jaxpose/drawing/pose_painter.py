@@ -101,7 +101,7 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
 
     Args:
       source: as decoded, in any pixel format.
-      planes: of a frame that is at least as large, after the quarter turns.
+      planes: those of a frame at least as large, after the quarter turns.
       converter: used for all frames of a video.
       quarter_turns: clockwise, 0 to 3.
     """
@@ -139,7 +139,7 @@ class PosePainter:
     three multiplied by the last; then the marked part of the layer is laid over the frame.
 
     Args:
-      poses: of the frames of the video, with one animal each.
+      poses: for the frames of the video, with one animal each.
       colours_yuv: (k, 3) uint8, of each keypoint.
       size_px: (width, height) of the frames.
       style: the user's choices; an edge with a name that is not in the predictions is not drawn.
@@ -250,13 +250,13 @@ class Caption:
     Args:
       keypoint_names: k names; characters that OpenCV's font lacks are drawn as question marks.
       colours: (k, 3) uint8 RGB.
-      width_px: of the frames, even.
+      width_px: the frames', even.
       last: number of the last frame.
       last_s: its time in seconds.
       tags: colorspace and color range of the video, FFmpeg's numbers.
 
     Attributes:
-      height_px: of all lines together, even.
+      height_px: the sum over all lines, even.
     """
 
     def __init__(

@@ -165,7 +165,7 @@ class RegressionHead(nnx.Module):
         """Returns points (x, y) in input pixels, in float32 (or the parameters' wider type).
 
         Args:
-          features: of the frames.
+          features: the frames'.
           size_px: (height, width) of the input.
         """
         kernel, bias = self.kernel[...], self.bias[...]
@@ -242,7 +242,7 @@ class ContextHead(nnx.Module):
         """Returns the logits of the s - 4 windows' centre frames in float32 (or the parameters' wider type).
 
         Args:
-          features: of s consecutive frames of each sequence.
+          features: from s consecutive frames of each sequence.
 
         Raises:
           ValueError: if there are fewer than 5 frames.
@@ -377,7 +377,7 @@ class PyramidLevel(nnx.Module):
 
         Args:
           coarse: maps of the previous level; None at the first level.
-          features: of this stride; None if the backbone has none.
+          features: at this stride; None if the backbone has none.
         """
         parts = [] if coarse is None else [doubled(coarse)]
         if self.lateral is not None and features is not None:
@@ -463,7 +463,7 @@ class PyramidContext(nnx.Module):
         """Returns the logits of the s - 4 windows' centre frames.
 
         Args:
-          maps: of s consecutive frames of each sequence.
+          maps: from s consecutive frames of each sequence.
 
         Raises:
           ValueError: if there are fewer than 5 frames.

@@ -48,7 +48,7 @@ def rotary(
     Args:
       sides: rows and columns of patches.
       others: tokens before those of the patches.
-      channels: of a head, a multiple of 4.
+      channels: per head, a multiple of 4.
       dtype: type of the result.
     """
     y, x = ((2 * np.arange(count) + 1) / count - 1 for count in sides)
@@ -105,8 +105,8 @@ class VitForm:
     """The form of a vision transformer.
 
     Attributes:
-      channels: of a token.
-      heads: of an attention.
+      channels: per token.
+      heads: per attention.
       epsilon: added to the variance in each norm.
       grid: cells along a side of the learned positions; 0 = rotary positions.
       registers: number of register tokens, which belong to no place.
@@ -180,7 +180,7 @@ def vit_parameters(tensors: Mapping[str, np.ndarray], name: str, source: str) ->
 
     Args:
       tensors: published tensors by their names, without any other prefix (see `find_vit_prefix`).
-      name: of the backbone, a key of `FORMS`.
+      name: the backbone's, a key of `FORMS`.
       source: name of the file, for messages.
 
     Raises:
@@ -195,7 +195,7 @@ def convert(tensors: Mapping[str, np.ndarray], form: VitForm, misfit: str) -> di
 
     Args:
       tensors: published tensors by their names.
-      form: of the network.
+      form: the network's.
       misfit: how a message about the tensors begins.
 
     Raises:
@@ -243,7 +243,7 @@ def settings_of(name: str) -> dict[str, Any]:
     """Returns the settings in a config.json of transformers that the tensors of the backbone do not reveal.
 
     Args:
-      name: of the backbone, a key of `FORMS`.
+      name: the backbone's, a key of `FORMS`.
     """
     settings = {"num_attention_heads": FORMS[name].heads, "hidden_act": "gelu"}
     return settings if FORMS[name].grid else settings | {"rope_theta": ROTARY_BASE}
@@ -330,7 +330,7 @@ class _Tensors:
 
         Args:
           known: its name in DINO's code.
-          shape: that it must have.
+          shape: the required one.
           unused: a part of it that may hold anything and becomes 0.
         """
         published, tensor = self._left.pop(known, (known, None))

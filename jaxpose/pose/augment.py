@@ -34,7 +34,7 @@ def draw_part_params(keys: Array, augment: Resolved, size_px: tuple[int, int], d
       keys: jax keys (b,).
       augment: the resolved config.
       size_px: (height, width) of the input.
-      dtype: of the numbers.
+      dtype: the numbers'.
     """
     numbers = jax.vmap(lambda key: jax.random.bits(key, (augment.move_parts, _NUMBERS), jnp.uint32))(keys)
     # Whole numbers are the same in every dtype. 16 bits times a side fit 32 bits.
@@ -60,7 +60,7 @@ def move_part_keypoints(
     """Returns the keypoints where their parts are, and their visibility: NOT_USED where another part lies over them.
 
     Args:
-      params: of `draw_params`.
+      params: from `draw_params`.
       keypoints_px: (x, y) in pixels of the input; NaN stays NaN.
       visibility: 0, 1 or 2.
     """
@@ -78,7 +78,7 @@ def source_px(
     """Returns the point (x, y) of the frame that appears at a point after the moves, and where none does.
 
     Args:
-      params: of `draw_params`.
+      params: from `draw_params`.
       x_px, y_px: points of the input after the moves.
     """
     points = jnp.stack([x_px, y_px], axis=-1)
@@ -191,7 +191,7 @@ def move_keypoints(
     The visibility is 0 where a moved part came to lie over the keypoint.
 
     Args:
-      params: of these samples, from `draw_params`.
+      params: these samples', from `draw_params`.
       augment: the config that the parameters were drawn with.
       keypoints_px: (x, y) in pixels of the input.
       visibility: 0, 1 or 2; in a flip it moves with its keypoint.
@@ -218,7 +218,7 @@ def moves_of_parts(params: Params, augment: Resolved, points_px: Float[Array, "b
     """Returns how far the parts move points of the input, in its pixels; with m = 1 if no part moves.
 
     Args:
-      params: of these samples, from `draw_params`.
+      params: these samples', from `draw_params`.
       augment: the config that the parameters were drawn with.
       points_px: (x, y) in pixels of the input.
     """
@@ -235,7 +235,7 @@ def exchange_sides(
 
     Args:
       params, augment, flip_permutation: as in `move_keypoints`.
-      values: of each keypoint.
+      values: for each keypoint.
 
     Raises:
       ValueError: as `move_keypoints`.
@@ -257,10 +257,10 @@ def render(
     """Returns the augmented frames, 0..255, in `dtype`; all frames of a sample get the same augmentation.
 
     Args:
-      params: of these samples, from `draw_params`.
+      params: these samples', from `draw_params`.
       augment: the config that the parameters were drawn with.
       frames: RGB, at the input's size.
-      dtype: of the result; computations use it, or float32 if it is smaller.
+      dtype: the result's; computations use it, or float32 if it is smaller.
     """
     work = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
     params = {
@@ -442,7 +442,7 @@ def draw_occluders(keys: Array, count: int, dtype: jax.typing.DTypeLike) -> Para
     Args:
       keys: jax keys (b,).
       count: number of rectangles.
-      dtype: of the numbers.
+      dtype: the numbers'.
     """
     bits = jax.vmap(lambda key: jax.random.bits(key, (count, 8), jnp.uint32))(keys)
     # 24 bits fit a float32, so the numbers are the same in every dtype.
@@ -457,7 +457,7 @@ def cover(
     Args:
       pictures: 0..255.
       keypoints_px: (x, y); those that are NaN are not covered.
-      params: of `draw_params`.
+      params: from `draw_params`.
     """
     share = params["share"].astype(pictures.dtype)
     height, width = pictures.shape[2:4]

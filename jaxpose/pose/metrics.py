@@ -65,7 +65,7 @@ def summarize(
         `points_not_predicted`, and wrong in PCK and OKS.
       labelled_frame_px: (x, y) in frame pixels, NaN where not labelled.
       keypoint_names: one name for each of the k points.
-      confidence: of each point; its mean orders the frames for OKS AP (None: the worst frame first).
+      confidence: for each point; its mean orders the frames for OKS AP (None: the worst frame first).
       pck_px: thresholds in frame pixels.
       pck_share: thresholds as a share of the longest side of the box around a frame's labelled points.
       oks_sigma: the sigma of every keypoint.
@@ -236,8 +236,8 @@ def fit_calibration(spread: Float[np.ndarray, "p"], error_px: Float[np.ndarray, 
     large errors, or tiny ones, do not bend the curve. It refines a grid around its best point.
 
     Args:
-      spread: of labelled points, px.
-      error_px: of their median.
+      spread: for labelled points, px.
+      error_px: their median's.
     """
     if len(spread) < LEAST_POINTS:
         return None

@@ -232,7 +232,7 @@ def carry(
     A map that lies outside the other view is 0.
 
     Args:
-      maps: of the source view; each sums to 1.
+      maps: the source view's; each sums to 1.
       input_from_source, input_from_target: affines from pixels of a view to those of the input.
       stride: pixels per cell.
       shift_px: cell c of a map is pixel c stride - shift_px, (x, y) for each sample.

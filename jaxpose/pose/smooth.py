@@ -50,7 +50,7 @@ class Posterior:
 
     Attributes:
       mean: (n, d).
-      log_likelihood: of the observations.
+      log_likelihood: the observations'.
       misfit: the sum of the squares of all errors and steps, each in units of its standard deviation.
       observed: number of observed coordinates.
     """
@@ -66,7 +66,7 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
 
     Args:
       model: the model.
-      observed: of n > 0 frames; any number, even NaN, where the precision is 0.
+      observed: for n > 0 frames; any number, even NaN, where the precision is 0.
       precision: 1 / variance of the noise of each observed coordinate; 0 where nothing is observed.
     """
     count, size = len(observed), len(model.step_cov)

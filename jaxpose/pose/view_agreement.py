@@ -24,7 +24,7 @@ def relation(pca: Pca, first: int, second: int) -> tuple[np.ndarray, float]:
     """Returns the relation of two views, a unit vector n (4,) and c: x, y, x, y of one body part in both have n p = c.
 
     Args:
-      pca: of the views, with 3 components, which leave one relation for two views.
+      pca: the views', with 3 components, which leave one relation for two views.
       first, second: views, counted from 0.
     """
     columns = [2 * view + axis for view in (first, second) for axis in (0, 1)]
@@ -43,7 +43,7 @@ def agree(
     Args:
       maps: each sums to 1, or to 0.
       fitted_from_view: affines from pixels of what the network saw to those in which `pca` was fitted.
-      stride: of those pixels, per cell.
+      stride: such pixels per cell.
       pca: as in `relation`.
     """
     height, width = maps.shape[-2:]
@@ -81,7 +81,7 @@ def _heard(
     """Returns the evidence of maps of one view about the cells of another.
 
     Args:
-      maps: of one view, for each body part.
+      maps: one view's, for each body part.
       from_px, to_px: the place of each cell along the relation, in the speaking and in the other view.
       sigma_px: (b,), how far two views of a point are apart along the relation.
       knots: a map's mass is moved to this many places along the relation, less than a cell apart; every pair of cells

@@ -39,7 +39,7 @@ class RemoteFolder:
     FileNotFoundError and NotImplementedError are answers and are raised at once.
 
     Attributes:
-      url: of the folder, for messages.
+      url: the folder's, for messages.
       path: the folder, if it is on this machine or mounted here; otherwise None.
       answers: how many calls have succeeded so far.
       closed: once it is set, every call fails.

@@ -54,7 +54,7 @@ class Progress:
       validation: the newest metrics of a validation by name, with its "step"; empty before the first.
       steps_per_s: speed over the last lines of metrics, 0 while it is unknown.
       last_line: the last line of train.log.
-      summary: of a finished run, None before its end.
+      summary: a finished run's, None before its end.
       errors: {set: figures} of a finished run from its last evaluation, {} before its end.
       end: how the run ended, None while it continues.
     """

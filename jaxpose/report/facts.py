@@ -76,10 +76,10 @@ class RunFacts:
 
     Attributes:
       run: the folder.
-      config: of the run.
+      config: the run's.
       split: the sets of its frames; None if unknown.
-      summary: of finished.json, {} before the end of the training.
-      evaluation: of evaluation.json, {} without one.
+      summary: from finished.json, {} before the end of the training.
+      evaluation: from evaluation.json, {} without one.
       frames: its labelled frames and their errors, None before they are measured.
     """
 
@@ -130,7 +130,7 @@ def read_labels(data: DataConfig, project: Project | None) -> Project:
     """Returns the project of a run, with the run's keypoints.
 
     Args:
-      data: of the run.
+      data: the run's.
       project: the run's, if the caller has read it.
 
     Raises:
@@ -159,8 +159,8 @@ def read_image(project: Project, row: int, white: float) -> tuple[np.ndarray, np
     """Returns the image (h, w, 3) of a row of a project, and the frame pixel (2,) of its first pixel.
 
     Args:
-      project: the image's.
-      row: of the project.
+      project: the project.
+      row: a row of it.
       white: `data.white` of the run.
 
     Raises:
@@ -198,7 +198,7 @@ class Stretch:
     Attributes:
       first, last: numbers of frames.
       worst: the most unusual of them.
-      evidence: of that frame, the larger, the more unusual.
+      evidence: that frame's; larger is more unusual.
       signal: what is unusual in that frame, as `evidence` names it.
       keypoint: number of the unusual keypoint.
     """
@@ -216,7 +216,7 @@ class Recording:
     """The predictions of a video.
 
     Attributes:
-      name: of its table, without suffix.
+      name: its table's, without suffix.
       video: the file, which may be on another machine.
       poses: its n frames, with the column POSE_ERROR_PX where it is known.
       steps_px: (n, k) how far each keypoint moved since the previous frame.

@@ -40,7 +40,7 @@ def headline_section(facts: RunFacts, project: Project | None) -> Section:
     """Returns the result of a run in one line, what it is, and a table of the errors of each set.
 
     Args:
-      facts: of the run.
+      facts: the run's.
       project: the run's, if it can be read.
     """
     parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts, project))]
@@ -148,7 +148,7 @@ def comparing_section(facts: RunFacts, other: Path, is_parent: bool = False) -> 
     """Returns the errors of two runs on the frames that neither trained on, and the options that differ.
 
     Args:
-      facts: of the run.
+      facts: the run's.
       other: the run to compare with.
       is_parent: the run uses its weights or its split.
 

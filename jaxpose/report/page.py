@@ -32,12 +32,12 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-      name: of its element, unique in a page.
+      name: its element's, unique in a page.
       title: its caption, plain text.
       alt: the description for screen readers, plain text.
       data: traces of Plotly, JSON-ready; `meta` of a trace is the number of its keypoint, if it has one.
-      layout: of Plotly, JSON-ready, without colours: the page sets those of its theme.
-      height_px: of the element.
+      layout: Plotly's, JSON-ready, without colours: the page sets those of its theme.
+      height_px: the element's.
     """
 
     name: str
@@ -154,7 +154,7 @@ def make_page(
       sections: in their order.
       videos: for the traces, from `traces.pack`.
       keypoint_names: k names; each has a box that switches it off.
-      verb: that writes it, and may replace it later (`refuse_other_file`).
+      verb: writes it, and may replace it later (`refuse_other_file`).
     """
     style, script = _file("page.css"), _file("page.js")
     hidden = "".join(f".hide-{place} .kp-{place}{{display:none}}" for place in range(len(keypoint_names)))

@@ -323,7 +323,7 @@ class MeanLog:
     """Logs the mean of the members' records about a step, once all have logged theirs.
 
     Args:
-      log: of the ensemble.
+      log: the ensemble's.
     """
 
     def __init__(self, log: RunLog):
@@ -368,7 +368,7 @@ class MemberLog(RunLog):
       config: options of the log.
       total_steps: length of the training.
       first_step: steps taken before.
-      name: of the member, in messages.
+      name: the member's, in messages.
       means: gets the steps.
     """
 

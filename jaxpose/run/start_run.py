@@ -55,7 +55,7 @@ def member_folders(run: Path, config: Config) -> list[Path]:
 
     Args:
       run: the run folder.
-      config: of this folder.
+      config: this folder's.
     """
     if config.train.members == 1:
         return []
@@ -114,10 +114,10 @@ def refuse_other_weights(before: ModelConfig, now: ModelConfig, run: Path, optio
     """Checks that a network can start from the weights of a run, as far as their options tell.
 
     Args:
-      before: of the run.
-      now: of the network.
+      before: the run's.
+      now: the network's.
       run: the run.
-      option: that names the run, for messages.
+      option: the one that names the run, for messages.
 
     Raises:
       UserError: the networks differ in their groups of norms, or in the scale of their pixels.

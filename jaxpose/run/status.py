@@ -50,7 +50,7 @@ def parse_status(data: bytes, name: str) -> Status:
 
     Args:
       data: the content.
-      name: of the file, for the message.
+      name: the file's, for the message.
 
     Raises:
       DamagedFile: it is not as jaxpose wrote it.
@@ -188,7 +188,7 @@ def write_evaluated(
 
     Args:
       run: the folder.
-      names: of the files in it.
+      names: the files in it.
       images: n labelled images.
       checksums: n SHA-256 of them.
       labels_checksums: n SHA-256 of their labels.

@@ -35,7 +35,7 @@ class Predictions:
     """The predictions for a microbatch of clips; a row is a clip, a camera and a head.
 
     Attributes:
-      outputs: of the network for (c v) sequences, (c v, windows, heads, k, ...).
+      outputs: the network's for (c v) sequences, (c v, windows, heads, k, ...).
       points_px: (c v, windows, heads, k, 2) in pixels of the augmented input.
       points: (rows, windows, k, 2) in pixels of the frame.
       sure: (rows, windows, k), their confidence.
@@ -254,7 +254,7 @@ def loss_sums(outputs: jax.Array, microbatch: Batch, config: Config, pca: dict[s
     """Returns the sum of each loss over this microbatch, and the counts that depend on predictions.
 
     Args:
-      outputs: of the network for (c v) sequences, (c v, windows, heads, k, ...).
+      outputs: the network's for (c v) sequences, (c v, windows, heads, k, ...).
       microbatch: one of `clip_microbatches`.
       config: the run's config.
       pca: the fitted PCAs by the name of their loss.

@@ -130,8 +130,8 @@ class Objective:
         Args:
           before: the weights.
           step: the number of steps taken before.
-          microbatches: of this part.
-          counts: of all parts together, including those that depend on predictions.
+          microbatches: this part's.
+          counts: over all parts, including those that depend on predictions.
           parts: the later divisor of the sum over all parts.
           vary: marks a number as one that differs between devices.
         """
@@ -203,9 +203,9 @@ class Objective:
         Args:
           params: the parameters; the gradient is with respect to these.
           statistics: the batch statistics.
-          microbatch: of this part, with its targets.
+          microbatch: this part's, with its targets.
           frames: see the class.
-          factors: of each loss.
+          factors: one for each loss.
           shares: for each mean, the factor from this microbatch's sum to its part of the mean over the global batch.
         """
         outputs, statistics = self._outputs(params, statistics, microbatch, frames)

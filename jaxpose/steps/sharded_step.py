@@ -215,7 +215,7 @@ class ShardFunctions:
 
         Args:
           before: the weights.
-          microbatches: of the shard.
+          microbatches: the shard's.
           counts: the sum over all shards.
         """
         return self._objective.count_late(before, (microbatches, counts["frames"]))
@@ -230,7 +230,7 @@ class ShardFunctions:
         Args:
           before: the weights.
           step: the number of steps taken before.
-          microbatches: of the shard.
+          microbatches: the shard's.
           counts: the sum over all shards.
           late: the sum of `late` over all shards.
         """
@@ -259,11 +259,11 @@ class ShardedStep:
       facts: about the data.
       state: the shapes of the state.
       shard: the shapes of one shard's part of a batch: (microbatches x slots) rows of each field.
-      options: of XLA.
+      options: for XLA.
 
     Attributes:
       programs: the compiled programs by name; `gradients` is the large one.
-      sum_bytes: of a shard's gradients and other summed values.
+      sum_bytes: a shard's gradients and other summed values.
       at_once: the number of shards that this process computes at the same time; 1 on GPUs, which have queues instead.
     """
 

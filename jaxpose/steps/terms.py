@@ -49,7 +49,7 @@ class Sums(NamedTuple):
     """The sums that a term computes from the network's outputs for a microbatch.
 
     Attributes:
-      sums: of each loss, and of the names in `Term.extra`.
+      sums: for each loss, and for the names in `Term.extra`.
       counts: those of `Term.late`.
       of_samples: (b,), the loss of each labelled frame; None for a term without labelled frames.
     """

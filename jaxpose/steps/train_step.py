@@ -42,7 +42,7 @@ def move_state(
 
     Args:
       state: before the step; the arguments below are of the whole step.
-      gradients: of the loss.
+      gradients: the loss's.
       statistics: the moved batch statistics.
       means: `loss`, that of each loss if there are several, and the terms' extra means.
       counts: `targets`, and that of each loss with a count of its own.

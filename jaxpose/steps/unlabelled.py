@@ -46,7 +46,7 @@ def frame_rows(frames: Batch, seed: jax.Array, config: Config) -> tuple[Batch, C
     """Returns the rows of a part's unlabelled frames, and a function from a purpose (0, 1, 2) to their keys.
 
     Args:
-      frames: of one part; a frame is a clip of a single window (see `jaxpose.steps.clip_step`).
+      frames: one part's; a frame is a clip of a single window (see `jaxpose.steps.clip_step`).
       seed: `train.seed`, a uint32 scalar.
       config: the run's config.
 
@@ -181,7 +181,7 @@ def pseudo_labels(
     """Returns labels of the student's view, and the number of predictions of each keypoint (k,) above its threshold.
 
     Args:
-      outputs: of the teacher (q, 1, heads, k, ...).
+      outputs: the teacher's (q, 1, heads, k, ...).
       microbatch: one of `frame_microbatches`.
       config: the run's config.
       facts: about the data.

@@ -57,10 +57,10 @@ def end_members(
     After a signal, the next start finishes members whose training is over.
 
     Args:
-      outcomes: of the sessions.
+      outcomes: the sessions'.
       sessions: by the number of the member.
-      logs: of the sessions; they get the records meanwhile.
-      log: of the ensemble.
+      logs: the sessions'; they get the records meanwhile.
+      log: the ensemble's.
       interrupt: reports signals.
       write_report: writes the report of a member.
     """
@@ -100,11 +100,11 @@ def finish_ensemble(
     """Writes the joint predictions of the members into the folder of the ensemble, and returns its summary.
 
     Args:
-      summaries: of the members, in their order.
-      setup: of the ensemble.
+      summaries: the members', in their order.
+      setup: the ensemble's.
       runner: predicts frames.
-      folder: of the ensemble.
-      log: of the ensemble.
+      folder: the ensemble's.
+      log: the ensemble's.
       interrupt: reports signals.
       write_report: writes the report.
     """
@@ -160,9 +160,9 @@ def member_config(config: Config, run: Path, number: int) -> Config:
     """Returns the config of the run that trains a member alone.
 
     Args:
-      config: of the ensemble.
+      config: the ensemble's.
       run: its run folder.
-      number: of the member, from 0.
+      number: the member's, from 0.
     """
     train = dataclasses.replace(config.train, members=1, seed=config.train.seed + number)
     return dataclasses.replace(config, train=train, out=str(member_folders(run, config)[number]))
@@ -181,7 +181,7 @@ class Member:
     Attributes:
       number: from 0.
       folder: its run folder.
-      checkpoints: of this folder.
+      checkpoints: this folder's.
       run: the training on its devices; None if the run is finished.
       messages: for its log, one sentence each.
     """
@@ -202,8 +202,8 @@ def open_members(folder: RunFolder, setup: Setup, files: str, stack: contextlib.
     """Opens the run folders of all members, with the states to resume from; the step is compiled once for all.
 
     Args:
-      folder: of the ensemble.
-      setup: of the ensemble.
+      folder: the ensemble's.
+      setup: the ensemble's.
       files: the text of split.csv.
       stack: closes what is opened.
 
@@ -229,9 +229,9 @@ def open_sessions(
     """Returns the trainings and logs of unfinished members, by number, and the log of the means.
 
     Args:
-      members: of an ensemble.
+      members: an ensemble's.
       runner: predicts frames, for all of them.
-      log: of the ensemble.
+      log: the ensemble's.
       stragglers: compares the speed of the processes.
       stack: closes what is opened.
     """
@@ -285,8 +285,8 @@ def train_ensemble(
     """Trains all members, finishes each as a separate run, and writes their joint predictions.
 
     Args:
-      folder: of the ensemble.
-      setup: of the ensemble.
+      folder: the ensemble's.
+      setup: the ensemble's.
       files: the text of split.csv.
       held: warnings that belong in the log.
       interrupt: reports signals.

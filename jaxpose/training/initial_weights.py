@@ -44,7 +44,7 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
     """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
 
     Args:
-      model: of the resolved config.
+      model: from the resolved config.
       params: fresh parameters of the backbone.
       statistics: fresh batch statistics of it, {} if it has none.
       option: the option that names the weights, for messages.

@@ -70,7 +70,7 @@ class Loop:
     Args:
       networks: one, or the members of an ensemble.
       step: the compiled step of a network, which puts batches on the devices; None if all trainings are over.
-      log: of the run.
+      log: the run's.
       stragglers: compares the speed of the processes.
       interrupt: reports signals.
     """
@@ -190,7 +190,7 @@ def members_at_once(mesh: Mesh, members: int) -> int:
 
     Args:
       mesh: the devices.
-      members: of the ensemble, 1 for a single network.
+      members: their number, 1 for a single network.
     """
     is_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
     return min(members, allowed_cores(), arithmetic_threads()) if is_one_cpu else 1

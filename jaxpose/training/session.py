@@ -46,7 +46,7 @@ def report_end(log: RunLog, summary: dict[str, Any], report: Path | None) -> Non
 
     Args:
       log: gets the lines.
-      summary: of the run, with best_step and sets.
+      summary: the run's, with best_step and sets.
       report: report.html; None if it is not written.
     """
     folder = summary["out"]
@@ -274,9 +274,9 @@ def open_session(
     Args:
       run: the state to resume from and, if training is not over, the compiled step.
       folder: the run folder.
-      checkpoints: of this folder.
+      checkpoints: this folder's.
       runner: predicts frames.
-      log: of this folder.
+      log: this folder's.
       stragglers: compares the speed of the processes.
     """
     config = run.setup.config

@@ -113,7 +113,7 @@ def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
 
     Args:
       run: the training, or the first one of an ensemble's members.
-      members: of the ensemble, 1 for a single network.
+      members: their number, 1 for a single network.
     """
     setup = run.setup
     config, facts = setup.config, setup.facts
