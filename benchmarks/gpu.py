@@ -8,10 +8,10 @@ more than the `--minutes` left and cells that the file has already, so the same 
 
     python benchmarks/gpu.py --platform gpu --out benchmarks/gpu.jsonl
 
-A single cell: the step that jaxpose.train compiles, on one device, with one batch that is already there: the figure
-includes neither loading nor copying. After a warm-up, the time of `--steps` steps is taken `--repeats` times. Then,
-if torch is installed, the same work in torch: the same backbone, a head of transposed convolutions, softmax, MSE and
-Adam, with channels_last, autocast and torch.compile. Appends one JSON line for each of the two.
+A single cell: the step that jaxpose.train compiles, on one device, with one batch that is already loaded: the figure
+includes neither loading nor copying. After a warm-up, the time of `--steps` steps is taken `--repeats` times. Then, if
+torch is installed, the same work in torch: the same backbone, a head of transposed convolutions, softmax, MSE and Adam,
+with channels_last, autocast and torch.compile. Appends one JSON line for each of the two.
 """
 
 import argparse

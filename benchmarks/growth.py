@@ -176,7 +176,7 @@ def _start(project: Path, work: Path, has_clips: bool, steps: int) -> dict[str, 
 
 
 def _memory_mib(process: int, field: str) -> float:
-    """Returns a figure of a process's memory; Linux alone has the file."""
+    """Returns a figure of a process's memory; only Linux has the file."""
     status = Path(f"/proc/{process}/status").read_text()
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0)
 

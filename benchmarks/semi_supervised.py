@@ -36,7 +36,7 @@ from jaxpose.run.pca import Subspaces
 from jaxpose.train import train
 
 TRAIN_VIDEOS, TEST_VIDEOS, LABELS_PER_VIDEO, VIDEO_FRAMES, LEAVES = 5, 8, 2, 128, 4
-# As many coordinates as there are labelled poses, the most that a PCA can be fitted to.
+# As many coordinates as labelled poses, the most that a PCA can be fitted to.
 POSE = ("nose", "neck", "tail_base", "left_front_paw", "right_front_paw")
 # A step this long is not the animal's: it walks less than 10 px from frame to frame.
 JUMP_PX = 20.0

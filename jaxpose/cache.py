@@ -30,7 +30,7 @@ def open_cached(
 
     Args:
       key: a name of letters and digits, unique for everything that the array depends on.
-      shape: its shape; an entry of another shape is not returned.
+      shape: its shape; an entry with a different shape is not returned.
       folder: where the cache is; None = `cache_folder()`.
       in_memory: read the array; otherwise it is memory-mapped, read-only.
     """

@@ -136,7 +136,7 @@ def was_cut_off(target: Path) -> bool:
 
 
 def remove_unfinished() -> None:
-    """Removes all unfinished files of this process, which is about to end at once."""
+    """Removes all unfinished files of this process, just before it ends."""
     for path, descriptor in list(_held.items()):
         _remove_locked(path, descriptor)
 

@@ -47,7 +47,7 @@ class Poses:
       visibility: (f, a, k) int8, `NOT_USED`, `NOT_VISIBLE` or `VISIBLE`, or None.
       identity: (f, a) int, -1 where it is unknown.
       score: (f, a), the confidence in an animal as a whole, or None.
-      columns: {name: (f, a, k)} of further numbers for each point, such as `spread_px`. A name ends with its unit.
+      columns: {name: (f, a, k)} of more numbers for each point, such as `spread_px`. A name ends with its unit.
       skeleton: the animal.
       pixels: those of the original frame, the image file, or the network's input.
     """

@@ -145,7 +145,7 @@ def _notebook_console() -> "Console":
     return Console(force_jupyter=True, markup=False, emoji=False, highlight=False)
 
 
-# Phases of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
+# Phases of a verb: a spinner or a bar on a terminal, otherwise occasional lines.
 #
 # A notebook with ipywidgets also has spinners and bars. A short phase shows nothing. Lines appear only after `speak`,
 # which the verbs call; a program that imports jaxpose does not. With several processes, only the first one of a run

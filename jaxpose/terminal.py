@@ -40,8 +40,8 @@ def wrapped(text: str, width: int) -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int = 0, keys: int = 1) -> list[str]:
-    """Returns rows of cells as aligned lines. If they are wider than `width`, the columns that do not fit follow below
-    as further tables.
+    """Returns rows of cells as aligned lines. If they are wider than `width`, the columns that do not fit follow in
+    more tables below.
 
     Args:
       rows: cells of the same number of columns; the first row is the head.

@@ -63,7 +63,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
     Args:
       config: the options; not changed.
       dry_run: print the data, compile the step, print its cost and the effect of a run on the run folder, and stop.
-        "memory", and on GPUs also True, compiles it for further numbers of frames and prints the largest microbatch.
+        "memory", and on GPUs also True, compiles it for more numbers of frames and prints the largest microbatch.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3

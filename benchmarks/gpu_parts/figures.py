@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 PRECISIONS = ("bf16", "tf32", "f32")
-# TFLOP/s without sparsity, from the data sheets; --peak_tflops gives those of another device.
+# TFLOP/s without sparsity, from the data sheets; --peak_tflops sets those of another device.
 PEAK_TFLOPS = {
     "NVIDIA H200": {"bf16": 989, "tf32": 495, "f32": 67},
     "NVIDIA H100 80GB HBM3": {"bf16": 989, "tf32": 495, "f32": 67},

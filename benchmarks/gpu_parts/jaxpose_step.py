@@ -1,4 +1,4 @@
-"""jaxpose's own train step and predict step on one device, with one batch that is already there."""
+"""jaxpose's own train step and predict step on one device, with one batch already on it."""
 
 import argparse
 import dataclasses

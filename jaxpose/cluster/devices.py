@@ -114,7 +114,7 @@ def require_threads(mesh: MeshConfig, devices: list[jax.Device]) -> None:
     """Checks that the CPU divides its arithmetic among `mesh.cpu_threads` threads.
 
     Raises:
-      UserError: JAX was started with another number, or has more devices than that.
+      UserError: JAX was started with a different number, or has more devices than that.
     """
     if threads := other_threads(mesh, devices):
         raise UserError(

@@ -475,7 +475,7 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
         return work()
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     peers = rendezvous(process, versions, mesh.start_s, mesh.heartbeat_s)
-    # Before JAX starts, because JAX waits long for a process that is lost meanwhile.
+    # Before JAX starts, because JAX waits long for a process that is lost by then.
     peers.watch(verb)
     name = f"process {process.index} on {socket.gethostname()}"
     before_leaving(lambda code: peers.fail(f"{name} ended with exit code {code}: a signal stopped it", code))

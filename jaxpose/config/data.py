@@ -180,7 +180,7 @@ class DataConfig(Section):
 
 
 def with_orientation(data: DataConfig, orientation: str) -> DataConfig:
-    """Returns the options of a run with another value of `data.orientation`, "" for the run's own."""
+    """Returns the options of a run with a new value of `data.orientation`, "" for the run's own."""
     return dataclasses.replace(data, orientation=orientation) if orientation else data
 
 

@@ -85,7 +85,7 @@ def option(
       choices: the only strings allowed; () allows all.
       minimum: the smallest number allowed (of every entry of a tuple).
       maximum: the largest number allowed.
-      harmless: True if a run may be resumed with another value, because this changes none of its numbers.
+      harmless: True if a run may be resumed with a new value, because this changes none of its numbers.
       is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
         machine, and split.csv records their content.
       before: the behaviour before the option existed, which does not count in a run's hash; None: the same as

@@ -30,7 +30,7 @@ from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.file import turned_size_px
 from jaxpose.video.index import Stopped, VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
 
-# If more than this share of its points is outside the frames, a table is probably of another video.
+# If more than this share of its points is outside the frames, a table probably belongs to another video.
 _MOST_OUTSIDE = 0.5
 
 
@@ -85,7 +85,7 @@ def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Conf
     """Returns the config of the run that predicted a table: the given run, or the one whose folder holds the table.
 
     Raises:
-      UserError: the run does not exist, or has other keypoints than the table.
+      UserError: the run does not exist, or its keypoints are not the table's.
     """
     run = Path(given.run).expanduser() if given.run else _run_around(predictions.file)
     if run is None:
@@ -113,7 +113,7 @@ def _edges(
     """Returns the skeleton of a flag, of a project or of a run, in this order.
 
     Raises:
-      UserError: the flag has other names than the table, or the project is not one or has no skeleton for them.
+      UserError: the flag has names that the table lacks, or the project is not one or has no skeleton for them.
     """
     names = predictions.poses.keypoint_names
     if given.skeleton and given.project:

@@ -129,7 +129,7 @@ def draw_video(
       progress: called after every frame.
 
     Raises:
-      UserError: the video has another number of frames than predictions, or no frame decodes.
+      UserError: the numbers of frames and predictions differ, or no frame decodes.
       OSError: the file cannot be written.
       Stopped: `is_stopped` returned true. After this and every other error there is no new file.
     """

@@ -16,7 +16,7 @@ from jaxpose.video.file import TURNS
 
 # FFmpeg's numbers.
 BT709, FULL_RANGE = 1, 2
-# Weights of red and blue in the brightness: of BT.709, and of BT.601, which readers assume for files that do not say.
+# Weights of red and blue in the brightness: of BT.709, and of BT.601, which readers assume for untagged files.
 _WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
 
 

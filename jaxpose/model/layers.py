@@ -294,7 +294,7 @@ def _max_of_slices(x: jax.Array) -> jax.Array:
 
 
 def windowed_max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """Returns the same as `max_pool`, faster forward; not for training, see there."""
+    """Returns the same as `max_pool`, faster forward; not for training."""
     pads = ((0, 0), (1, 1), (1, 1), (0, 0))
     return lax.reduce_window(x, jnp.array(-jnp.inf, x.dtype), lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
 

@@ -147,7 +147,7 @@ def _fit(
 
     With the best height, the squared error of a Gaussian g is least where the mean position under map x g equals the
     mean position under g x g. Each step is Gauss-Newton: sigma^2 times the difference of the two means over the
-    variance under g x g, for x and y alone, as g x g has no mixed term. Cells outside the map count in neither.
+    variance under g x g, for x and y alone, because g x g has no mixed term. Cells outside the map count in neither.
     """
     radius = window.shape[-1] // 2
     offsets = jnp.arange(-radius, radius + 1, dtype=window.dtype)[None, None, None]

@@ -191,7 +191,7 @@ def smoothed(
     is_filled: Bool[np.ndarray, "n k"],
     var_px2: Float[np.ndarray, "n k 2"] | None = None,
 ) -> Poses:
-    """Returns smoothed poses with further information: the columns `POSTERIOR_VAR`, if given, and `FILLED`."""
+    """Returns smoothed poses with more information: the columns `POSTERIOR_VAR`, if given, and `FILLED`."""
     variances = {} if var_px2 is None else {name: var_px2[:, None, :, axis] for axis, name in enumerate(POSTERIOR_VAR)}
     columns = {**poses.columns, **variances, FILLED: is_filled[:, None].astype(np.int64)}
     return dataclasses.replace(poses, points_px=points_px[:, None], columns=columns)

@@ -86,7 +86,7 @@ class RemoteCopy:
         if config.remote_url:
             remote = RemoteFolder(config.remote_url, run_name(folder.path))
             mirror = Mirror(folder.path, remote, folder.action == "start")
-            # The hook's warnings are in train.log, which is copied too.
+            # The hook's warnings are in train.log, which is also copied.
             self._followers.append(_Follower(mirror, config.remote_every_s, after=calling))
         self._followers += [calling] if calling else []
 
@@ -94,7 +94,7 @@ class RemoteCopy:
         """Copies the last state and returns the run's summary, with exit code 3 if that failed after a good end.
 
         Every process must call it, once nothing writes to the run folder. After a signal it takes `log.remote_stop_s`
-        at most; without one, it waits as long as the store or the hook answers now and then.
+        at most; without one, it waits as long as the store or the hook keeps answering.
         """
         return summary | {"exit_code": broadcast_from_0(lambda: self._finish(summary["exit_code"], interrupt))}
 
@@ -316,7 +316,7 @@ class Hook:
 
 
 class _Follower(threading.Thread):
-    """A thread that looks for changes in a run folder again and again, until the run has ended.
+    """A thread that repeatedly looks for changes in a run folder, until the run has ended.
 
     Args:
       part: the part that it updates.

@@ -133,8 +133,8 @@ def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
     """Returns how far the copy of a run is ahead of its run folder, or "".
 
     It is ahead if it is finished and the folder is not, or if it has a checkpoint newer than the newest whole one here.
-    Only whole checkpoints count, on both sides, because a run continues only from them. A run that was extended on one
-    side alone is not finished on the other.
+    Only whole checkpoints count, on both sides, because a run continues only from them. A run that was extended on only
+    one side is not finished on the other.
 
     Raises:
       Exception: the exceptions of the store's file system, which differ from store to store.

@@ -113,7 +113,7 @@ class RunState:
 
 
 class Watched:
-    """A run that is read now and then; files that have not grown are not read again.
+    """A run that is read repeatedly, except files that have not grown.
 
     Args:
       where: the run folder, or the URL of its copy.

@@ -61,7 +61,7 @@ def pck(errors_px: np.ndarray, thresholds_px: np.ndarray) -> np.ndarray:
 
 
 def errors_section(facts: RunFacts) -> Section:
-    """Returns the errors of the set that tells most about other frames, next to those of the training frames."""
+    """Returns the errors of the set that says most about other frames, next to those of the training frames."""
     title = "Errors"
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
@@ -363,7 +363,7 @@ def count_confusions(
 
 
 def confusions_section(facts: RunFacts, project: Project | None) -> Section:
-    """Returns the confusions on the set that tells most about other frames; `project` is None if it cannot be read."""
+    """Returns the confusions on the set that says most about other frames; `project` is None if it cannot be read."""
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
         return Section("sides", _TITLE, paragraph(NOT_MEASURED))

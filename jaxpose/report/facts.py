@@ -91,7 +91,7 @@ class RunFacts:
     frames: PredictionTable | None
 
     def shown_set(self) -> str:
-        """Returns the set whose errors tell most about other frames: test, otherwise validation; "" without any."""
+        """Returns the set whose errors say most about other frames: test, otherwise validation; "" without any."""
         present = set(self.frames.sets or ()) if self.frames else set()
         return next((name for name in (TEST, VALIDATION, *SETS) if name in present), "")
 
@@ -159,7 +159,7 @@ def read_image(project: Project, row: int, white: float) -> tuple[np.ndarray, np
     """Returns the image (h, w, 3) of a row of a project, and the frame pixel (2,) of its first pixel.
 
     Args:
-      project: the project.
+      project: holds the image.
       row: a row of it.
       white: `data.white` of the run.
 

@@ -102,7 +102,7 @@ def _take(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# Advice for the user if a run folder holds another run than the requested one.
+# Advice for the user if a run folder does not hold the requested run.
 
 _INPUT = ("data.input_width_px", "data.input_height_px")
 # Options that jaxpose fills in from the labelled images.

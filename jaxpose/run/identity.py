@@ -89,7 +89,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     """Returns the differences between the run in a folder and a config with its split.csv, one sentence each.
 
     Raises:
-      UserError: the folder's config cannot be read, or the run is of another project.
+      UserError: the folder's config cannot be read, or the run belongs to another project.
     """
     stored = read_config(path / CONFIG_FILE)
     keys = differing_keys(stored, config)
@@ -254,7 +254,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     """Returns the extension that gives a run the length of a config, or None if it has this length already.
 
     Args:
-      run: a run folder whose config differs from this one in its length alone.
+      run: a run folder whose config differs from this one only in its length.
       config: resolved config.
       split_text: content of split.csv.
 
@@ -282,7 +282,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
 
 
 def find_run(runs: Path, config: Config) -> Path:
-    """Returns the only run folder in a folder whose config differs from this one in its length alone.
+    """Returns the only run folder in a folder whose config differs from this one only in its length.
 
     Raises:
       UserError: there is none, or there are several.
@@ -309,7 +309,7 @@ def find_run(runs: Path, config: Config) -> Path:
 
 
 def with_length_of(stored: Config, config: Config) -> Config:
-    """Returns a config with the length of another one."""
+    """Returns a config with another one's length."""
     train = dataclasses.replace(config.train, steps=stored.train.steps, epochs=stored.train.epochs)
     return dataclasses.replace(config, train=train)
 

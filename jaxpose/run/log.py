@@ -63,7 +63,7 @@ def keep_until(file: Path, step: int) -> float:
 def write_means(run: Path, members: Sequence[Path]) -> None:
     """Rewrites metrics.jsonl of an ensemble: each record of a step is the mean over the members that have it.
 
-    While the ensemble trains, a stretch that some members repeat after a kill is logged for these alone.
+    While the ensemble trains, a stretch that some members repeat after a kill is logged only for these.
 
     Raises:
       OSError: a file cannot be read or written.

@@ -18,7 +18,7 @@ def write_manifest(folder: Path, content: dict[str, Any], name: str = "") -> Non
 
     Args:
       folder: the folder.
-      content: further entries of the manifest.
+      content: other entries of the manifest.
       name: the folder's final name if it will be renamed; "" means its present name.
     """
     manifest = {"name": name or folder.name, **content, "files": _files(folder)}

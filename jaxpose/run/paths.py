@@ -136,7 +136,7 @@ def refuse_pattern(path: Path) -> None:
         raise UserError(f"the run folder is {path.absolute()}; checkpoints need a path without '[': choose another out")
 
 
-# The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which stands for its newest.
+# The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which means its newest.
 
 RUN_HELP = "run folder, or a folder of runs (uses the newest)"
 
@@ -199,7 +199,7 @@ def _newest_run(folder: Path, finished: bool) -> Path:
     return max(ended or runs, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name), default=folder)
 
 
-# The run file tells the program that started a run which run folder was opened.
+# The run file tells the program that started a run which folder was opened.
 #
 # A launcher or batch script names a file in JAXPOSE_RUN_FILE. The run writes the path of its folder to that file once
 # the folder is open. A restart then resumes in that folder, even if the first start asked for resume=overwrite.

@@ -111,7 +111,7 @@ def no_checkpoint(run: Path) -> str:
 
 
 def refuse_other_weights(before: ModelConfig, now: ModelConfig, run: Path, option: str) -> None:
-    """Checks that a network can start from the weights of a run, as far as their options tell.
+    """Checks that a network can start from the weights of a run, as far as their options show.
 
     Args:
       before: the run's.

@@ -155,8 +155,8 @@ def read_tensors(file: Path) -> dict[str, np.ndarray]:
     """Returns {name: tensor} of a file.
 
     Raises:
-      UserError: the file is absent, damaged, of another kind, or holds anything but named tensors; or it is a torch
-        file and torch is not installed.
+      UserError: the file is absent, damaged, of another kind, or holds more than named tensors; or it is a torch file
+        and torch is not installed.
     """
     if not is_regular(file):
         raise UserError(f"there is no file {file}")

@@ -157,7 +157,7 @@ def _best_weights(member: Path, setup: Setup) -> tuple[dict, dict]:
 
 
 def member_config(config: Config, run: Path, number: int) -> Config:
-    """Returns the config of the run that trains a member alone.
+    """Returns the config of the run that trains only one member.
 
     Args:
       config: the ensemble's.

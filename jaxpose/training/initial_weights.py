@@ -160,7 +160,7 @@ def transfer(
         else:
             taken[part] = params[part]
             remade.append(_head_name(part))
-    # A network of another precision may keep its weights in another type.
+    # A network of a different precision may keep its weights in a different type.
     cast = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
     return *cast, remade
 
@@ -306,7 +306,7 @@ def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, optio
 
 
 def _describe_input(config: Config, before: Config, option: str) -> list[str]:
-    """Returns a warning if the network was trained on an input of another size: animals then have another size."""
+    """Returns a warning if the network was trained on a different input size, because animals then differ in size."""
     now, then = ((data.input_width_px, data.input_height_px) for data in (config.data, before.data))
     if now == then:
         return []
