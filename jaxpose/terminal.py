@@ -344,7 +344,7 @@ def log_again(records: Iterable[logging.LogRecord]) -> None:
 
 @contextlib.contextmanager
 def console(verb: str, level: int = logging.INFO) -> Iterator[None]:
-    """A context in which the console shows what jaxpose logs.
+    """A context in which the console shows jaxpose's log.
 
     Args:
       verb: prefix of each line on stderr, such as "jaxpose.predict".

@@ -46,7 +46,7 @@ def read_unicode(file: Path, kind: str = "text file", rule: str = "") -> str:
     Args:
       file: the file to read.
       kind: what it should be, such as "CSV file", for the message.
-      rule: what the option that names it takes, for the message.
+      rule: that of the option that names it, for the message.
 
     Raises:
       UserError: it is not text, or has another encoding.

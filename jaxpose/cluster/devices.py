@@ -67,8 +67,8 @@ def select_devices(spec: object, names: list[str]) -> list[int]:
 def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     """Starts JAX on the platform and devices of the config, and returns these devices of all processes.
 
-    GPUs that are not selected are hidden first, so that JAX reserves nothing on them. If a backend runs already, the
-    devices are selected from its devices. Must be called before anything else touches a device.
+    GPUs that are not selected are hidden first, so that JAX reserves nothing on them. If a backend is already running,
+    the devices are selected from its own. Must be called before anything else touches a device.
 
     Raises:
       UserError: the platform or a device is absent, or the machine has a GPU that JAX cannot use.

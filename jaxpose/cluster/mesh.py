@@ -118,7 +118,7 @@ class Replicas:
     def differing(self, state: Any) -> list[str]:
         """Returns the names of the devices whose copy differs from that of the majority; every process must call this.
 
-        If no copy has a majority, all devices are returned.
+        Without a majority, all devices are returned.
         """
         if self._mesh.size == 1:
             return []

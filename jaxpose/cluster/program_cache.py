@@ -40,7 +40,7 @@ def keep_programs() -> str:
 
     Changes nothing if the user has set a folder (JAX_COMPILATION_CACHE_DIR) or has disabled JAX's cache. Call it before
     anything is compiled, and only in a run of one process: with several, JAX lets only the first process write, and
-    those that compile would wait for one that does not.
+    those that compile would wait for those that do not.
 
     Returns:
       A sentence if the folder cannot be used, else "".

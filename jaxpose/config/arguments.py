@@ -299,7 +299,7 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
 
 
 def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
-    """Checks that --out names a page that is absent or by this verb, whose name is in its head.
+    """Checks that the page of --out is absent or names this verb in its head.
 
     Args:
       page: the value of --out.

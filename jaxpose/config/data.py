@@ -197,7 +197,7 @@ def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float]
 
 
 def video_crop(name: str, crop_px: tuple[int, ...]) -> str:
-    """Returns an entry of `data.video_crops_px`: the crop (x, y, width, height) of the video of that name."""
+    """Returns an entry of `data.video_crops_px`: the crop (x, y, width, height) for the video of that name."""
     return f"{name}:{','.join(map(str, crop_px))}"
 
 

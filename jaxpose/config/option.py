@@ -131,7 +131,7 @@ def limits_of(field: dataclasses.Field) -> list[str]:
 
 
 def nearest_options(given: str, names: list[str]) -> list[str]:
-    """Returns the dotted name whose last part is closest to that of the given one, or no name if none is close.
+    """Returns the dotted name with the last part closest to the given one's, or no name if none is close.
 
     Among equally close names, the closer section decides; if none is given, the list has all names with this last part.
     """

@@ -127,7 +127,7 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 
 
 def config_hash(config: Config) -> str:
-    """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
+    """Returns 8 hexadecimal digits that identify the options behind the run's numbers, but not their locations.
 
     Options with their defaults do not count, and neither does the behaviour before an option existed, so that an option
     of a later version does not rename earlier runs.

@@ -109,7 +109,7 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
         # The encoder needs the other cores.
         source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, threads=1)
     for plane, image in zip(planes, _views(source), strict=True):
-        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is also a copy.
+        # The colours of a turned frame with an odd side move by up to a pixel, because their plane is also a copy.
         turned = cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
         height, width = turned.shape
         plane[:height, :width] = turned
@@ -315,7 +315,7 @@ class Caption:
         return f"{name}.."
 
     def _flow(self, widths_px: Sequence[int], width_px: int) -> list[tuple[int, int]]:
-        """Returns where texts of these widths begin (x, y of the base line), from left to right and line by line."""
+        """Returns where texts of these widths begin (x, y of the baseline), from left to right and line by line."""
         x, y, places = self._gap_px, self._line_px, []
         for width in widths_px:
             if x > self._gap_px and x + width > width_px - self._gap_px:

@@ -11,7 +11,7 @@ import jax
 
 @contextlib.contextmanager
 def pinned_settings(precision: str) -> Iterator[None]:
-    """A context in which JAX's settings have the values that every run is made with.
+    """A context in which JAX's settings have the values of every run.
 
     They apply to the thread that enters it, and the caller's settings apply again afterwards. So variables such as
     JAX_ENABLE_X64 and calls of jax.config.update change no number of a run.

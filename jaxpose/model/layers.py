@@ -294,7 +294,7 @@ def _max_of_slices(x: jax.Array) -> jax.Array:
 
 
 def windowed_max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """Returns the same as `max_pool`, faster forward; not for training."""
+    """Returns the same as `max_pool`, faster forward; not for training: see there."""
     pads = ((0, 0), (1, 1), (1, 1), (0, 0))
     return lax.reduce_window(x, jnp.array(-jnp.inf, x.dtype), lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
 
@@ -447,7 +447,7 @@ def _sum_over(sums: jax.Array, axis: str | None) -> jax.Array:
 
 
 def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Returns weights with which a network computes the same outside training, and whose norms only add a bias.
+    """Returns weights for the same outputs outside training, with norms that only add a bias.
 
     Kernels take over the scale of the norm after them. All norms get scale 1, mean 0 and variance 1 - EPSILON, so the
     weights still fit the same network; `apply_network` with `is_folded` leaves these out. Networks without stored

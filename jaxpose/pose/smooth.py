@@ -74,7 +74,8 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
     observed = np.where(seen, observed, 0.0)
     factor = _factor(_blocks(model, precision), _coupling(model))
     weighted = (observed * precision) @ model.loadings
-    # Imported where it is used, here and below: every training imports this module, and SciPy takes a tenth of a start.
+    # Imported where it is used, here and below: every training imports this module, and SciPy takes a tenth of the
+    # start.
     import scipy.linalg
 
     solved = scipy.linalg.cho_solve_banded((factor, True), weighted.ravel(), check_finite=False)
@@ -164,7 +165,7 @@ POSTERIOR_VAR, FILLED = ("x_posterior_var", "y_posterior_var"), "filled"
 _BLOCK = 2**16
 # The variance of the first position relative to that of an observation; large, because the position is unknown.
 _UNKNOWN = 1e12
-# Shares of the velocity that remain from frame to frame, from which the likelihood chooses. Near 1, a filled gap would
+# Shares of the velocity that may remain from frame to frame; the likelihood chooses one. Near 1, a filled gap would
 # swing far beyond the positions before and after it.
 _DAMPINGS = (0.0, 0.6, 0.9)
 # Bounds of the logarithm of q / r. For fast movements, the likelihood alone would often find no noise.

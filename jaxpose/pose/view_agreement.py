@@ -42,7 +42,7 @@ def agree(
 
     Args:
       maps: each sums to 1, or to 0.
-      fitted_from_view: affines from pixels of what the network saw to those in which `pca` was fitted.
+      fitted_from_view: affines from pixels that the network saw to those in which `pca` was fitted.
       stride: such pixels per cell.
       pca: as in `relation`.
     """

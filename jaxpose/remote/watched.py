@@ -198,7 +198,7 @@ class Watched:
           DamagedFile: a file of the run is damaged.
           Exception: the exceptions of the store's file system, which differ from store to store.
         """
-        # Before the files, so that everything that a process writes before it releases the lock is seen.
+        # Before the files, to see everything that a process writes before it releases the lock.
         held = is_held(self._remote.path) if self._remote.path else None
         entries = _entries(self._read(METRICS_FILE))
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]

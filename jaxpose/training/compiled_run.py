@@ -35,7 +35,7 @@ class CompiledRun:
       setup: the set-up of the training.
       state: the state to resume from, on the mesh.
       threads: for each process, the number of threads that decode and load.
-      step: the compiled update, which donates what it holds; None before `compile_step`, and if training is over.
+      step: the compiled update, which donates its state; None before `compile_step`, and if training is over.
       step_cost: compile time, memory and operations of the step, as text; "" without a step.
     """
 

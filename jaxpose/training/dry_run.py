@@ -135,8 +135,8 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
     Args:
       setup: the set-up of the training.
       folder: the run folder, opened for a dry run.
-      finds_microbatch: also print the largest microbatch that fits into the memory of a device, for which the step is
-        compiled up to four times more.
+      finds_microbatch: also print the largest microbatch that fits into the memory of a device, which compiles the step
+        up to four more times.
     """
     run, members = compile_step(put_on_devices(setup)), setup.config.train.members
     if members > 1:
