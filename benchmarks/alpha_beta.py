@@ -47,8 +47,7 @@ def sliced_sum_s(size_bytes: float, gpus: int, through_cards: bool) -> float:
       size_bytes: the vector's.
       gpus: number of GPUs, 8 a node.
       through_cards: the network cards slow the all-to-all down. A ring sends sums over the GPUs of a node to the next
-        node; an all-to-all adds nothing on the way, so each GPU sends all except 8 / `gpus` of its vector to other
-        nodes.
+        node; an all-to-all adds nothing on the way: each GPU sends all except 8 / `gpus` of its vector to other nodes.
     """
     latency_s, moving_s = _parts_s(size_bytes, gpus)
     all_to_all_s = all_gather_s = moving_s / 2

@@ -110,8 +110,7 @@ class _Malloc(ctypes.Structure):
 
 
 def _allocated_mib() -> float:
-    """Returns the memory that malloc allocated and has not freed; the rest of the resident memory is free or not
-    malloc's."""
+    """Returns the memory that malloc allocated and has not freed; other resident memory is free or not malloc's."""
     function = ctypes.CDLL(None).mallinfo2
     function.restype = _Malloc
     found = function()

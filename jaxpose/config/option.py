@@ -88,8 +88,7 @@ def option(
       harmless: True if a run may be resumed with a new value, because this changes none of its numbers.
       is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
         machine, and split.csv records their content.
-      before: the behaviour before the option existed, which does not count in a run's hash; None: the same as
-        `default`.
+      before: the behaviour before the option existed, which does not count in a run's hash; None: as `default`.
       common: many users set it: --help_options and docs/options.md show it first.
     """
     metadata = {

@@ -114,8 +114,7 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def portable_options(config: Config) -> dict[str, Any]:
-    """Returns {dotted name: value} of every option, with only the last part of absolute paths: equal on every
-    machine."""
+    """Returns {dotted name: value} of every option, equal on every machine: only the last part of absolute paths."""
     return {
         name: PurePath(value).name if _is_absolute(field, value) else value
         for name, (field, value) in flat_options(config).items()

@@ -277,7 +277,7 @@ def reliability(
     error_px: Float[np.ndarray, "p"],
     thresholds_px: Sequence[float] = THRESHOLDS_PX,
 ) -> list[dict[str, Any]]:
-    """Returns for each threshold the points whose predicted error is smaller, and the share of them that err by less.
+    """Returns for each threshold the number of points with a smaller predicted error, and the share that err by less.
 
     The share is None without such points.
     """

@@ -74,8 +74,7 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
     observed = np.where(seen, observed, 0.0)
     factor = _factor(_blocks(model, precision), _coupling(model))
     weighted = (observed * precision) @ model.loadings
-    # Imported where it is used, here and below: every training imports this module, and SciPy takes a tenth of the
-    # start.
+    # Imported where used, here and below: every training imports this module, and SciPy takes a tenth of the start.
     import scipy.linalg
 
     solved = scipy.linalg.cho_solve_banded((factor, True), weighted.ravel(), check_finite=False)
@@ -273,8 +272,7 @@ class _Track:
     precision: np.ndarray
 
     def busiest(self) -> "_Track":
-        """Returns the stretch with the most used frames, of a length that bounds the time of the search for the
-        noise."""
+        """Returns the stretch with the most used frames; its length bounds the time of the search for the noise."""
         if len(self.places) <= _SEARCHED:
             return self
         used = np.concatenate([[0], np.cumsum(self.precision[:, 0] > 0)])

@@ -37,8 +37,7 @@ def agree(
 ) -> Float[Array, "b k h w"]:
     """Returns the maps, each of sum 1, after the views of each body part have been compared.
 
-    A map without mass stays 0 and says nothing about the others. Maps of keypoints in no view of `pca` stay as they
-    are.
+    A map without mass stays 0 and says nothing about the others. Maps of keypoints in no view of `pca` do not change.
 
     Args:
       maps: each sums to 1, or to 0.

@@ -61,8 +61,7 @@ def find_damage(folder: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, list]:
-    """Returns {path: [bytes, SHA-256]} of all files below a folder except the manifest; a folder is "path/": [0,
-    ""]."""
+    """Returns {path: [bytes, SHA-256]} of files below a folder, except the manifest; a folder is "path/": [0, ""]."""
     found: dict[str, list] = {}
     for entry in sorted(folder.rglob("*")):
         name = entry.relative_to(folder).as_posix()

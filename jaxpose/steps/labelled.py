@@ -29,8 +29,7 @@ def heatmaps(
       outputs: (q, w, heads, k, h, w).
       model: options of the network.
       views: the subspace of the views that agree, in pixels of the input, or None (see `model.views_agree`).
-      input_from_view: affines (q, 2, 3) from the pixels that the network saw to those of the input; None: they are
-        equal.
+      input_from_view: affines (q, 2, 3) from the pixels that the network saw to those of the input; None if equal.
     """
     q, w, heads, k, height, width = outputs.shape
     maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))

@@ -91,8 +91,8 @@ def clip_shards(step: int, clips_per_step: int, passes: int, parts: int, clip_fr
     """Returns the clip shards of a step: whole clips to the parts in turn; with more parts than clips, pieces of clips.
 
     Microbatch m holds the clips [m c, (m + 1) c) of the step, c = ceil(clips per step / microbatches). A clip of S
-    frames has W = S - 2 radius windows. If it has p pieces, piece i owns the windows that begin at frames [i q, (i + 1)
-    q), q = ceil(W / p), and those frames; the last one with a window owns all frames up to the clip's end.
+    frames has W = S - 2 radius windows. Piece i of p owns the windows that begin at frames [i q, (i + 1) q), q = ceil(W
+    / p), and those frames; the last one with a window owns all frames up to the clip's end.
 
     Args:
       step: number of the step, from 0.

@@ -68,8 +68,7 @@ def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> No
 
 
 def _refuse_weights(config: Config, found: Project, sets: np.ndarray) -> None:
-    """Checks the weights of `train.init_from`, or else `model.weights`; published weights may still have to be
-    fetched."""
+    """Checks the weights of `train.init_from`, or else `model.weights`; published ones may still have to be fetched."""
     given, option = config.train.init_from, "train.init_from"
     if not given:
         given, option = config.model.weights, "model.weights"

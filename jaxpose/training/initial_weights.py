@@ -189,10 +189,9 @@ def _head(
 ) -> tuple[dict, list[str]]:
     """Returns the layers of a heatmap head, taken over where they fit, and the names of the parts that are new.
 
-    Layer n gives maps of stride `coarsest` / 2^n. Every layer except the last is hidden. A hidden layer fits a hidden
-    one of the same strides; the last layer fits only the last layer of a network of the same heatmap stride. In
-    Lightning Pose's head, features of stride 16 have one layer for maps of stride 8 as for 4: their channels tell them
-    apart.
+    Layer n gives maps of stride `coarsest` / 2^n. Only the last layer is not hidden. A hidden layer fits a hidden one
+    of the same strides; the last layer fits only the last layer of a network of the same heatmap stride. In Lightning
+    Pose's head, features of stride 16 have one layer for maps of stride 8 as for 4: their channels tell them apart.
     """
     layers, remade = dict(new), []
     old_last, last = max(old), max(new)

@@ -133,8 +133,7 @@ class HostLog:
         self._reported: set[str] = set()
 
     def write(self, step: int) -> None:
-        """Logs reports after a step; with several processes not after each one, because all take part in the
-        exchange."""
+        """Logs reports after a step; with several processes not after each, because all take part in the exchange."""
         if jax.process_count() == 1 or step % self._setup.config.log.every_steps == 0:
             with self._stragglers.elsewhere():
                 self.report_clips()
