@@ -221,7 +221,7 @@ def _backend_runs() -> bool:
 def _hide_other_gpus(spec: object) -> None:
     count = len(visible_gpus())
     # If several processes run on this machine, each has its own GPU already. WSL has no device files, so its GPUs are
-    # selected after the start of the backend.
+    # selected after the backend starts.
     if count == 0 or jax.config.read("jax_cuda_visible_devices") != "all":
         return
     positions = select_devices(spec, [f"gpu:{number}" for number in range(count)])

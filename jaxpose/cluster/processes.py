@@ -197,7 +197,7 @@ class PeerMonitor:
 
     def _end(self, lost: int, reason: str, code: int = LOST) -> None:
         """Ends this process because another one was lost; process 0 forwards the reason first."""
-        # Each process reports a mistake of the user itself.
+        # Each process itself reports a user's mistake.
         if code == USERS_MISTAKE and self._leaving.wait(_ANSWER_S):
             return
         say(f"{self._verb}: {reason}")

@@ -72,7 +72,7 @@ def _relative(path: str, *folders: str) -> str:
     return next((pure.relative_to(folder).as_posix() for folder in folders if pure.is_relative_to(folder)), str(pure))
 
 
-# The files that are shipped with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
+# The files that are shipped with jaxpose: `configs/` and `launch/` of a checkout, even in an installed package.
 
 _FOLDER = Path("configs")
 # Files of launch/ by the names that users give.

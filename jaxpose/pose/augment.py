@@ -475,7 +475,7 @@ def cover(
         inside = (jnp.abs(columns - middle[:, 0, None, None]) < half[:, 0, None, None]) & (
             jnp.abs(rows - middle[:, 1, None, None]) < half[:, 1, None, None]
         )
-        # Another keypoint than the covered one; with a single keypoint there is none, and every fill is grey.
+        # A keypoint other than the covered one; with a single keypoint there is none, and every fill is grey.
         other = (index + 1 + (source * (count - 1)).astype(jnp.int32)) % count
         shift = _point(keypoints_px, other) - at
         limits = jnp.array([[width, height]], shift.dtype)

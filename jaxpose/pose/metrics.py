@@ -277,7 +277,8 @@ def reliability(
     error_px: Float[np.ndarray, "p"],
     thresholds_px: Sequence[float] = THRESHOLDS_PX,
 ) -> list[dict[str, Any]]:
-    """Returns for each threshold the number of points with a smaller predicted error, and the share that err by less.
+    """Returns for each threshold the number of points with a smaller predicted error, and their share with smaller
+    errors.
 
     The share is None without such points.
     """

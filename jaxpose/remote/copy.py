@@ -185,7 +185,7 @@ class Mirror:
         """Syncs once; yields each failure, with the reason."""
         try:
             self.sync()
-        # Each kind of store has exceptions of its own.
+        # Each kind of store has its own exceptions.
         except Exception as error:
             yield f"{self._remote.url} cannot be written", error
 
@@ -227,7 +227,7 @@ class Mirror:
 
     def _look(self) -> None:
         """Lists the files of the copy, and removes those of another run or of an old end of this one."""
-        # Checked at the start too, but a run continues when its copy cannot be read.
+        # Also checked at the start, but a run continues when its copy cannot be read.
         if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
             raise UserError(ahead)
         self._remote.remove_leftovers()

@@ -81,7 +81,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
             return []
     except UserError:
         raise
-    # Each kind of store has exceptions of its own.
+    # Each kind of store has its own exceptions.
     except Exception as error:
         reason = f"{remote.url} cannot be read: {error}"
         if is_empty and not overwrites:

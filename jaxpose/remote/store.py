@@ -158,7 +158,7 @@ class RemoteFolder:
                 answer = function(*arguments, **named)
             except (FileNotFoundError, NotImplementedError, NotRegularFile):
                 raise
-            # Each kind of store has exceptions of its own.
+            # Each kind of store has its own exceptions.
             except Exception:
                 if wait_s is None:
                     raise

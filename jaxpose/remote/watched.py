@@ -177,7 +177,7 @@ class Watched:
             found = self.look()
         except DamagedFile:
             raise
-        # Each kind of store has exceptions of its own.
+        # Each kind of store has its own exceptions.
         except Exception as error:
             found, problem = self._progress, f"cannot be read ({error})"
         if found != self._progress:
