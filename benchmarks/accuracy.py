@@ -104,7 +104,7 @@ def main() -> int:
     arguments.add_argument("--head", default="lightning_pose", help="model.head; that of the reference by default")
     given = arguments.parse_args()
     written = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    # Lines of before there was a choice have none of these.
+    # Lines from before these options lack them.
     usual = {"norm": "sync", "shards": 0, "head": "lightning_pose"}
     wanted = {"norm": given.norm, "shards": given.shards, "head": given.head}
     lines = [line for line in written if {name: line.get(name, value) for name, value in usual.items()} == wanted]

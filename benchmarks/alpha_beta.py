@@ -22,9 +22,9 @@ EXTRAPOLATION = (
     "2 and 4 GPUs: as 8; other numbers of nodes N: latency + the same for each doubling of N, time a byte = that of a "
     "node + a part that grows as 2 (N - 1) / N; both go through the fits of 1 and 4 nodes"
 )
-# A backward pass takes twice the forward pass: two products of matrices for each one.
+# A backward pass takes twice the forward pass: two matrix products for each one.
 BACKWARD_SHARE = 2 / 3
-# Of each GPU, beyond its node.
+# Per GPU, to other nodes.
 CARD_BYTES_PER_S = 50e9
 SLICES = (
     "a sum of slices (all-to-all, all-gather) moves as many bytes as a ring all-reduce and costs its latency twice; "
@@ -41,13 +41,13 @@ def reduction_s(size_bytes: float, gpus: int) -> float:
 def sliced_sum_s(size_bytes: float, gpus: int, through_cards: bool) -> float:
     """Returns the predicted seconds of an all-to-all of a vector's slices and an all-gather of their sums.
 
-    Together they move what a ring all-reduce moves, and cost its latency twice.
+    Together they move as much as a ring all-reduce, and cost its latency twice.
 
     Args:
-      size_bytes: of the vector.
+      size_bytes: the vector's.
       gpus: number of GPUs, 8 a node.
       through_cards: the network cards slow the all-to-all down. A ring sends sums over the GPUs of a node to the next
-        node; an all-to-all adds nothing on the way, so each GPU sends all but 8 / `gpus` of its vector to other nodes.
+        node; an all-to-all adds nothing on the way: each GPU sends all except 8 / `gpus` of its vector to other nodes.
     """
     latency_s, moving_s = _parts_s(size_bytes, gpus)
     all_to_all_s = all_gather_s = moving_s / 2
@@ -83,12 +83,12 @@ def step_s(
     """Returns the predicted seconds of a step.
 
     Args:
-      compute_s: of the step on one GPU with this GPU's frames.
-      calls_bytes: of each all-reduce; the largest is that of the gradients, the smallest that of the counts.
+      compute_s: the step's on one GPU with this GPU's frames.
+      calls_bytes: for each all-reduce; the largest is that of the gradients, the smallest that of the counts.
       gpus: number of GPUs.
-      hides_counts: the reduction of the counts runs beside the forward pass.
-      buckets: above 0, the gradients are reduced in so many equal parts, each as soon as the backward pass has made it.
-        Neither slows the other down.
+      hides_counts: the reduction of the counts overlaps the forward pass.
+      buckets: above 0, the gradients are reduced in this many equal parts, each as soon as the backward pass has made
+        it. Neither slows the other down.
       profile: (bytes, work) of the layers, the last first: see `backward_profile`.
     """
     calls = sorted(calls_bytes)
@@ -108,11 +108,11 @@ def step_s(
 def sharded_step_s(
     compute_s: float, vectors_bytes: Sequence[float], gpus: int, *, through_cards: bool = False
 ) -> float:
-    """Returns the predicted seconds of a step with `train.shards`, one shard a GPU; no sum runs beside computing.
+    """Returns the predicted seconds of a step with `train.shards`, one shard a GPU; no sum overlaps computing.
 
     Args:
-      compute_s: of the step on one GPU with this GPU's frames.
-      vectors_bytes: of each vector that is summed.
+      compute_s: the step's on one GPU with this GPU's frames.
+      vectors_bytes: for each vector that is summed.
       gpus: number of GPUs.
       through_cards: see `sliced_sum_s`.
     """
@@ -131,7 +131,7 @@ def backward_profile(params: dict, work_of: dict[str, float]) -> list[tuple[floa
 
 
 def _made(share: float, profile: Sequence[tuple[float, float]]) -> float:
-    """Returns the share of the backward pass after which that share of the gradients' bytes is made.
+    """Returns the share of the backward pass that makes this share of the gradients' bytes.
 
     A part's gradients count as made at its end.
     """

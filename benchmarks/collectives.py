@@ -1,4 +1,4 @@
-"""Reads what crosses devices from a compiled program: each collective with its bytes and how often it runs."""
+"""Reads the traffic between devices from a compiled program: each collective, its bytes, how often it runs."""
 
 import math
 import re
@@ -13,8 +13,8 @@ class Collective(NamedTuple):
 
     Attributes:
       kind: as XLA names it, all-reduce for example.
-      size_bytes: of its result on one device.
-      in_loop: whether it is in the body of a loop, or in what a body calls.
+      size_bytes: its result's, on one device.
+      in_loop: whether it is in the body of a loop, or called from one.
     """
 
     kind: str
@@ -29,7 +29,7 @@ def collectives(program: str) -> list[Collective]:
     found = []
     for name, lines in computations.items():
         for line in lines:
-            # Of an asynchronous one, the start alone.
+            # Only the start of an asynchronous one.
             if match := re.search(rf"= (.*?) ({_KINDS})(-start)?\(", line):
                 found.append(Collective(match[2], _size_bytes(match[1]), name in looped))
     return found

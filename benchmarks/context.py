@@ -1,10 +1,10 @@
-"""What does a network cost that looks at five frames, beside the same frames one by one, and beside torch?
+"""What does a network that looks at five frames cost, compared with single frames and with torch?
 
     taskset -c 0 python benchmarks/context.py --out benchmarks/context.jsonl
 
 Train steps of resnet18 at 128 px in float32, as jaxpose.train compiles them, with one batch that is already on the
-device: 8 and 40 single frames; 8 windows of five frames, which are 40; and with a clip of 16 frames as well. Then the
-prediction of 32 frames, and, where torch is installed, the train step for 40 single frames in torch.compile, on one
+device: 8 and 40 single frames; 8 windows of five frames, which are 40; and these with a clip of 16 frames. Then the
+prediction of 32 frames, and, if torch is installed, the train step for 40 single frames in torch.compile, on one
 thread. All take turns. Appends one JSON line for each: CPU milliseconds of a step, the median, the least and the most,
 the milliseconds of each frame that goes through the backbone, and the median ratio to the same turn's 40 (of a
 prediction: 32) single frames.
@@ -90,7 +90,7 @@ def train_step(kind: str, batch: int, preset: str = "none", clips: int = 0) -> W
 
 
 def predict_step(kind: str) -> Work:
-    """Returns the predict step for as many frames of a video: alone, or as a sequence with two more at either end."""
+    """Returns the predict step for that many frames of a video: alone, or as a sequence with two more at either end."""
     config = c.Config(model=c.ModelConfig(kind=kind, backbone=BACKBONE, head="lightning_pose", norm="sync"))
     mesh = make_mesh(start_backend(MESH))
     graphdef, *weights = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
@@ -116,7 +116,7 @@ def torch_step(batch: int) -> Work:
 
 
 def cells() -> dict[str, tuple[Work, str]]:
-    """Returns the works by their name, each with the name of the one that it is compared with."""
+    """Returns the workloads by name, each with the name of the one it is compared with."""
     labels, frames = "40 single frames", f"prediction of {PREDICTED} frames, single"
     found = {
         labels: (train_step(SINGLE, 40), labels),

@@ -4,8 +4,8 @@
 
 The first 300 frames of the example video are encoded again at several sizes (H.264, crf 23). Then they are decoded and
 encoded as jaxpose.draw encodes, by PyAV alone, and drawn with 17 keypoints and a skeleton of 16 lines, without a trail
-and with one of 10 frames: in turns, in seconds of the clock and of all threads. What was drawn is decoded and encoded
-again, too: marks that move, and the lines of text below, cost the encoder more than the frames alone. The bar is on the
+and with one of 10 frames: in turns, in seconds of the clock and of all threads. The drawn frames are also decoded and
+encoded again: moving marks, and the lines of text below, cost the encoder more than plain frames. The bar is on the
 clock: drawing takes at most 1.3 times as long as decoding and encoding the same, drawn frames. Appends one JSON line.
 """
 
@@ -83,7 +83,7 @@ def walking_poses(size_px: tuple[int, int]) -> PredictionTable:
 
 def measure(folder: Path, example: Path, size_px: tuple[int, int], repeats: int) -> dict[str, list[float]]:
     """Returns for each way six medians, each by the clock and of all threads: the seconds, the share of BASE, and the
-    share of decoding and encoding what it drew."""
+    share of decoding and encoding its drawn frames."""
     path, target = folder / f"{size_px[0]}.mp4", folder / "out.mp4"
     write_scaled(example, path, size_px)
     index, poses = read_index(path), walking_poses(size_px)
@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file to append the JSON line to")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        # The index of the files made here is not to stay in the user's cache.
+        # Keeps the index of these files out of the user's cache.
         os.environ["JAXPOSE_CACHE"] = folder
         found = {
             f"{size_px[0]} x {size_px[1]}": measure(Path(folder), given.data / EXAMPLE, size_px, given.repeats)

@@ -24,10 +24,10 @@ def make_project(source: Path, rows: np.ndarray, ensemble: Path, project: Path, 
     """Makes the project, with copies of the labels so that half of a batch has them; returns its split file.
 
     Args:
-      source: the project of the labels, of which no other row trains.
+      source: the project of the labels; none of its other rows trains.
       rows: the rows of its label file that train.
       ensemble: the run folder of an ensemble that learned them.
-      project: the folder to make; what is there is replaced.
+      project: the folder to make; its content is replaced.
       seed: chooses the frames.
     """
     shutil.rmtree(project, ignore_errors=True)

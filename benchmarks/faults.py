@@ -39,7 +39,7 @@ def metrics_of(run: Path) -> list[dict]:
 
 
 def differing(run: Path, other: Path) -> list[str]:
-    """Returns what two finished runs differ in."""
+    """Returns the differences of two finished runs."""
     found = [name for name in COMPARED if (run / name).read_bytes() != (other / name).read_bytes()]
     return found + ["metrics.jsonl"] * (metrics_of(run) != metrics_of(other))
 
@@ -56,7 +56,7 @@ def flip_bits(work: Path, flips: int) -> dict:
 
 
 def main() -> int:
-    """Measures and prints; returns 1 where a run that was killed ended differently, or a flipped bit was believed."""
+    """Measures and prints; returns 1 if a killed run ended differently, or a flipped bit was accepted."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/faults"))

@@ -5,20 +5,17 @@
     python benchmarks/few_labels.py --set lips --project PATH/Lips --out benchmarks/few_labels.jsonl
 
 A network learns from n labelled frames, drawn at random, with or without the project's video. No frame is validated:
-the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
-by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
-so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
-With `--validated`, some of the n frames validate instead of training, and `train.monitor` decides which weights count;
-give a tag.
-`supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
-that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
-`pretrained-consistency` has both. `ensemble` is the median of five networks; `everything` is that of five which have
-the teacher, moved parts and, on the mouse and its mirror image, views that agree. `student` is one network that also
-learns the ensemble's points on frames of the videos (see ensemble_labels.py); the ensemble's cost comes on top of its
-line's.
-With 80 labels the mouse has no test frame left: `choice` stands for `test`. Of the mouse, `animal` are all frames that
-did not train, `choice` included, without the keypoints of the obstacle, which its only video shows in one frame of
-twenty.
+the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: for `choice`,
+by which options may be chosen, and for `test`, which chooses none. A seed decides the drawn frames and the first
+weights, so the methods of a seed form a pair; differences are over frames that neither of the two trained on. With
+`--validated`, some of the n frames validate instead of training, and `train.monitor` decides which weights count; give
+a tag. The steps of `supervised-long` cost as much as those of `consistency`. `pretrained` starts from a backbone that
+`jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
+`pretrained-consistency` has both. `ensemble` is the median of five networks; `everything` is that of five with the
+teacher, moved parts and, on the mouse and its mirror image, views that agree. `student` is one network that also learns
+the ensemble's points on frames of the videos (see ensemble_labels.py); its line excludes the ensemble's cost. With 80
+labels the mouse has no test frame left: `choice` replaces `test`. For the mouse, `animal` means all frames that did not
+train, `choice` included, without the keypoints of the obstacle, which its only video shows in one frame of twenty.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes. A run has one thread
 for its arithmetic, so start one process for each core, with its own seeds.
 """
@@ -178,7 +175,7 @@ def _set(config: c.Config, text: str) -> None:
 
 
 def main() -> int:
-    """Measures what is missing and prints the table."""
+    """Runs the missing measurements and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--set", choices=list(SETS), required=True)
     arguments.add_argument("--project", type=Path, help="its folder; the synthetic animal needs none")

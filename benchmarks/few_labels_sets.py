@@ -64,7 +64,7 @@ def mouse(given: argparse.Namespace, seed: int) -> LabelledSet:
 
 
 def lips(given: argparse.Namespace, seed: int) -> LabelledSet:
-    """Lips of speakers: drawn from 227 frames of some, which are also to choose by, tested on 392 frames of others.
+    """Lips of speakers: 227 frames of some to draw from and choose by, tested on 392 frames of others.
 
     The folder is `Lips` of the public repository articulateinstruments/DeepLabCut-for-Speech-Production.
     """
@@ -79,7 +79,7 @@ def _make_lips(source: Path, project: Path) -> None:
     """Makes one project of a folder for each recording, with the test frames last; no video is of a test speaker."""
     unfinished = project.with_name("lips.unfinished")
     tested = source / "labeled-data" / "LipTest_COMBINED_TEST"
-    # The names of other folders say that their speaker is tested, too, or that they were held out.
+    # Other folders' names say that their speaker is also tested, or that they were held out.
     of_training = [
         table.parent
         for table in sorted(source.glob("labeled-data/*/CollectedData_AW.csv"))
@@ -106,7 +106,7 @@ def synthetic(given: argparse.Namespace, seed: int) -> LabelledSet:
         given.work / f"synthetic-{seed}", seed=seed, videos=13, labelled_frames=16, video_frames=128, leaves=4, looks=1
     )
     for video in sorted((project / "videos").glob("*.mp4"))[5:]:
-        # Those of the test frames are no video to learn from.
+        # The videos of test frames are not learned from.
         video.unlink()
     config = _base(project, (96, 96), rotate_p=1.0, rotate_deg=180.0)
     config.video.rotate_deg = 180.0

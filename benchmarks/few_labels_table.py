@@ -54,7 +54,7 @@ def _lower(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], part: str, se
 def _difference(one: dict[str, Any], other: dict[str, Any], part: str) -> float:
     """Returns by how many px the mean error of the second is lower, over the frames that neither trained on.
 
-    Where one line has no test frames, because all of them train, the frames to choose by stand for them.
+    If a line has no test frames, because all of them train, the frames to choose by replace them.
     """
     for name in (part, "choice"):
         errors_px = [line[name]["frame_px"] for line in (one, other)]

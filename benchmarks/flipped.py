@@ -44,7 +44,7 @@ _SLURM = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
 
 
 class Refused(Exception):
-    """A verb ended with the exit code of a mistake, or a job failed; the text is what it said."""
+    """A verb ended with the exit code of a mistake, or a job failed; the text is its message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Kind:
     """Files of one kind.
 
     Attributes:
-      folder: each file, or the folder of it that lies here, is named where it is refused.
+      folder: a refusal names each file, or its folder in this one.
       files: paths below the folder.
-      readers: all that reads them; each returns what it understood.
+      readers: all their readers; each returns what it understood.
     """
 
     folder: Path
@@ -63,10 +63,10 @@ class Kind:
 
 
 class FlippedRun:
-    """A finished run, the same run before its end, and predictions of a video that are half done, with their readers.
+    """A finished run, the same run before its end, and half-finished predictions of a video, with their readers.
 
     Attributes:
-      kinds: of files, by name.
+      kinds: the kinds of files, by name.
     """
 
     def __init__(self, work: Path):
@@ -107,7 +107,7 @@ class FlippedRun:
                 self._meant[reader.__name__] = reader()
 
     def flip(self, kind: Kind, path: Path, bit: int) -> str:
-        """Flips a bit of a file, calls all that reads it, and returns the worst of OUTCOMES."""
+        """Flips a bit of a file, calls all its readers, and returns the worst of OUTCOMES."""
         file, found = kind.folder / path, []
         name = str(kind.folder / path.parts[0])
         for reader in kind.readers:
@@ -139,7 +139,7 @@ class FlippedRun:
         return SAME if found == self._meant[reader.__name__] else OTHER
 
     def _restore(self) -> None:
-        """Puts back what readers replace or remove."""
+        """Restores files that readers replace or remove."""
         shutil.rmtree(self._out, ignore_errors=True)
         shutil.copytree(self._half, self._out)
         (self._open / "restarts.json").unlink(missing_ok=True)
@@ -183,7 +183,7 @@ class FlippedRun:
         return {file.name: file.read_bytes() for file in (self._out / "video_preds").iterdir()}
 
     def _work(self, out: Path, stops: Callable[[], bool]) -> list[str]:
-        """Predicts the video in segments until it is done or `stops`; returns what was said of a failure."""
+        """Predicts the video in segments until it is done or `stops`; returns the reports of a failure."""
         table = out / "video_preds" / f"{self._cut.stem}.csv"
         row, video = row_of(out, table, self._cut, [self._cut], self._predictor), scan(self._cut)
         job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._cut], video)
@@ -202,7 +202,7 @@ def _config(project: Path, out: Path) -> c.Config:
                           input_height_px=32, input_width_px=32),
         model=c.ModelConfig(backbone="resnet18", width=4, head_width=4),
         losses=c.LossesConfig(pca_singleview=c.PcaSingleviewConfig(keypoints=("nose", "neck"), components=2)),
-        # Long by epochs: so the length hangs on split.csv.
+        # In epochs, so the length depends on split.csv.
         train=c.TrainConfig(epochs=20, batch_size=6, val_every_epochs=20, save_every_steps=10),
         mesh=c.MeshConfig(devices=1, platform="cpu"),
         eval=c.EvalConfig(predict_videos="yes", batch_size=8),
@@ -235,12 +235,12 @@ def _files(folder: Path) -> list[Path]:
 
 
 def count_outcomes(work: Path, flips: int, seed: int) -> dict[str, dict[str, int]]:
-    """Flips bits one at a time, as many of each kind of file, and returns {kind: {outcome: number}}.
+    """Flips bits one at a time, equally many for each kind of file, and returns {kind: {outcome: number}}.
 
     Args:
       work: an empty folder.
       flips: how many.
-      seed: of the choice of files and bits.
+      seed: chooses files and bits.
     """
     chance, counts = random.Random(seed), {}
     with contextlib.redirect_stdout(io.StringIO()):

@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
 
-# More than are made in all the minutes.
+# More than the minutes allow.
 STEPS = 1_000_000
 # Later than the first validation, which is compiled.
 TIMED_FROM_STEP, TIMED_S = 400, 30.0
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _seconds_a_step(work: Path) -> float:
-    """Returns the time of a step, validations and saves included, of a run that nothing happens to."""
+    """Returns the time of a step, validations and saves included, of an undisturbed run."""
     config = make_config(work, "undisturbed", STEPS)
     run, start = Path(config.out), Start(config, work)
     while last_step(run) < TIMED_FROM_STEP:

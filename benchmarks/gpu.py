@@ -1,17 +1,17 @@
-"""How fast does jaxpose train and predict on this device, and beside torch?
+"""How fast does jaxpose train and predict on this device, compared with torch?
 
     python benchmarks/gpu.py --platform gpu --out benchmarks/gpu.jsonl --part core
 
-A part is a list of cells; each runs in a process of its own and appends one JSON line. A part starts no cell for which
-the `--minutes` are not enough, and leaves out those that the file has already, so the same command goes on where it
-ended. `gpu_parts/plan.py` lists the cells, `gpu_parts/bars.py` the bars.
+A part is a list of cells; each runs in a process of its own and appends one JSON line. A part skips cells that need
+more than the `--minutes` left and cells that the file has already, so the same command continues where it ended.
+`gpu_parts/plan.py` lists the cells, `gpu_parts/bars.py` the bars.
 
     python benchmarks/gpu.py --platform gpu --out benchmarks/gpu.jsonl
 
-A single cell: the step that jaxpose.train compiles, on one device, with one batch that is already there: the figure
-includes neither loading nor copying. After a warm-up, the time of `--steps` steps is taken `--repeats` times. Then,
-where torch is installed, the same work in torch: the same backbone, a head of transposed convolutions, softmax, MSE and
-Adam, with channels_last, autocast and torch.compile. Appends one JSON line for each of the two.
+A single cell: the step that jaxpose.train compiles, on one device, with one batch that is already loaded: the figure
+includes neither loading nor copying. After a warm-up, the time of `--steps` steps is taken `--repeats` times. Then, if
+torch is installed, the same work in torch: the same backbone, a head of transposed convolutions, softmax, MSE and Adam,
+with channels_last, autocast and torch.compile. Appends one JSON line for each of the two.
 """
 
 import argparse
@@ -38,14 +38,14 @@ BESIDE_TORCH = ("step", "predict")
 
 
 def measure_torch(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the same work does in torch."""
+    """Returns the figures of the same work in torch."""
     from gpu_parts.torch_step import measure_torch_step
 
     return measure_torch_step(given)
 
 
 def measure(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns the line of a cell; what cannot be measured is its `error`."""
+    """Returns the line of a cell; a failure to measure is its `error`."""
     if given.framework == "torch":
         if importlib.util.find_spec("torch") is None:
             return {"framework": "torch", "error": "torch is not installed"}
@@ -60,7 +60,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     if given.measure in ("step", "predict", "option"):
         ways = {"step": measure_jaxpose, "predict": measure_jaxpose_predict, "option": measure_option}
         return ways[given.measure](given)
-    # Each imports much that the others do not need.
+    # Each imports modules that the others do not need.
     if given.measure == "agreement":
         from gpu_parts.agreement import measure_agreement as found
     elif given.measure == "first_step":

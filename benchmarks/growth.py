@@ -1,4 +1,4 @@
-"""Does a training start, step and remember as before when its project grows?
+"""Do the start, steps and memory of a training stay the same when its project grows?
 
     python benchmarks/growth.py --out benchmarks/growth.jsonl
     python benchmarks/growth.py --out benchmarks/growth.jsonl --rows 100 100000 --videos 1 500 --hours 10 --starts 3
@@ -9,7 +9,7 @@ long one is a short H.264 stream, repeated with rising time stamps. Every projec
 batches of 16) for a few steps: once to fill the caches, then a few times, the projects in turn. Appends one JSON line a
 project: seconds, and CPU seconds of all threads, from the start of the command to the line of its first step, CPU
 milliseconds of the later steps, and the largest resident memory, without and with the pages of files. Figures are
-medians of the starts, `spread` is the largest less the smallest. `*_above` compares with the first line of the same
+medians of the starts, `spread` is the largest minus the smallest. `*_above` compares with the first line of the same
 losses.
 """
 
@@ -102,7 +102,7 @@ def _make(project: Path, source: Path, kind: str, size: float) -> None:
 
 
 def _write_rows(project: Path, source: Path, rows: int) -> None:
-    """Writes a label file with so many rows, and the files of their images."""
+    """Writes a label file with this many rows, and the files of their images."""
     with (source / "CollectedData.csv").open(newline="") as file:
         *header, first, second, third = [next(reader := csv.reader(file)) for _ in range(6)]
         labelled = [first, second, third, *reader]
@@ -119,7 +119,7 @@ def _write_rows(project: Path, source: Path, rows: int) -> None:
 
 
 def _repeat(video: Path, longer: Path, frames: int) -> None:
-    """Writes a video of at least so many frames that repeats the packets of another with rising time stamps."""
+    """Writes a video of at least this many frames that repeats another's packets with rising time stamps."""
     with av.open(str(video)) as container:
         stream = container.streams.video[0]
         packets = [
@@ -141,7 +141,7 @@ def _repeat(video: Path, longer: Path, frames: int) -> None:
 
 
 def _start(project: Path, work: Path, has_clips: bool, steps: int) -> dict[str, float]:
-    """Returns what a start of a training and its steps cost; it is ended after so many steps."""
+    """Returns what a start of a training and its steps cost; it is ended after this many steps."""
     run = work / "run"
     shutil.rmtree(run, ignore_errors=True)
     options = ["model.backbone=resnet18", "model.width=16", "train.batch_size=16", "log.every_steps=1", f"out={run}"]
@@ -167,7 +167,7 @@ def _start(project: Path, work: Path, has_clips: bool, steps: int) -> dict[str, 
         if lines and "first_step_s" not in found:
             found |= {"first_step_s": time.monotonic() - started, "first_step_cpu_s": cpu_s(process.pid)}
             first = lines
-        # The training is another process: its memory and its log can only be looked at again and again.
+        # The training is another process: its memory and its log can only be polled.
         time.sleep(0.01)
     found["step_cpu_ms"] = 1000 * (cpu_s(process.pid) - found["first_step_cpu_s"]) / (lines - first)
     process.kill()
@@ -176,7 +176,7 @@ def _start(project: Path, work: Path, has_clips: bool, steps: int) -> dict[str, 
 
 
 def _memory_mib(process: int, field: str) -> float:
-    """Returns a figure of a process's memory; Linux alone has the file."""
+    """Returns a figure of a process's memory; only Linux has the file."""
     status = Path(f"/proc/{process}/status").read_text()
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0)
 

@@ -6,10 +6,10 @@ The synthetic animal walks while leaves fly across it, which hide a keypoint for
 All keypoints are labelled, hidden ones too, so every network can learn to guess them. Eight videos of 128 frames train,
 with every second frame labelled; the error is that of all frames of four other videos, in pixels of their 64 px, for
 hidden and for visible keypoints: of the predictions, and of the same predictions smoothed as `jaxpose predict --smooth`
-does it. `single` sees one frame. `context` sees five, from random weights, for as many steps. `context-on-single` goes
-on from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; `single-on-single-long` has as
-many steps as cost what those of `context-on-single` cost. A seed makes the project and the first weights. Appends one
-JSON line for each network and seed, and skips those that the file has.
+does it. `single` sees one frame. `context` sees five, from random weights, for as many steps. `context-on-single`
+continues from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; the steps of
+`single-on-single-long` cost as much as those of `context-on-single`. A seed makes the project and the first weights.
+Appends one JSON line for each network and seed, and skips those that the file has.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def _direction(rng: np.random.Generator) -> np.ndarray:
 
 
 def covered(leaves: list[Leaf], keypoints_px: np.ndarray) -> np.ndarray:
-    """Returns which keypoints (k, 2) have their place behind a leaf."""
+    """Returns which keypoints (k, 2) are behind a leaf."""
     found = np.zeros(len(keypoints_px), bool)
     for leaf in leaves:
         along_px, from_stem_px = leaf.tip_px - leaf.stem_px, keypoints_px - leaf.stem_px
@@ -220,7 +220,7 @@ def show(lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Measures what is missing and prints the table."""
+    """Runs the missing measurements and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/hidden"), help="projects and run folders")

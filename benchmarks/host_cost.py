@@ -143,7 +143,7 @@ def _host_batches(samples: Samples, hosts: int) -> Iterator[dict]:
 def _config(backbone: str, norm: str, passes: int, batch: int = BATCH, shards: int = 0) -> c.Config:
     model = c.ModelConfig(backbone=backbone, width=4 if backbone == TINY else 64, norm=norm)
     train = c.TrainConfig(batch_size=batch * passes, microbatch_size=batch, shards=shards)
-    # Not resolved as a whole: `frozen` asks for weights, which change nothing here.
+    # Not resolved as a whole: `frozen` needs weights, which change nothing here.
     augment = c.resolve(c.Config(augment=c.AugmentConfig(preset="none"))).augment
     return c.Config(augment=augment, model=model, train=train)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from jaxpose import config as c
 from jaxpose.data.synthetic import make_project
 
-# What is saved by steps, so that lost work can be counted in them.
+# Saves are by steps, so that lost work can be counted in steps.
 SAVE_EVERY_STEPS = 25
 # More than a line of metrics.jsonl has.
 _TAIL_BYTES = 10_000
@@ -34,8 +34,8 @@ class Start:
     """One start of a run as a process of its own.
 
     Attributes:
-      resumed_from: the step that it said it resumes from, 0 where there was none, None where the run was new or it has
-        not come so far.
+      resumed_from: the step that it reported to resume from, 0 if there was none, None if the run was new or has not
+        got this far.
       process: the process.
     """
 
@@ -46,7 +46,7 @@ class Start:
         self.resumed_from: int | None = None
         variables = {"JAX_COMPILATION_CACHE_DIR": str(work / "programs"), "JAX_PLATFORMS": "cpu"}
         variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "PYTHONUNBUFFERED": "1"}
-        # Not to train for ever where the benchmark itself is ended.
+        # It must not train for ever if the benchmark itself is ended.
         command = [sys.executable, "-m", "jaxpose.cluster.die_with_parent", str(os.getpid())]
         self.process = subprocess.Popen(
             [*command, sys.executable, "-m", "jaxpose.train", "--config", str(file)],
@@ -57,7 +57,7 @@ class Start:
         self._thread.start()
 
     def kill_after(self, seconds: float) -> bool:
-        """Kills it after a time; returns False where it had ended by itself."""
+        """Kills it after a time; returns False if it had ended by itself."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:

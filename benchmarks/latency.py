@@ -2,11 +2,11 @@
 
     python benchmarks/latency.py --out benchmarks/latency.jsonl
 
-Calls `predict(frame)` again and again, with frames of twice the network's input and weights that nobody trained, which
-take as long as any, and by turns the bare network: the compiled program of batch 1 up to the maps, with its input on
-the device. Appends one JSON line a network: milliseconds of the fastest call and of the median call, CPU milliseconds
-of a call on all threads, the same of the bare network, the median ratio of a pair of calls (CPU), and the seconds of
-the first call, which compiles.
+Calls `predict(frame)` repeatedly, with frames of twice the network's input and untrained weights, which take as long as
+any, in turns with the bare network: the compiled program of batch 1 up to the maps, with its input on the device.
+Appends one JSON line a network: milliseconds of the fastest call and of the median call, CPU milliseconds of a call on
+all threads, the same of the bare network, the median ratio of a pair of calls (CPU), and the seconds of the first call,
+which compiles.
 """
 
 import argparse

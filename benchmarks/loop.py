@@ -1,4 +1,4 @@
-"""What does the training loop cost beside its compiled step, and what do saves and microbatches cost?
+"""What does the training loop cost on top of its compiled step, and what do saves and microbatches cost?
 
     taskset -c 1 python benchmarks/loop.py --out benchmarks/loop.jsonl
 
@@ -157,7 +157,7 @@ def _compiled(config: c.Config) -> CompiledRun:
 
 def _bare(run: CompiledRun, batch: dict[str, Any], steps: int) -> None:
     assert run.step is not None
-    # A step donates what it holds.
+    # A step donates its arguments.
     held = run.step.hold(jax.tree.map(jnp.copy, run.state))
     for _ in range(steps):
         held, metrics = run.step(held, batch)

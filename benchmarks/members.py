@@ -10,9 +10,9 @@ the threads of a real training, or `--threads`. A line has the ratio to K times 
 CPU time: the median of the turns, the least and the most. `vmap` has the same of one convolution with K kernels in one
 program, as a vmap over weights makes it.
 `training` runs the command that trains one network, K members and one network again, each from its start to its last
-file, with programs that an earlier run has compiled: what K trainings one after another share is in its ratio, too.
+file, with programs that an earlier run has compiled: its ratio includes what K trainings one after another share.
 `gain` trains five members on 40 labels of a mouse and its mirror image, with 10 frames to validate and 40 to test: the
-error of the median beside that of the mean member, with the standard error of the paired difference over test frames,
+error of the median next to that of the mean member, with the standard error of the paired difference over test frames,
 and how well spread and confidence find errors above 10 px.
 Appends a JSON line for each measurement, and skips those that the file has; an interrupted training resumes.
 """
@@ -68,11 +68,11 @@ def config_of(project: Path, size_px: int) -> c.Config:
 
 
 class StepOfMembers:
-    """Steps of so many members, as the loop takes them, with one batch.
+    """Steps of several members, as the loop takes them, with one batch.
 
     Args:
       run: a compiled training.
-      count: of the members.
+      count: number of members.
     """
 
     def __init__(self, run: CompiledRun, count: int):
@@ -96,7 +96,7 @@ class StepOfMembers:
 
 
 def measure_cost(given: argparse.Namespace, count: int) -> dict[str, Any]:
-    """Returns the line of the cost of so many members beside one network."""
+    """Returns the line of the cost of several members compared with one network."""
     config = config_of(_project(given), 128)
     config.train.steps, config.mesh.cpu_threads = 100_000, given.threads
     config, mesh = start_devices(config)
@@ -107,7 +107,7 @@ def measure_cost(given: argparse.Namespace, count: int) -> dict[str, Any]:
 
 
 def measure_training(given: argparse.Namespace, count: int) -> dict[str, Any]:
-    """Returns the line of whole trainings: of so many members beside one network."""
+    """Returns the line of whole trainings: several members compared with one network."""
     project = _project(given)
 
     def spent(name: str, members: int, steps: int) -> tuple[float, float]:
@@ -148,9 +148,9 @@ def _project(given: argparse.Namespace) -> Path:
 
 
 def measure_vmap(given: argparse.Namespace, count: int) -> dict[str, Any]:
-    """Returns the line of a convolution and its gradient for K kernels in one program, beside one kernel."""
+    """Returns the line of a convolution and its gradient for K kernels in one program, compared with one."""
     rng = np.random.default_rng(0)
-    # Behind its first layer, every network has features of its own.
+    # After its first layer, every network has its own features.
     features = jnp.asarray(rng.standard_normal((count, 8, 16, 16, 64)), jnp.float32)
     kernels = jnp.asarray(rng.standard_normal((count, 3, 3, 64, 64)), jnp.float32)
 
@@ -184,7 +184,7 @@ def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
         csv.writer(stream).writerows([("path", "set"), *zip(labels.poses.frames, sets, strict=True)])
     config = config_of(given.project, 128)
     config.out, config.data.split = str(given.work / f"gain-{seed}-{given.steps}"), str(split.resolve())
-    # Members of different draws have seeds of their own.
+    # Members of different draws have different seeds.
     config.train.seed, config.train.steps, config.train.members = MEMBERS * seed, given.steps, MEMBERS
     started, cpu = time.monotonic(), time.process_time()
     summary = train(config)
@@ -239,7 +239,7 @@ def _spread(values: list[float]) -> list[float]:
 
 
 def main() -> None:
-    """Measures what the file lacks."""
+    """Runs the measurements that the file lacks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("cost", "training", "vmap", "gain"))
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")

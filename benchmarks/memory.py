@@ -3,9 +3,9 @@
     python benchmarks/memory.py --out benchmarks/memory.jsonl
 
 Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on, and reads
-every 500 steps the resident memory (without the pages of files), what malloc gave and did not get back, and how many
+every 500 steps the resident memory (without the pages of files), what malloc allocated and has not freed, and how many
 JAX arrays and Python objects are alive. Appends one JSON line with the readings and the growth from step 1,000 on:
-before, the pools of threads and caches fill. The memory of a step is kept, as the verb does; not with --as_library.
+until then, thread pools and caches fill. Keeps the memory of a step, as the verb does, except with --as_library.
 """
 
 import argparse
@@ -110,7 +110,7 @@ class _Malloc(ctypes.Structure):
 
 
 def _allocated_mib() -> float:
-    """Returns what was allocated by malloc and not freed; the rest of the resident memory is free or not malloc's."""
+    """Returns the memory that malloc allocated and has not freed; other resident memory is free or not malloc's."""
     function = ctypes.CDLL(None).mallinfo2
     function.restype = _Malloc
     found = function()

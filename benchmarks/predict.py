@@ -1,11 +1,11 @@
-"""How fast is a video predicted on one core, beside the least that its forward passes and its decoding take?
+"""How fast is a video predicted on one core, compared with its forward passes and its decoding alone?
 
     taskset -c 0 python benchmarks/predict.py --data PATH --out benchmarks/predict.jsonl
 
-The example video, written anew as H.264, is predicted as `jaxpose predict` does it, tables included, with weights that
-nobody trained, which take as long as any. In turns with it, the same video is only decoded and fitted into the input.
-Beside them the forward pass of the same network in torch (eval mode, torch.compile, one thread, the same batch). The
-bound is 1 / (forward pass of torch + decoding); of a tiny network, 1 / decoding. All are CPU seconds of a frame.
+The example video, re-encoded as H.264, is predicted as by `jaxpose predict`, tables included, with untrained weights,
+which take as long as any. In turns with it, the same video is only decoded and fitted into the input. For comparison,
+the forward pass of the same network in torch (eval mode, torch.compile, one thread, the same batch). The bound is
+1 / (forward pass of torch + decoding); for a tiny network, 1 / decoding. All are CPU seconds of a frame.
 With start-up, the rate counts all CPU time of a process from its start: imports, compiling, one pass over the video.
 Each network has a process of its own. Appends one JSON line for each.
 """

@@ -1,4 +1,4 @@
-"""How far apart are the numbers of one run on another layout, after 10, 100 and 1,000 steps?
+"""How far apart are the numbers of one run on different layouts, after 10, 100 and 1,000 steps?
 
     python benchmarks/promise.py --out benchmarks/promise.jsonl
     python benchmarks/promise.py --out benchmarks/promise.jsonl --width 16 --input_px 64 --steps 10 100 --seeds 0
@@ -73,11 +73,11 @@ def train(
     """Trains a config in processes of their own.
 
     Args:
-      config: of the run.
+      config: the run's.
       file: the config file that is written.
-      devices: of each process.
+      devices: per process.
       processes: how many.
-      threads: of the CPU; 0 is one for each core.
+      threads: CPU threads; 0 is one per core.
       is_stopped: stop it half-way with SIGTERM, and start it again.
 
     Raises:
@@ -114,7 +114,7 @@ def train(
 
 
 def results(run: Path) -> dict[str, Any]:
-    """Returns what a run ended with: parameters (one vector), training loss, predictions of the validation frames."""
+    """Returns the results of a run: parameters (one vector), training loss, predictions of the validation frames."""
     parameters, _ = load_parameters(run / "best.safetensors")
     leaves = [np.ravel(leaf).astype(np.float64) for leaf in jax.tree.leaves(parameters["params"])]
     last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -169,7 +169,7 @@ def _spread(values: list[float]) -> str:
 
 
 def main() -> int:
-    """Measures what is missing and prints the table."""
+    """Runs the missing measurements and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/promise"), help="project and run folders")

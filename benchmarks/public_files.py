@@ -1,12 +1,12 @@
-"""Do files that other people made with other tools open, with the numbers that are in them?
+"""Do other people's files from other tools open, with the right numbers?
 
     python benchmarks/public_files.py FOLDER --out benchmarks/public_files.jsonl
 
 FOLDER holds clones of public repositories. Every file in them that is named like a label file, a table of predictions
-or a video is opened as the verbs open it. Labels and predictions are compared with what another reader finds in the
-same file: json for COCO, h5py for SLEAP and DeepLabCut, csv for tables. What opens is converted to the formats of all
-other tools, and tables are read back. A video must have as many frames as PyAV decodes. With `--run RUN`, `jaxpose
-predict` predicts all videos that open, and each table must have a row for each of these frames.
+or a video is opened as the verbs open it. Labels and predictions are compared with another reader's content of the same
+file: json for COCO, h5py for SLEAP and DeepLabCut, csv for tables. Labels and predictions that open are converted to
+all other tools' formats, and tables are read back. A video must have as many frames as PyAV decodes. With `--run RUN`,
+`jaxpose predict` predicts all videos that open, and each table must have a row for each of these frames.
 
 Outcomes: `right` (everything equal, with what was left out), `refused` (one line for the user, in `detail`), `wrong`
 (other numbers), `failed` (any other error). Writes one JSON line a file.
@@ -58,7 +58,7 @@ class Differs(Exception):
 
 
 def kind_of(file: Path) -> str:
-    """Returns `labels`, `predictions`, `video`, or "" for a file that nobody would give to jaxpose."""
+    """Returns `labels`, `predictions`, `video`, or "" for a file of another kind."""
     suffix = file.suffix.lower()
     with file.open("rb") as stream:
         if stream.read(len(LFS)) == LFS:
@@ -120,7 +120,7 @@ def _kind_of_csv(file: Path) -> str:
 
 
 def labels(file: Path, work: Path) -> str:
-    """Opens, compares and converts a label file; returns what was left out."""
+    """Opens, compares and converts a label file; returns the parts left out."""
     data = _project_of(file)
     found = read_project(data)
     ours = [points[np.isfinite(points).all(axis=1)] for points in found.labelled_frame_px()]
@@ -231,7 +231,7 @@ def _rows_of_hdf5(file: Path) -> tuple[list[str], np.ndarray]:
 
 
 def video(file: Path, work: Path) -> str:
-    """Compares the number of frames with what PyAV decodes; returns it."""
+    """Compares the number of frames with PyAV's; returns it."""
     found = read_index(file)
     with av.open(str(file)) as container:
         count = sum(1 for _ in container.decode(video=0))

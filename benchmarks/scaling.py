@@ -7,7 +7,7 @@
 `count` compiles the train step of a network of full size for 1, 2, 8 and 64 fake CPU devices and reads its collectives;
 with `--shards`, the programs of the step with `train.shards` that have collectives, which are its sums over devices.
 `predict` puts these counts, from the file, into the model of `alpha_beta.py`: all its figures are PREDICTIONS. `host`
-measures the dispatch of a step, the compilation, and the input of one host. Appends one JSON line an answer.
+measures the dispatch of a step, the compilation, and the input of one host. Appends one JSON line per answer.
 """
 
 import argparse

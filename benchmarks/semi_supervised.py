@@ -4,7 +4,7 @@
     python benchmarks/semi_supervised.py --out benchmarks/semi_supervised.jsonl --project PATH/mirror-mouse-example
 
 The synthetic animal walks behind drifting leaves, in 13 videos of 128 frames under one light. A network learns from 10
-labelled frames of five of the videos, which are its unlabelled video too; the error is that of all frames of the other
+labelled frames of five of the videos, which are also its unlabelled video; the error is that of all frames of the other
 eight against where the animal really was. A seed makes the project, the first weights and the order of the frames. The
 networks with losses on video continue from the supervised one of their seed, which is also trained for as many more
 steps: the networks of a pair then differ only in the losses. The context network starts from random weights, and is
@@ -36,9 +36,9 @@ from jaxpose.run.pca import Subspaces
 from jaxpose.train import train
 
 TRAIN_VIDEOS, TEST_VIDEOS, LABELS_PER_VIDEO, VIDEO_FRAMES, LEAVES = 5, 8, 2, 128, 4
-# As many coordinates as there are labelled poses, the most that a PCA can be fitted to.
+# As many coordinates as labelled poses, the most that a PCA can be fitted to.
 POSE = ("nose", "neck", "tail_base", "left_front_paw", "right_front_paw")
-# A step this long is no step of the animal, which walks less than 10 px from frame to frame.
+# A step this long is not the animal's: it walks less than 10 px from frame to frame.
 JUMP_PX = 20.0
 STEPS, MORE_STEPS = 2000, 500
 # The factors of the losses.
@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, float]] = {
     "PCA": {"pca_singleview": 3e-4},
     "temporal + PCA": {"temporal": 3e-4, "pca_singleview": 3e-4},
 }
-# What each is compared with; all but these two go on from the first network.
+# What each is compared with; all except these two continue from the first network.
 COMPARED = {"context": "first"} | {name: "supervised" for name, factors in VARIANTS.items() if factors}
 ANEW = ("first", "context")
 REAL = ("supervised", "temporal", "temporal + PCA")
@@ -154,7 +154,7 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
     write_split(folder / "split.csv", labels.poses.frames)
     run = run_folder(folder, name)
     config = make_config(project, folder / "split.csv", run, seed)
-    # An epoch is 5 steps: the losses set in after a fifth of the steps, over 100 steps.
+    # An epoch is 5 steps: the losses start after a fifth of the steps, over 100 steps.
     config.losses.anneal_start_epochs, config.losses.anneal_increase_per_epoch = STEPS / 25, 0.05
     # Of the project's own config.yaml: the body in both views.
     config.losses.pca_singleview.keypoints = tuple(
@@ -172,18 +172,18 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
 
 
 def implausible(predicted: list[np.ndarray], subspaces: Subspaces, labels: np.ndarray) -> dict[str, float]:
-    """Returns the shares of (frame, keypoint) that jump, and whose pose is none that the training labels have.
+    """Returns the shares of (frame, keypoint) that jump, and whose pose is unlike all training labels.
 
     Args:
       predicted: keypoints (frames, k, 2) of each video, in frame pixels.
-      subspaces: has the one of single poses.
+      subspaces: includes that of single poses.
       labels: keypoints (n, k, 2) of the training frames.
     """
     pose = subspaces["pca_singleview"]
     steps = np.concatenate([step_lengths_px(points, None)[1:] for points in predicted])
     limit_px = np.nanpercentile(errors_px(pose, labels), 99)
     found = errors_px(pose, np.concatenate(predicted))
-    # Of the keypoints that belong to the pose; the others have no error.
+    # Only keypoints of the pose; the others have no error.
     found = found[:, ~np.isnan(found).all(axis=0)]
     return {"jump_share": float((steps > JUMP_PX).mean()), "pose_share": float((found > limit_px).mean())}
 
@@ -211,7 +211,7 @@ def show(lines: list[dict[str, Any]], data: str) -> None:
 
 
 def _error_of_mean(values: np.ndarray) -> str:
-    """Returns the standard error of a mean (n,), and whether the mean is above twice of it."""
+    """Returns the standard error of a mean (n,), and whether the mean is above twice that."""
     error = values.std(ddof=1) / len(values) ** 0.5
     times = abs(values.mean()) / error
     verdict = "" if times >= 2 else ": no difference is shown"
@@ -219,7 +219,7 @@ def _error_of_mean(values: np.ndarray) -> str:
 
 
 def main() -> int:
-    """Measures what is missing and prints the tables."""
+    """Runs the missing measurements and prints the tables."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/semi_supervised"), help="projects and run folders")

@@ -3,7 +3,7 @@
     python benchmarks/shards.py --out benchmarks/shards.jsonl
     python benchmarks/shards.py --out benchmarks/shards.jsonl --backbone resnet50 --size_px 256 --batch 8 --shards 2
 
-The train step with `train.shards` beside the step without, from batches that lie on the device already, in turns in one
+Times the train step with `train.shards` and the step without, with batches already on the device, in turns in one
 process. `norm=shard` is compared with `sync`, with the same number of threads (`mesh.cpu_threads`).
 """
 

@@ -2,8 +2,8 @@
 
     python benchmarks/start.py --out benchmarks/start.jsonl
 
-Starts the same training (resnet18, 128 px, batches of 16) again and again, first with an empty cache folder, and ends
-it after its first step. Seconds are counted from the start of the command; CPU seconds are those of all its threads.
+Starts the same training (resnet18, 128 px, batches of 16) repeatedly, first with an empty cache folder, and ends it
+after its first step. Seconds are counted from the start of the command; CPU seconds are those of all its threads.
 Appends one JSON line a start.
 """
 
@@ -61,7 +61,7 @@ def _start(project: Path, given: argparse.Namespace) -> dict[str, float]:
     first_line = process.stdout.readline()
     assert first_line.startswith("jaxpose"), first_line
     found = {"first_line_s": time.monotonic() - started, "first_line_cpu_s": cpu_s(process.pid)}
-    # What else it says must not fill the pipe.
+    # Its other output must not fill the pipe.
     threading.Thread(target=process.stdout.read, daemon=True).start()
     metrics = run / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
@@ -74,7 +74,7 @@ def _start(project: Path, given: argparse.Namespace) -> dict[str, float]:
 
 
 def cpu_s(process: int) -> float:
-    """Returns the CPU seconds of a process so far; Linux alone has the file."""
+    """Returns the CPU seconds of a process so far; only Linux has the file."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -95,7 +95,7 @@ def _by_kind(spent_ms: dict[str, float], program: str) -> dict[str, float]:
 
 
 def _contents(program: str) -> dict[str, list[tuple[str, float]]]:
-    """Returns, for each operation of a program, itself or what its fusion holds: (operation, FLOP)."""
+    """Returns, for each operation of a program, itself or the content of its fusion: (operation, FLOP)."""
     inside: dict[str, list[tuple[str, float]]] = collections.defaultdict(list)
     shapes: dict[str, list[int]] = {}
     fused, alone, computation = {}, {}, ""

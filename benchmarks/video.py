@@ -8,8 +8,8 @@ read for training. All are measured in CPU time, which other work on the machine
 turn. The bar compares like with like: PyAV's own resizing to 256 px against ours, which keeps the shape. The
 time to index an hour of video is measured on the same packets, repeated.
 
-Then the training steps of the example project (resnet18, 128 px), with one batch that lies there already, on one core:
-8 labelled frames and a clip of 16, and 8 windows of five frames, with the augmentation and without. Beside them the
+Then the training steps of the example project (resnet18, 128 px), with one batch that is already loaded, on one core: 8
+labelled frames and a clip of 16, and 8 windows of five frames, with the augmentation and without. For comparison, the
 reference trainer's, without its augmentation. Appends one JSON line.
 """
 
@@ -51,7 +51,7 @@ SIZE_PX, INPUT_PX = (640, 480), (256, 256)
 HOUR_FRAMES = 30 * 3600
 LIKE_FOR_LIKE = "PyAV, decode and convert to 256 px"
 OURS = "jaxpose, clips of 256 px"
-# What jaxpose is to reach of PyAV's rate.
+# The share of PyAV's rate that jaxpose must reach.
 LEAST_SHARE = 0.85
 # CPU ms of a step of Lightning Pose 2.4.0 (torch 2.13, one thread of a Xeon with AVX-512), without augmentation.
 REFERENCE_MS = {"8 labelled + 16 unlabelled frames": 1467, "8 windows of 5 frames": 1850}
@@ -59,7 +59,7 @@ SEMI_SUPERVISED, CONTEXT = REFERENCE_MS
 
 
 def write_scaled(source: Path, target: Path, size_px: tuple[int, int] = SIZE_PX, frames: int | None = None) -> None:
-    """Writes a video, or its first frames, anew at another size."""
+    """Re-encodes a video, or its first frames, at another size."""
     converter = VideoReformatter()
     with av.open(str(source)) as container, av.open(str(target), "w") as output:
         stream = output.add_stream("libx264", rate=container.streams.video[0].average_rate, options={"crf": "23"})
@@ -210,7 +210,7 @@ def main() -> int:
     given = parser.parse_args()
     cv2.setNumThreads(1)
     with tempfile.TemporaryDirectory() as folder:
-        # The index of the files made here is not to stay in the user's cache.
+        # Keeps the index of these files out of the user's cache.
         os.environ["JAXPOSE_CACHE"] = folder
         decoding = measure_decoding(Path(folder), given.data / EXAMPLE, given.repeats)
         steps = measure_steps((given.data / EXAMPLE).parents[1], 4 * given.repeats)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     import importlib
 
-    # This is the module, which can be called: importing it sets the attribute `train` of this package to it.
+    # This is the callable module: importing it sets this package's attribute `train` to it.
     if name == "train":
         return importlib.import_module("jaxpose.train")
     homes = {"Config": "jaxpose.config", "load": "jaxpose.prediction.predictor"}

@@ -30,7 +30,7 @@ def open_cached(
 
     Args:
       key: a name of letters and digits, unique for everything that the array depends on.
-      shape: of the array; an entry of another shape is not returned.
+      shape: its shape; an entry with a different shape is not returned.
       folder: where the cache is; None = `cache_folder()`.
       in_memory: read the array; otherwise it is memory-mapped, read-only.
     """
@@ -52,9 +52,9 @@ def store(
 
     Args:
       key: as in `open_cached`.
-      shape: of the array.
+      shape: the array's.
       rows: shape[0] arrays of shape[1:].
-      limit_gib: size of all entries together.
+      limit_gib: maximum size of all entries.
       folder: where the cache is; None = `cache_folder()`.
 
     Raises:
@@ -70,7 +70,7 @@ def store(
     file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     make_room(file.parent, limit_gib * GIB - size, ".npy")
-    # Write instead of a memory map: a full disk then raises an error, and a page fault would end the process.
+    # Without a memory map: on a full disk, a page fault would end the process instead of raising an error.
     with open_atomic(file, sync=False) as stream:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)
@@ -117,7 +117,7 @@ def make_room(folder: Path, limit: float, suffix: str | tuple[str, ...]) -> None
     Args:
       folder: an existing folder.
       limit: bytes.
-      suffix: of the files that count, such as ".npy", or several; of other files, only stale ".tmp" files are deleted.
+      suffix: which files count, one suffix or several, such as ".npy"; other files stay, except stale ".tmp" files.
     """
     # Another process may remove the same entries. If it has one open, the pages stay until it closes the file.
     entries = []

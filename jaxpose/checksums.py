@@ -35,14 +35,14 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(file: Path, mend: str = "") -> dict[str, Any]:
-    """Returns the content of a file of `write_json`.
+    """Returns the content of a `write_json` file.
 
     Args:
       file: the file to read.
       mend: advice about a damaged file, for the end of the message.
 
     Raises:
-      DamagedFile: the file cannot be read, has no checksum, or was changed since.
+      DamagedFile: the file cannot be read, has no checksum, or has changed.
     """
     return parse_json(_content(file, mend), file, mend)
 
@@ -54,7 +54,7 @@ def signed_json(content: dict[str, Any]) -> str:
 
 
 def parse_json(data: bytes, name: str | Path, mend: str = "") -> dict[str, Any]:
-    """Returns the content of a text of `signed_json`; `name` is that of its file, for the message.
+    """Returns the content of `signed_json` text; `name` is the file's, for the message.
 
     Raises:
       DamagedFile: as `read_json`.
@@ -84,7 +84,7 @@ def write_csv(file: Path, text: str) -> None:
 
 
 def read_csv(file: Path, mend: str = "") -> list[dict[str, str]]:
-    """Returns the rows of a table of `write_csv`, each {column: cell}, without the column `check`.
+    """Returns the rows of a `write_csv` table, each {column: cell}, without the column `check`.
 
     Args:
       file: the file to read.
@@ -100,7 +100,7 @@ def signed_csv(text: str) -> str:
     """Returns the text that `write_csv` writes.
 
     Raises:
-      ValueError: the table has no row that could carry a checksum.
+      ValueError: the table has no row to carry a checksum.
     """
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     if not rows:
@@ -113,12 +113,12 @@ def signed_csv(text: str) -> str:
 
 
 def is_signed_csv(header: list[str]) -> bool:
-    """Returns whether a table with this header is one of `write_csv`."""
+    """Returns whether `write_csv` wrote a table with this header."""
     return header[-1:] == [_CHECK]
 
 
 def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, str]]:
-    """Returns the rows of a text of `signed_csv`; `name` is that of its file, for the message.
+    """Returns the rows of `signed_csv` text; `name` is the file's, for the message.
 
     Raises:
       DamagedFile: as `read_csv`.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxpose.config import DataConfig
 
 _VERB = "jaxpose.convert"
-# Options that decide which labels of a project are read, and how they are interpreted.
+# Options that decide which labels of a project are read, and how.
 _READING = (
     "data.labels", "data.orientation", "data.missing", "data.missing_at_px", "data.predicted_labels", "data.white",
     "data.on_bad_frame", "data.cache_limit_gib",

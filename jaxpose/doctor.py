@@ -74,7 +74,7 @@ def file_system(folder: Path, mounts: str) -> str:
     real, best, kind = _nearest(folder).resolve(), -1, "a file system of unknown type"
     for line in mounts.splitlines():
         _, place, its_kind = line.split(" ")[:3]
-        place = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), place)  # /proc/mounts writes a blank as \040
+        place = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), place)  # /proc/mounts writes a space as \040
         # Of equally long paths, the last one is mounted on top.
         if real.is_relative_to(place) and len(place) >= best:
             best, kind = len(place), its_kind
@@ -100,7 +100,7 @@ def shared_memory(folder: Path) -> Finding:
 
 
 def cache() -> Finding:
-    """Reports the size of the cache folder, whose content can be made again."""
+    """Reports the size of the cache folder, whose content can be recreated."""
     folder, size = cache_folder(), 0
     for path, _, files in os.walk(folder):
         for name in files:
@@ -152,7 +152,7 @@ print(json.dumps([[device.platform, device.device_kind] for device in jax.local_
 
 
 def versions() -> Finding:
-    """Checks the versions of packages that must fit together."""
+    """Checks the versions of packages that must match."""
     found = {name: _version(name) for name in _PACKAGES}
     plugins = {name: version for name in _PLUGINS if (version := _version(name))}
     shown = [f"{name} {version}" for name, version in [*found.items(), *plugins.items()] if version]
@@ -205,7 +205,7 @@ def devices(limit_s: float = 90.0) -> Finding:
 
 
 def cores() -> Finding:
-    """Compares the cores that may be used with those of the machine and of the batch system."""
+    """Compares the usable cores with those of the machine and of the batch system."""
     allowed, per_task = allowed_cores(), os.environ.get("SLURM_CPUS_PER_TASK")
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else allowed
     text = f"{bound} of {os.cpu_count()} may be used"
@@ -284,7 +284,7 @@ def coordinator() -> Finding:
 
 
 def proxies() -> Finding:
-    """Looks for proxies, which processes of a run cannot connect through."""
+    """Looks for proxies, because processes cannot connect through them."""
     names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
     found = [name for name in os.environ if name.lower() in names and os.environ[name]]
     if not found:

@@ -59,7 +59,7 @@ def install(verb: str) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM in a verb that saves nothing, as KeyboardInterrupt is Ctrl-C."""
+    """SIGTERM in a verb that saves nothing; like KeyboardInterrupt for Ctrl-C."""
 
 
 def leave_on_interrupt() -> None:
@@ -76,8 +76,8 @@ def leave_on_interrupt() -> None:
 def interruptible() -> Iterator[None]:
     """A context in which Ctrl-C raises KeyboardInterrupt and SIGTERM raises Terminated, so that files are removed.
 
-    While a module is imported, they end the process at once: packages turn such an error during their import into
-    another one, such as numpy's ImportError, or lose it. A handler that was installed before stays.
+    During an import, they end the process at once, because packages turn such an error into another one, such as
+    numpy's ImportError, or lose it. A handler that was installed before stays.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -100,13 +100,13 @@ def before_leaving(inform_others: Callable[[int], None]) -> None:
 
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
-    """Ends the process with the exit code of a verb, which a signal after the verb does not change.
+    """Ends the process with the exit code of a verb; a later signal does not change the code.
 
     Args:
       main: runs the verb.
     """
     leave_on_interrupt()
-    # Functions are called at the exit in reverse order, so that a signal still ends one that hangs, such as JAX's.
+    # Exit functions run in reverse order, so a signal still ends one that hangs, such as JAX's.
     atexit.register(_ignore)
     code = main()
     ended(code)
@@ -114,14 +114,14 @@ def exit_with(main: Callable[[], int]) -> NoReturn:
 
 
 def ended(code: int) -> None:
-    """Makes a signal end the process at once with the exit code of its verb, which has ended."""
+    """Makes a signal end the process at once with the exit code of the finished verb."""
     for number in EXIT_CODES:
         if signal.getsignal(number) in (_caught, _interrupted):
             signal.signal(number, lambda *_: exit_at_once(code))
 
 
 def _ignore() -> None:
-    """Ignores signals while Python removes what it holds: its handlers are gone then, and the default kills."""
+    """Ignores signals while Python shuts down: its handlers are gone by then, and the default kills."""
     for number in EXIT_CODES:
         signal.signal(number, signal.SIG_IGN)
 
@@ -146,7 +146,7 @@ def how_interrupted(number: int) -> str:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """Ends the process without returning to what it does; removes its unfinished files."""
+    """Ends the process without returning to its work; removes its unfinished files."""
     remove_unfinished()
     os._exit(code)
 

@@ -30,7 +30,7 @@ INPUTS = "FRAMES_OR_VIDEO"
 
 
 class _PredictArguments(Arguments):
-    """The arguments of jaxpose.predict; the values `run` are run folders, and `inputs` are all others."""
+    """The arguments of jaxpose.predict; `run` holds run folders, and `inputs` the other values."""
 
     def read(self, argv: list[str]) -> argparse.Namespace:
         """Returns the values of the arguments; see `Arguments.read` and `split_runs`."""
@@ -84,8 +84,8 @@ def predict_arguments() -> Arguments:
 
 
 def split_runs(run: list[str], inputs: list[str]) -> tuple[list[Path], list[str]]:
-    """Returns the runs and the inputs: of what stands behind --run, the first is a run, and so are other run folders,
-    and folders that hold nothing but runs.
+    """Returns the runs and the inputs: the first value of --run is a run, and so are later run folders and folders that
+    hold only runs.
 
     Args:
       run: the values of --run: everything up to the next flag.
@@ -251,7 +251,7 @@ def _evaluate(load: _Load, given: argparse.Namespace) -> int:
 
 
 def _loaded() -> None:
-    # Imports leave no garbage, and collecting it would take a tenth of the time: until here, gc is off.
+    # Until here, gc is off: imports leave no garbage, and gc would take a tenth of the time.
     gc.freeze()
     gc.enable()
 

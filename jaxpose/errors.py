@@ -6,8 +6,8 @@ import importlib.util
 class UserError(ValueError):
     """A mistake of the user in an argument, an option, the data, or a file or folder that was named.
 
-    The text has a line for each mistake. Each line names the thing, its value, the rule, and the fix. A mistake
-    of the program, such as a function that is called with an array of the wrong shape, is another ValueError.
+    The text has a line for each mistake. Each line names the thing, its value, the rule, and the fix. A mistake of the
+    program, such as an array of the wrong shape, is another ValueError.
     """
 
 
@@ -29,12 +29,12 @@ EXTRAS = {
 
 
 def need(extra: str, what: str, *modules: str) -> None:
-    """Checks that the packages of an extra are installed; call it before the work that a late refusal would waste.
+    """Checks that the packages of an extra are installed; call it before work that a late refusal would waste.
 
     Args:
       extra: a key of `EXTRAS`.
       what: the thing that needs them: a file, a format, a flag.
-      modules: those of them that are needed; none stands for all.
+      modules: the ones that are needed; none means all.
 
     Raises:
       UserError: a package is not installed.
@@ -48,5 +48,5 @@ def need(extra: str, what: str, *modules: str) -> None:
 def is_installed(module: str) -> bool:
     """Returns whether a package can be imported, without importing it."""
     spec = importlib.util.find_spec(module)
-    # A folder of that name, such as the one that wandb leaves where it was used, is a package without a file.
+    # A folder of that name, such as wandb leaves where it ran, is a package without a file.
     return spec is not None and spec.origin is not None

@@ -21,7 +21,7 @@ from jaxpose.errors import UserError
 #
 # An unfinished file of report.html is .report.html.0.tmp, or the first number after 0 that is free. Its process holds a
 # lock on it. The next process that writes the same target removes the leftovers of a killed process, so they do not
-# pile up. A file is always created anew (O_EXCL, O_NOFOLLOW), so a link planted under its name is not followed.
+# pile up. A file is always a new one (O_EXCL, O_NOFOLLOW), so a link planted under its name is not followed.
 
 # System errors for a full disk or quota, and for a limit on the size of a file.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -48,11 +48,11 @@ def pattern_of(name: str) -> str:
 
 @contextlib.contextmanager
 def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int]]:
-    """Gives a new, locked file next to a target, with its descriptor; removed if it still has its name at the end.
+    """Yields a new, locked file next to a target, and its descriptor; removes it if it still has its name at the end.
 
     Args:
       target: the file to write; its folder exists.
-      mode: permissions, of which the process's umask takes some away.
+      mode: permissions, before the process's umask.
 
     Raises:
       OSError: the file cannot be made.
@@ -64,7 +64,7 @@ def unfinished_file(target: Path, mode: int = 0o666) -> Iterator[tuple[Path, int
 
 @contextlib.contextmanager
 def unfinished_folder(target: Path) -> Iterator[Path]:
-    """Gives a new folder next to a target, for libraries that open files themselves; it is removed at the end.
+    """Yields a new folder next to a target, for libraries that open files themselves; removes it at the end.
 
     Raises:
       OSError: the folder cannot be made.
@@ -81,11 +81,11 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming_errors(target: Path) -> Iterator[None]:
-    """A context in which an error of the system names the target, instead of its unfinished file or of no file.
+    """A context in which a system error names the target, not its unfinished file or no file.
 
     For a file in an unfinished folder, the error names the final place.
 
-    Libraries have errors of their own for a full disk; they become an OSError.
+    A library's own error for a full disk becomes an OSError.
     """
     try:
         yield
@@ -101,10 +101,10 @@ def naming_errors(target: Path) -> Iterator[None]:
 
 
 def _full_disk(error: Exception) -> int:
-    """Returns the number of the system's error if something could not be written for lack of space, else 0."""
+    """Returns the system's error number if a write failed for lack of space, else 0."""
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return error.errno
-    # HDF5, Arrow and others have the system's text within theirs.
+    # HDF5, Arrow and others quote the system's text.
     texts = () if isinstance(error, UserError) else _NO_SPACE
     return next((number for number in texts if os.strerror(number) in str(error)), 0)
 
@@ -129,14 +129,14 @@ def refuse_lack_of_space(folder: Path, needed_bytes: int) -> None:
 def was_cut_off(target: Path) -> bool:
     """Returns whether an unfinished file or folder lies next to a target: a command that wrote it may have been killed.
 
-    It may have been killed after its last file was complete, and before it told its user. So a command that finds such
-    a target compares what it would write, and does not refuse at once.
+    It may have completed its last file without reporting this. So a command that finds such a target compares it with
+    its own output, and does not refuse at once.
     """
     return any(target.parent.glob(pattern_of(glob.escape(target.name))))
 
 
 def remove_unfinished() -> None:
-    """Removes all unfinished files of this process, which is about to end at once."""
+    """Removes all unfinished files of this process, just before it ends."""
     for path, descriptor in list(_held.items()):
         _remove_locked(path, descriptor)
 
@@ -155,7 +155,7 @@ def _holding(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Returns the first free name next to a target and the descriptor of what `make` made there, locked.
+    """Calls `make` with the first free name next to a target; returns the name and the locked descriptor.
 
     Raises:
       OSError: the system refuses it, or no name is free.
@@ -169,15 +169,15 @@ def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         except FileExistsError:
             continue
         except (FileNotFoundError, NotADirectoryError):
-            # Another process took the new folder for an abandoned one, as it had no lock yet.
+            # Another process removed the new folder as abandoned, because it had no lock yet.
             if not target.parent.is_dir() or number == _MOST_TRIES - 1:
                 raise
             continue
         except KeyboardInterrupt:
-            # A signal during the call of the system is raised after it: the file exists, and nobody holds it.
+            # A signal during the system call is raised after it: the file exists, and nobody holds it.
             _remove_abandoned(path)
             raise
-        # In between, another process may have taken it for an abandoned one.
+        # Meanwhile, another process may have taken it for abandoned.
         if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             _remove_behind(target, number)
             return path, descriptor
@@ -191,7 +191,7 @@ def _name(target: Path, number: int) -> Path:
 
 
 def _remove_behind(target: Path, number: int) -> None:
-    """Removes what processes that were killed while they wrote the same target have left under higher numbers."""
+    """Removes higher-numbered leftovers of processes that were killed while they wrote the same target."""
     while os.path.lexists(path := _name(target, number := number + 1)):
         _remove_abandoned(path)
 
@@ -239,7 +239,7 @@ def _newest_s(path: Path) -> float:
 def _remove_locked(path: Path, descriptor: int) -> None:
     """Removes an unfinished file or folder if it is still the one whose lock the descriptor holds.
 
-    It may have got its final name, and another process may have made one with this name since.
+    It may have got its final name since, and another process may have made one with this name.
     """
     with contextlib.suppress(OSError):
         is_folder = stat.S_ISDIR(path.lstat().st_mode)
@@ -268,11 +268,11 @@ class NotRegularFile(UserError):
 
 
 def open_regular(file: Path, most_bytes: int | None = _MOST_BYTES) -> BinaryIO:
-    """Opens a file for reading; refuses a named pipe at once, because reading it would wait for ever.
+    """Opens a file for reading; refuses a named pipe at once, because reading it would block.
 
     Args:
       file: the file to open.
-      most_bytes: size above which the file is refused, for files that jaxpose writes; None is no limit.
+      most_bytes: the largest size allowed, for files that jaxpose writes; None is unlimited.
 
     Raises:
       OSError: the system refuses it.
@@ -328,8 +328,8 @@ def open_atomic(file: Path, sync: bool = True, mode: int = 0o666) -> Iterator[Bi
 
     Args:
       file: the file to write; its folder exists.
-      sync: wait until the content is on the disk; not needed for files that can be made again.
-      mode: permissions, of which the process's umask takes some away.
+      sync: wait until the content is on the disk; not needed for files that can be recreated.
+      mode: permissions, before the process's umask.
 
     Raises:
       OSError: the file cannot be written; the error names it.
@@ -352,7 +352,7 @@ def write_atomic(file: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
-    """Gives a path with the same name in a new folder, for libraries that open files themselves; moves it at the end.
+    """Yields a path with the same name in a new folder, for libraries that open files themselves; moves it at the end.
 
     After an error, the old file is as before. A link with this name is replaced, not followed.
 
@@ -361,7 +361,7 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
       needed_bytes: space that must be free at the beginning, for a library that a full disk would crash (HDF5).
 
     Raises:
-      OSError: the file cannot be written, whatever error the library has for a full disk; the error names the file.
+      OSError: the file cannot be written, whatever the library raises for a full disk; the error names the file.
     """
     with naming_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -377,7 +377,7 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
-    """Gives a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
+    """Yields a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
 
     Args:
       folder: the folder to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds
@@ -424,9 +424,9 @@ def write_new(file: Path, data: bytes) -> None:
 
 
 def open_new(file: Path) -> BinaryIO:
-    """Opens a file for writing in place; removes a file or link with this name before.
+    """Opens a file for writing in place; first removes a file or link of this name.
 
-    Only for files that no reader takes for complete: in a new folder, which gets its name at the end, or logs.
+    Only for files that no reader takes for complete: logs, and files in a folder that gets its name at the end.
 
     Raises:
       OSError: the file cannot be written.
@@ -440,7 +440,7 @@ def open_shared(file: Path, flags: int) -> int:
 
     Args:
       file: the file to open; created if absent.
-      flags: of `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
+      flags: for `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
 
     Raises:
       OSError: the system refuses it, or it is a link, a pipe or a device; the error names it.
@@ -462,7 +462,7 @@ def open_shared(file: Path, flags: int) -> int:
 
 
 def sha256_of(file: Path) -> str:
-    """Returns the SHA-256 of a file's content in hexadecimal digits; the file may be larger than the memory.
+    """Returns the SHA-256 of a file's content in hexadecimal digits; the file may be larger than memory.
 
     Raises:
       OSError: the file cannot be read.
@@ -505,7 +505,7 @@ class GrowingFile:
                 self._descriptor = -1
 
 
-# Output files of a verb, where some already exist: one rule for all verbs.
+# Output files that already exist: one rule for all verbs.
 #
 # A full disk or a kill may interrupt a command that makes several files. So an existing file with the same bytes is
 # kept, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
@@ -515,10 +515,10 @@ _OUTPUT = "output"
 
 @contextlib.contextmanager
 def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """Gives an empty folder to write to; at the end its files go to the same places below `folder`.
+    """Yields an empty folder to write to; at the end its files move to the same places below `folder`.
 
     Args:
-      folder: where the files belong; it is made.
+      folder: where the files belong; it is created.
       overwrite: replace files with other content.
 
     Raises:
@@ -529,7 +529,7 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(folder / _OUTPUT) as new:
             yield new
-            # Backwards: a.json, which is about the file a, comes before it.
+            # In reverse order: a.json, which describes a, comes before it.
             files = sorted(
                 (file for file in new.rglob("*") if file.is_file() and file != new / LOCK_FILE), reverse=True
             )
@@ -553,8 +553,8 @@ def already_exist(files: list[Path]) -> UserError:
 
 
 def may_be_ours(folder: Path) -> bool:
-    """Returns whether a killed command may have left the files of a folder without telling its user; see `was_cut_off`.
+    """Returns whether a killed command may have left the files of a folder unreported; see `was_cut_off`.
 
-    Then `output_folder` compares them, instead of a refusal before the work.
+    Then `output_folder` compares them, and nothing refuses them earlier.
     """
     return was_cut_off(folder / _OUTPUT)

@@ -72,7 +72,7 @@ def invert(affine: Array) -> Array:
 
 
 def scale(affine: Array) -> Array:
-    """Returns by how much affines (..., 2, 3) enlarge a length (...): the square root of the change of an area."""
+    """Returns the factor (...) by which affines (..., 2, 3) enlarge a length: the square root of the area factor."""
     xp = affine.__array_namespace__()
     a, b, c, d = affine[..., 0, 0], affine[..., 0, 1], affine[..., 1, 0], affine[..., 1, 1]
     return xp.sqrt(xp.abs(a * d - b * c))
@@ -102,8 +102,8 @@ def fit_image(
     Args:
       image: (frame height, frame width, 3) uint8.
       affine: (2, 3) input_from_frame, a scale and a shift along each axis.
-      size_px: (width, height) of the result. Pixels outside of the crop are black.
-      crop_px: (x, y, width, height) in frame pixels, inside of the frame, or () for the whole frame.
+      size_px: (width, height) of the result. Pixels outside the crop are black.
+      crop_px: (x, y, width, height) in frame pixels, inside the frame, or () for the whole frame.
     """
     if crop_px:
         x, y, width, height = crop_px
@@ -148,14 +148,14 @@ def fit_image(
 def fit_numbered(
     image: np.ndarray, number: int, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] | np.ndarray
 ) -> np.ndarray:
-    """Returns a frame of a video as `fit_image` does; black, if it has no box.
+    """Returns a video frame as `fit_image` does; black if it has no box.
 
     Args:
       image: (frame height, frame width, 3) uint8.
-      number: of the frame.
-      affine: (2, 3) input_from_frame of all frames, or (n, 2, 3) of each.
+      number: the frame's.
+      affine: input_from_frame, (2, 3) for all frames or (n, 2, 3) for each.
       size_px: (width, height) of the result.
-      crop_px: as in `fit_image`; or the box of each frame, (n, 4) whole numbers, width 0 without one.
+      crop_px: as in `fit_image`; or a box for each frame, (n, 4) whole numbers, width 0 for none.
     """
     if isinstance(crop_px, tuple):
         return fit_image(image, affine, size_px, crop_px)
@@ -170,8 +170,8 @@ def fit_still(
 ) -> np.ndarray:
     """Returns an image, or a frame that is given as one, as `fit_image` does, except with resize "lightning_pose".
 
-    Then it is sampled by cubic interpolation without smoothing, and so aliased: networks of Lightning Pose were trained
-    on such images. That tool smooths the frames of videos, so these go through `fit_image`.
+    Then cubic interpolation without smoothing aliases it, as in the images that trained Lightning Pose's networks. That
+    tool smooths the frames of videos, so these go through `fit_image`.
 
     Args:
       image: (frame height, frame width, 3) uint8.
@@ -187,7 +187,7 @@ def fit_still(
 
 
 def fit_part(part: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns the same as `fit_image` for a whole image, from the part of it that the crop shows.
+    """Returns the same as `fit_image` for a whole image, from only the part that the crop shows.
 
     Args:
       part: (height of the crop, width of the crop, 3) uint8.

@@ -84,7 +84,7 @@ def keep_running(
     saved, restarted = [-1], 0
     while True:
         run = read_pointer(run_file)
-        # The folder is named because with resume=extend it is not the one that the config gives.
+        # Name the folder: with resume=extend it is not the config's.
         resuming = [*again, *([f"out={run}"] if again else [])] if run else []
         variables = [own | {RUN_FILE_VARIABLE: str(run_file)} for own in process_variables(shares)]
         with ProcessGroup([*command, *resuming], variables, log_folder) as group:

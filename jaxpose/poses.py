@@ -22,7 +22,7 @@ class Skeleton:
     """The animal of a label file.
 
     Attributes:
-      animal: its name, "" if the file has none that says more than `DEFAULT_ANIMAL`.
+      animal: its name, "" if the file has no better one than `DEFAULT_ANIMAL`.
       edges: pairs of names of keypoints that are drawn with a line between them.
       symmetries: pairs of names of keypoints that a mirror image exchanges.
     """
@@ -47,9 +47,9 @@ class Poses:
       visibility: (f, a, k) int8, `NOT_USED`, `NOT_VISIBLE` or `VISIBLE`, or None.
       identity: (f, a) int, -1 where it is unknown.
       score: (f, a), the confidence in an animal as a whole, or None.
-      columns: {name: (f, a, k)} of further numbers for each point, such as `spread_px`. A name ends with its unit.
+      columns: {name: (f, a, k)} of more numbers for each point, such as `spread_px`. A name ends with its unit.
       skeleton: the animal.
-      pixels: whose pixels these are: those of the original frame, of the image file, or of the network's input.
+      pixels: those of the original frame, the image file, or the network's input.
     """
 
     keypoint_names: tuple[str, ...]
@@ -94,7 +94,7 @@ class Poses:
         columns: Mapping[str, np.ndarray] | None = None,
         **others: Any,
     ) -> "Poses":
-        """Returns the poses of frames with one animal each, whose arrays lack the axis of the animals."""
+        """Returns the poses of frames with one animal each, from arrays without an axis of animals."""
         confidence, visibility = (None if one is None else one[:, None] for one in (confidence, visibility))
         named = {name: values[:, None] for name, values in (columns or {}).items()}
         return cls(tuple(keypoint_names), frames, points_px[:, None], confidence, visibility, columns=named, **others)
@@ -124,7 +124,7 @@ class Poses:
         return self._each(lambda values: values[list(rows)], frames=tuple(self.frames[row] for row in rows))
 
     def with_keypoints(self, names: Sequence[str]) -> "Poses":
-        """Returns exactly these keypoints, in this order; what the poses lack is NaN, not used, or 0 in a column."""
+        """Returns exactly these keypoints, in this order; missing ones are NaN, not used, or 0 in a column."""
         places = [self.keypoint_names.index(name) if name in self.keypoint_names else -1 for name in names]
 
         def chosen(values: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ class Poses:
         return self._each(chosen, keypoint_names=tuple(names))
 
     def shifted(self, offsets_px: np.ndarray, pixels: str) -> "Poses":
-        """Returns the poses in other pixels, after an offset (f, 2) is added to all points of each frame."""
+        """Returns the poses in other pixels: adds an offset (f, 2) to all points of each frame."""
         return dataclasses.replace(self, points_px=self.points_px + offsets_px[:, None, None], pixels=pixels)
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> "Poses":
@@ -154,7 +154,7 @@ def join_poses(parts: Sequence[Poses]) -> Poses:
     """Returns the frames of parts with the same keypoints, one part after the other.
 
     Raises:
-      ValueError: they have other keypoints, pixels or arrays.
+      ValueError: their keypoints, pixels or arrays differ.
     """
     first = parts[0]
 
@@ -181,7 +181,7 @@ def _joined(parts: Sequence[Poses], axis: int, **others: Any) -> Poses:
         return np.concatenate(known, axis) if len(known) == len(parts) else None
 
     first = parts[0]
-    # Frames that are the same have one identity and score.
+    # All parts share the frames' identity and score.
     names = [name for name in _ARRAYS if axis == 0 or name not in ("identity", "score")]
     arrays = {name: joined([getattr(part, name) for part in parts]) for name in names}
     columns = {name: joined([part.columns.get(name) for part in parts]) for name in first.columns}

@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> int:
     named, inputs = given.run, given.inputs
     runs = with_members(named)
     if len(runs) > len(named) == 1:
-        # The folder of a trained ensemble has place for its predictions.
+        # The folder of a trained ensemble has room for its predictions.
         return _run_ensemble(given, runs, inputs, Path(given.out) if given.out else named[0], named[0])
     if len(runs) > 1:
         return _run_ensemble(given, runs, inputs, Path(given.out or "ensemble"))
@@ -80,7 +80,7 @@ def _run_ensemble(
       runs: run folders, each of one network.
       inputs: as given.
       out: folder of the ensembles.
-      trained: the run folder of which the runs are the members, if they are.
+      trained: the ensemble's run folder, if the runs are its members.
     """
     configs = [read_run_config(run) for run in runs]
     refuse_other_keypoints(runs, configs)
@@ -180,7 +180,7 @@ def _draw(config: Config, sources: OutputFiles, out: Path, claims: Claims, inter
 
 
 def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, outputs: OutputFiles) -> None:
-    """Raises UserError if boxes are given that the run does not use, or an input cannot have those that it needs."""
+    """Raises UserError if the run does not use the given boxes, or an input cannot have the boxes it needs."""
     if given.boxes and not config.data.boxes:
         raise UserError(f"--boxes is {given.boxes}, but {run} was trained without data.boxes, so it sees whole frames")
     if given.boxes and not Path(given.boxes).expanduser().is_dir():

@@ -38,7 +38,7 @@ def pretrain(config: Config, *, dry_run: bool | Literal["memory"] = False) -> di
 
 
 def as_pretraining(config: Config) -> Config:
-    """Returns a copy in which options that have their defaults get those of a pretraining: see `_DEFAULTS`."""
+    """Returns a copy in which options at their defaults get a pretraining's defaults: see `_DEFAULTS`."""
     changed = config
     for section, own in _DEFAULTS.items():
         given, usual = getattr(config, section), getattr(Config(), section)

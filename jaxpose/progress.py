@@ -31,7 +31,7 @@ _live: "Live | None" = None
 
 
 def percent(done: int, total: int) -> str:
-    """Returns the share that is done, rounded down: 100% means that all of it is; "" for an unknown total of 0."""
+    """Returns the finished share, rounded down, so 100% means all; "" for an unknown total of 0."""
     return f"{100 * min(done, total) // total}%" if total else ""
 
 
@@ -75,8 +75,7 @@ class Bar:
 
 
 def _columns(total: int, unit: str) -> Any:
-    """Returns the columns of a bar; a long title gives way to the other ones, and so do unit and percentage on a
-    narrow terminal."""
+    """Returns the columns of a bar; they cut a long title, and a narrow terminal gets no unit or percentage."""
     from rich import progress
     from rich.table import Column
 
@@ -146,7 +145,7 @@ def _notebook_console() -> "Console":
     return Console(force_jupyter=True, markup=False, emoji=False, highlight=False)
 
 
-# Phases of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
+# Phases of a verb: a spinner or a bar on a terminal, otherwise occasional lines.
 #
 # A notebook with ipywidgets also has spinners and bars. A short phase shows nothing. Lines appear only after `speak`,
 # which the verbs call; a program that imports jaxpose does not. With several processes, only the first one of a run
@@ -214,7 +213,7 @@ class Phase:
 
 @contextlib.contextmanager
 def phase(title: str, total: int = 0, unit: str = "") -> Iterator[Phase]:
-    """A context for work that may take long. Of nested phases, the innermost is shown.
+    """A context for work that may take long. Only the innermost phase is shown.
 
     Args:
       title: a phrase such as "compiling the training step".

@@ -32,21 +32,21 @@ def block_lines(title: str, rows: Mapping[str, str]) -> list[str]:
 def wrapped(text: str, width: int) -> str:
     """Returns a text whose lines have at most `width` characters, wrapped at spaces.
 
-    Longer words, such as paths, and lines with a command stay whole: a terminal breaks them without a new line. The
-    next lines of a line are indented as far as its second column, if two spaces end its first one.
+    Longer words, such as paths, and lines with a command stay whole: a terminal breaks them without a new line.
+    Continuation lines are indented to the second column, if two spaces end the first one.
     """
     fits = (len(line) <= width or _COMMAND.search(line) is not None for line in text.split("\n"))
     return "\n".join(line if fit else _wrap(line, width) for line, fit in zip(text.split("\n"), fits, strict=True))
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int = 0, keys: int = 1) -> list[str]:
-    """Returns rows of cells as aligned lines. If they are wider than `width`, the columns that do not fit follow below
-    as further tables.
+    """Returns rows of cells as aligned lines. If they are wider than `width`, the columns that do not fit follow in
+    more tables below.
 
     Args:
       rows: cells of the same number of columns; the first row is the head.
       width: characters of a line; 0 = any number.
-      keys: number of first columns, which each of the tables has.
+      keys: number of first columns, which every table repeats.
     """
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     tables: list[list[int]] = [[]]
@@ -107,7 +107,7 @@ def is_notebook() -> bool:
 def draws_bars() -> bool:
     """Returns whether bars can be drawn, and --quiet is not given.
 
-    They stand on a terminal below the lines of both streams, so a program that reads one of them gets lines instead. A
+    A terminal has them below the lines of both streams, so if a program reads one stream, it gets lines instead. A
     notebook draws them by ipywidgets; without that package, it also gets lines.
     """
     if _is_quiet:
@@ -200,14 +200,14 @@ def print_block(title: str, rows: Mapping[str, str]) -> None:
 
 
 def set_bars(console: "Console | None", lines: int = 0) -> None:
-    """Notes the console on which bars are drawn and their number of lines; None once they are wiped."""
+    """Stores the console on which bars are drawn and their number of lines; None once they are wiped."""
     global _bars_console, _bar_lines
     _bars_console, _bar_lines = console, lines
 
 
 def above_bars(message: str) -> bytes:
-    """Returns what shows a line on the terminal of stderr at once, from a handler of a signal: the bars are wiped, and
-    below the line there is place for the next ones."""
+    """Returns the bytes that show a line on stderr's terminal from a signal handler: they wipe the bars and leave room
+    for new ones below."""
     wipes = "\r\x1b[K" if is_terminal(sys.stderr) else ""
     if _bars_console is None:
         return f"{wipes}{message}\n".encode()
@@ -287,7 +287,7 @@ class ConsoleHandler(logging.Handler):
     """Prints information on stdout, and warnings and errors on stderr.
 
     Args:
-      prefix: of each line on stderr, such as "jaxpose.predict: ".
+      prefix: begins each line on stderr, such as "jaxpose.predict: ".
       level: the lowest level that it prints.
     """
 
@@ -344,7 +344,7 @@ def log_again(records: Iterable[logging.LogRecord]) -> None:
 
 @contextlib.contextmanager
 def console(verb: str, level: int = logging.INFO) -> Iterator[None]:
-    """A context in which the console shows what jaxpose logs.
+    """A context in which the console shows jaxpose's log.
 
     Args:
       verb: prefix of each line on stderr, such as "jaxpose.predict".

@@ -23,11 +23,11 @@ _UTF_16_BYTES = 4
 def read_text(file: Path) -> tuple[str, str]:
     """Returns the text of a file, without a byte order mark, and the encoding that appended rows must have.
 
-    UTF-16 is known by its byte order mark, or by the zero bytes of its first two letters. What is neither that nor
-    UTF-8 is read as `GUESS`.
+    UTF-16 is recognised by its byte order mark or the zero bytes of its first two letters. Text that is neither UTF-16
+    nor UTF-8 is read as `GUESS`.
 
     Raises:
-      UserError: it looks like UTF-16 and is not.
+      UserError: it looks like UTF-16 but is not.
       OSError: the file cannot be read.
     """
     content = read_bytes(file, most_bytes=None)
@@ -46,10 +46,10 @@ def read_unicode(file: Path, kind: str = "text file", rule: str = "") -> str:
     Args:
       file: the file to read.
       kind: what it should be, such as "CSV file", for the message.
-      rule: what the option that names it takes, for the message.
+      rule: that of the option that names it, for the message.
 
     Raises:
-      UserError: it is not text, or in another encoding.
+      UserError: it is not text, or has another encoding.
       OSError: the file cannot be read.
     """
     text, encoding = read_text(file)
@@ -70,18 +70,18 @@ def open_unicode(file: Path) -> io.TextIOWrapper:
     stream = open_regular(file, most_bytes=None)
     start = stream.read(_UTF_16_BYTES)
     stream.seek(0)
-    # The encoding without an order of bytes takes a mark of it away.
+    # The encoding without a byte order removes its mark.
     encoding = "utf-16" if start[:2] in _BYTE_ORDER_MARKS else _utf_16(start) or "utf-8-sig"
     return io.TextIOWrapper(stream, encoding, newline="")
 
 
 def save_as_utf_8(file: Path) -> str:
-    """Returns what to do with a file in another encoding."""
+    """Returns advice about a file in another encoding."""
     return SAVE_AS_UTF_8 if file.suffix.lower() == ".csv" else "save it as UTF-8"
 
 
 def _utf_16(content: bytes) -> str:
-    """Returns which UTF-16 a file has that begins with this content, "" if none."""
+    """Returns the kind of UTF-16 that this beginning of a file has, "" if none."""
     zeros = [byte == 0 for byte in content[:_UTF_16_BYTES]]
     if zeros in ([False, True] * 2, [True, False] * 2):
         return "utf-16-le" if zeros[1] else "utf-16-be"
@@ -94,7 +94,7 @@ def _utf_16(content: bytes) -> str:
 # key is an error.
 
 _TAG = "tag:yaml.org,2002:"
-# The core schema: the kind of a plain word, its pattern, and the characters with which it may begin.
+# The core schema: the kind of a plain word, its pattern, and its possible first characters.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -111,7 +111,7 @@ _KINDS = (
 def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
     """Returns the content of a file, and the same with the text of each plain word instead of its value.
 
-    A name is what stands in the text: 08, on and 1e3 are names of keypoints.
+    A name is the text as written: 08, on and 1e3 are names of keypoints.
 
     Args:
       file: the file.

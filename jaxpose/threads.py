@@ -28,7 +28,7 @@ def allowed_cores() -> int:
 
 
 def arithmetic_threads() -> int:
-    """Returns among how many threads XLA divides the arithmetic of a CPU; set `THREADS_VARIABLE` before JAX starts."""
+    """Returns the number of threads for XLA's arithmetic on a CPU; set `THREADS_VARIABLE` before JAX starts."""
     given = os.environ.get(THREADS_VARIABLE, "") or os.environ.get("NPROC", "")
     return int(given) if given.isdecimal() and int(given) else allowed_cores()
 
@@ -37,7 +37,7 @@ def loader_threads(asked: int) -> int:
     """Returns how many threads of this process decode and load.
 
     Args:
-      asked: `data.threads`; 0 = all allowed cores but one, which stays free for training, but from 1 to 8.
+      asked: `data.threads`; 0 = all allowed cores except one, which stays free for training, but 1 to 8.
     """
     return asked or min(max(allowed_cores() - 1, 1), _MOST_THREADS)
 

@@ -63,7 +63,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
     Args:
       config: the options; not changed.
       dry_run: print the data, compile the step, print its cost and the effect of a run on the run folder, and stop.
-        "memory", and on GPUs also True, compiles it for further numbers of frames and prints the largest microbatch.
+        "memory", and on GPUs also True, compiles it for more numbers of frames and prints the largest microbatch.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
@@ -88,8 +88,8 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
             on_cpu = mesh.devices.flat[0].platform == "cpu"
             return show_dry_run(setup, open_run(config, files, fetch, dry_run=True), dry_run == "memory" or not on_cpu)
         with open_run(config, files, fetch) as folder, folder.noting_failures():
-            # The next step may wait until a whole video is decoded; a signal ends this. Several processes stop at the
-            # same step, and each needs its batch for it, so there the signal waits.
+            # The next step may wait until a whole video is decoded; a signal ends this. With several processes, the
+            # signal waits: all stop at the same step, and each needs its batch for it.
             on_signal = functools.partial(close_clips, setup.clips) if jax.process_count() == 1 else lambda: None
             interrupt = Interrupt(jax.process_count(), on_signal)
             if folder.action == "finished":
@@ -127,16 +127,16 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
 
 
 def _refuse_stuck_requeue(folder: RunFolder, config: Config) -> None:
-    """Refuses a start that SLURM repeats without progress. A start that is stopped while it compiles counts too."""
+    """Refuses a start that SLURM repeats without progress. A start that is stopped during compilation also counts."""
     # Checkpoints are checked only when they are read, so a damaged one counts here.
     newest = sum(newest_steps(folder.path, config))
     broadcast_from_0(lambda: refuse_stuck_requeue(folder.path, newest, os.environ))
 
 
 def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
-    """Writes report.html of a finished run and returns it; whatever goes wrong there is a warning, and None.
+    """Writes report.html of a finished run and returns it; any failure is only a warning, and returns None.
 
-    Before, the run is compared with its parent, if it has one.
+    First compares the run with its parent, if any.
     """
     if not folder.is_ours or not setup.data.has_labels:
         return None
@@ -169,7 +169,7 @@ def main(config: Config, options: Options) -> int:
     """Runs the verb, as one of several processes if the environment says so, and returns its exit code.
 
     Raises:
-      UserError: the config is that of a pretraining, whose defaults are others.
+      UserError: the config is a pretraining's, which has other defaults.
     """
     if config.pretrain.method != "none":
         raise UserError(f"pretrain.method is {config.pretrain.method}; give such a config to jaxpose pretrain")
@@ -180,7 +180,7 @@ def run(verb: str, config: Config, options: Options) -> int:
     """Runs a verb that trains, such as "jaxpose.train"; see `main`.
 
     Raises:
-      UserError: the data are to be shown, and the run has no labels.
+      UserError: the data should be shown, but the run has no labels.
     """
     if options.dry_run == "data":
         if config.pretrain.method != "none":
@@ -204,8 +204,8 @@ def run(verb: str, config: Config, options: Options) -> int:
 
 
 class _CallableModule(types.ModuleType):
-    # Python makes this module the attribute `train` of the package, whoever imports it first, so no function of that
-    # name could stay there. Called, the module is the function; its other names stay where they are.
+    # Any first import of this module makes it the package's attribute `train`, so a function of that name would be lost
+    # there. Calling the module calls the function; its other names stay.
     def __call__(self, config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[str, Any]:
         """See the function `train`."""
         return train(config, dry_run=dry_run)

@@ -11,8 +11,8 @@
 # - To check the hosts first: bash hosts.sh "node1 node2" python -m jaxpose.doctor
 # - Ctrl-C, or SIGTERM to this script: every process saves and stops (exit code 85). The same command resumes the run.
 #   A second Ctrl-C kills. If one process fails, or this script dies, the others are stopped.
-# - The output of each host is appended to logs/<date>-<time>/<index>-<host>.log. The first host's output is shown here
-#   too.
+# - The output of each host is appended to logs/<date>-<time>/<index>-<host>.log. The first host's output is
+#   also shown here.
 #
 # Variables that you may set before the command:
 #   PORT=12355         a port that is open between the hosts

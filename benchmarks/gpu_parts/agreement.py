@@ -22,7 +22,7 @@ LEAST_CONFIDENCE = 0.5
 def measure_agreement(given: argparse.Namespace) -> dict[str, Any]:
     """Returns the differences between this device and the CPU, with weights that were trained here for some steps.
 
-    A network with random weights has maps without peaks, whose decoding says nothing. The CPU computes in f32; this
+    A network with random weights has maps without peaks, whose decoding means nothing. The CPU computes in f32; this
     device in f32 and in the precision of the cell.
     """
     bench = make_bench(given)

@@ -1,4 +1,4 @@
-"""The bars of the GPU benchmark, as far as the measured lines tell them."""
+"""The bars of the GPU benchmark, as far as the measured lines show."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ Line = dict[str, Any]
 Bar = tuple[str, float, float | None, bool | None]
 # The largest difference of logits in f32, relative to the largest logit, and of points in bf16.
 LOGITS_BAR, POINTS_BAR_PX = 1e-4, 0.2
-# What two cells must share to be compared.
+# Fields that two cells must share to be compared.
 _SAME = ("measure", "backbone", "width", "size_px", "batch", "precision", "norm", "preset")
 
 

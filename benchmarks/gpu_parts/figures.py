@@ -1,4 +1,4 @@
-"""What every line of the GPU benchmark has in common: speeds, FLOP, peak, versions and hardware."""
+"""The figures of every line of the GPU benchmark: speeds, FLOP, peak, versions and hardware."""
 
 import argparse
 import importlib.metadata
@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 PRECISIONS = ("bf16", "tf32", "f32")
-# TFLOP/s without sparsity, from the data sheets; --peak_tflops gives those of another device.
+# TFLOP/s without sparsity, from the data sheets; --peak_tflops sets those of another device.
 PEAK_TFLOPS = {
     "NVIDIA H200": {"bf16": 989, "tf32": 495, "f32": 67},
     "NVIDIA H100 80GB HBM3": {"bf16": 989, "tf32": 495, "f32": 67},
@@ -43,7 +43,7 @@ def forward_flops(params: dict, size_px: int) -> int:
         if names[0] == "head":
             places = _places_of_head(params["head"]["layers"], names[2], size_px, PATCH_PX if is_vit else 32)
         elif is_vit:
-            # The class token goes through all but the patches' layer.
+            # The class token goes through all layers except the patches'.
             places = (size_px // PATCH_PX) ** 2 + (names[1] != "patch")
         elif names[1] == "conv1":
             places = (size_px // 2) ** 2
@@ -61,7 +61,7 @@ def forward_flops(params: dict, size_px: int) -> int:
 def _places_of_head(layers: dict, number: int, size_px: int, feature_stride: int) -> int:
     """Returns the cells that a layer of a head is applied to."""
     if "conv" in layers[0]:
-        # Of a pyramid, the last layer has the cells of the one before.
+        # In a pyramid, the last layer has the cells of the one before.
         side = size_px // feature_stride * 2 ** min(number, max(layers) - 1)
     else:
         side = 2 * size_px // feature_stride * 2**number

@@ -36,7 +36,7 @@ def measure_first_step(given: argparse.Namespace) -> dict[str, Any]:
             seconds.append(_first_step_s(command, folder / f"run{number}", folder))
     line = {"framework": "jaxpose", **versions()}
     line |= {name: getattr(given, name) for name in ("backbone", "width", "size_px", "batch", "precision")}
-    # The second start still makes programs that the first one did not come to.
+    # The second start still makes programs that the first did not reach.
     return line | {"first_step_s": {"cold": seconds[0], "second": seconds[1], "warm": seconds[2]}}
 
 

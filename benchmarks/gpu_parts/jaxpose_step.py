@@ -1,4 +1,4 @@
-"""jaxpose's own train step and predict step on one device, with one batch that is already there."""
+"""jaxpose's own train step and predict step on one device, with one batch already on it."""
 
 import argparse
 import dataclasses
@@ -33,12 +33,12 @@ class Bench:
       config: the resolved config.
       mesh: one device.
       graphdef: definition of the network.
-      state: of the training; a step donates it.
+      state: the training's; a step donates it.
       samples: labelled frames, as many as a batch has.
       batch: all samples, on the device.
-      seed: of the augmentation, on the device.
+      seed: the augmentation's, on the device.
       lowered: the train step.
-      forward_flops: of one image.
+      forward_flops: for one image.
     """
 
     config: c.Config
@@ -111,7 +111,7 @@ def draw_samples(given: argparse.Namespace) -> Samples:
 
 
 def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the train step of jaxpose does on the device."""
+    """Returns the figures of jaxpose's train step on the device."""
     bench = make_bench(given)
     started = time.perf_counter()
     compiled = bench.lowered.compile(compile_options(bench.config.mesh, [bench.device]))
@@ -131,7 +131,7 @@ def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_jaxpose_predict(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the predict step of jaxpose does on the device, decoding of the heatmaps included."""
+    """Returns the figures of jaxpose's predict step on the device, decoding of the heatmaps included."""
     bench = make_bench(given)
     weights = bench.state.params, bench.state.statistics
     batch = {name: bench.batch[name] for name in ("frames", "frame_from_input")}

@@ -47,7 +47,7 @@ def _core() -> Iterator[str]:
 
 
 def _sizes() -> Iterator[str]:
-    # The larger networks and batches first, should the time not be enough.
+    # The larger networks and batches first, in case the time runs out.
     for precision, backbone, batch, size_px in product(
         ("bf16", "tf32"), ("resnet50", "resnet18"), (64, 16), (256, 384)
     ):
@@ -83,7 +83,7 @@ PARTS = {"core": _core, "sizes": _sizes, "vit": _vit, "loader": _loader, "xla": 
 def run_part(given: argparse.Namespace, argv: list[str], program: Path, read: Read) -> int:
     """Runs the cells of a part that the file does not have yet, then prints and appends the bars.
 
-    A cell's own process appends its line. What the command line gives replaces what the part has for it.
+    A cell's own process appends its line. The command line's values replace the part's.
 
     Args:
       given: the arguments.
@@ -94,7 +94,7 @@ def run_part(given: argparse.Namespace, argv: list[str], program: Path, read: Re
     until = time.monotonic() + 60 * given.minutes
     cells = {}
     for cell in PARTS[given.part]():
-        # Of a flag that is given twice, the last one counts.
+        # If a flag is given twice, the last one counts.
         words = [*_jaxpose_alone(shlex.split(cell)), *argv]
         cells.setdefault(name_of(read(words), read), words)
     longest_s, left = 20.0, []
@@ -135,7 +135,7 @@ def name_of(given: argparse.Namespace, read: Read) -> str:
 
 
 def append(out: Path, line: dict[str, Any]) -> None:
-    """Appends a line to the file, which has it then even if the process is killed."""
+    """Appends a line to the file, where it stays even if the process is killed."""
     with out.open("a") as stream:
         stream.write(json.dumps(line) + "\n")
         stream.flush()

@@ -38,8 +38,8 @@ class ResNetBlock(nn.Module):
 
     Args:
       inside: channels of the input.
-      channels: of the 3x3 convolution.
-      stride: of the 3x3 convolution.
+      channels: the 3x3 convolution's.
+      stride: the 3x3 convolution's.
       bottleneck: whether 1x1 convolutions surround it.
     """
 

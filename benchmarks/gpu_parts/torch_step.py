@@ -14,7 +14,7 @@ from jaxpose.model.pose_net import make_network
 
 
 def measure_torch_step(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the train step does in torch."""
+    """Returns the figures of the train step in torch."""
     return _measured(given, _device(given), torch_training(given), passes=3)
 
 
@@ -42,7 +42,7 @@ def torch_training(given: argparse.Namespace) -> Callable[[int], None]:
 
 
 def measure_torch_predict(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what a prediction does in torch: forward pass, softmax, and the highest cell of each map."""
+    """Returns the figures of a prediction in torch: forward pass, softmax, and the highest cell of each map."""
     device, network, frames = _prepare(given)
     network.eval()
 
@@ -71,7 +71,7 @@ def _prepare(given: argparse.Namespace) -> tuple[Any, Any, Any]:
     torch.set_float32_matmul_precision("highest" if given.precision == "f32" else "high")
     torch.backends.cudnn.allow_tf32 = given.precision != "f32"
     torch.backends.cudnn.benchmark = True
-    # torch's own types leave this argument out.
+    # torch's own types omit this argument.
     network = make_torch_network(given).to(device, memory_format=torch.channels_last)  # pyright: ignore
     shape = (given.batch, 3, given.size_px, given.size_px)
     frames = torch.randint(0, 256, shape, dtype=torch.uint8, device=device)

@@ -24,7 +24,7 @@ def measure_videos(given: argparse.Namespace) -> dict[str, Any]:
     """Returns the frames per second of the command, with its start-up and without.
 
     The command runs with short videos, and with others three times as long; the rate without start-up is the difference
-    of the frames over the difference of the seconds. Beside it the rate of decoding alone, with as many threads.
+    of the frames over the difference of the seconds. It also returns the rate of decoding alone, with as many threads.
     """
     short, long = given.video_frames, 3 * given.video_frames
     with tempfile.TemporaryDirectory() as name:

@@ -1,6 +1,6 @@
 """Exchanges facts between the processes of a run: errors, decisions of process 0, proof of equal input, and speed.
 
-Every process must call these functions at the same place of the program. With one process they cost nothing.
+Every process must call these functions at the same point of the program. With one process they cost nothing.
 """
 
 import contextlib

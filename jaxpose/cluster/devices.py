@@ -67,8 +67,8 @@ def select_devices(spec: object, names: list[str]) -> list[int]:
 def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     """Starts JAX on the platform and devices of the config, and returns these devices of all processes.
 
-    GPUs that are not selected are hidden first, so that JAX reserves nothing on them. If a backend runs already, the
-    devices are selected from its devices. Must be called before anything else touches a device.
+    GPUs that are not selected are hidden first, so that JAX reserves nothing on them. If a backend is already running,
+    the devices are selected from its own. Must be called before anything else touches a device.
 
     Raises:
       UserError: the platform or a device is absent, or the machine has a GPU that JAX cannot use.
@@ -114,7 +114,7 @@ def require_threads(mesh: MeshConfig, devices: list[jax.Device]) -> None:
     """Checks that the CPU divides its arithmetic among `mesh.cpu_threads` threads.
 
     Raises:
-      UserError: JAX was started with another number, or has more devices than that.
+      UserError: JAX was started with a different number, or has more devices than that.
     """
     if threads := other_threads(mesh, devices):
         raise UserError(
@@ -124,7 +124,7 @@ def require_threads(mesh: MeshConfig, devices: list[jax.Device]) -> None:
 
 
 def other_threads(mesh: MeshConfig, devices: list[jax.Device]) -> int:
-    """Returns among how many threads a CPU divides its arithmetic if that is not `mesh.cpu_threads`, or 0."""
+    """Returns the number of a CPU's arithmetic threads if it is not `mesh.cpu_threads`, else 0."""
     if devices[0].platform != "cpu" or not mesh.cpu_threads:
         return 0
     # XLA has at least one thread for each device.
@@ -221,7 +221,7 @@ def _backend_runs() -> bool:
 def _hide_other_gpus(spec: object) -> None:
     count = len(visible_gpus())
     # If several processes run on this machine, each has its own GPU already. WSL has no device files, so its GPUs are
-    # selected after the start of the backend.
+    # selected after the backend starts.
     if count == 0 or jax.config.read("jax_cuda_visible_devices") != "all":
         return
     positions = select_devices(spec, [f"gpu:{number}" for number in range(count)])
@@ -242,7 +242,7 @@ def _why_absent(platform: str, error: Exception) -> str:
     return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"
 
 
-# Keeps the memory of a training step on the CPU for the next step.
+# On the CPU, keeps the memory of a training step for the next one.
 
 # From malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
@@ -252,10 +252,9 @@ _KEPT_BYTES = 2**31 - 1
 def keep_memory(mesh: MeshConfig) -> None:
     """Makes a process that trains on the CPU keep the memory that a step frees. Call it before the backend starts.
 
-    XLA allocates the temporary memory of a step anew each time. By default, glibc takes it from the system and gives it
-    back, so every page of it is filled with zeros once more. glibc can keep memory only for the thread in which the
-    process began, so steps are computed in the thread that asks for them. With a GPU, or another library than glibc,
-    this does nothing.
+    XLA allocates the temporary memory of a step again each time. By default, glibc takes it from the system and returns
+    it, so every page is zeroed again. glibc can keep memory only for the process's first thread, so steps are computed
+    in the thread that asks for them. With a GPU, or without glibc, this does nothing.
     """
     if mesh.platform not in ("auto", "cpu") or (mesh.platform == "auto" and nvidia_driver_is_visible()):
         return

@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
-    """Replaces this process by the command. Returns only if the parent is already dead.
+    """Replaces this process with the command. Returns only if the parent is already dead.
 
     Args:
       argv: process id of the parent, then the command and its arguments.

@@ -118,7 +118,7 @@ class Replicas:
     def differing(self, state: Any) -> list[str]:
         """Returns the names of the devices whose copy differs from that of the majority; every process must call this.
 
-        If no copy has a majority, all devices are returned.
+        Without a majority, all devices are returned.
         """
         if self._mesh.size == 1:
             return []
@@ -156,15 +156,15 @@ class Replicas:
 class DeviceProgram:
     """A function, compiled once for one device, and loaded on each device of this process.
 
-    A second compilation could choose other kernels on a GPU, and one program for several devices passes through other
-    passes of XLA than one for a single device: both would change the last bits.
+    A second compilation could choose other kernels on a GPU, and XLA runs other passes on a program for several devices
+    than on one for a single device: both would change the last bits.
 
     Args:
-      function: of arrays or trees of arrays, without collectives.
-      devices: of this process.
+      function: takes arrays or trees of arrays; no collectives.
+      devices: this process's.
       arguments: shapes and types of the arguments.
       donated: numbers of the arguments whose memory is used for the results.
-      options: of XLA.
+      options: for XLA.
 
     Attributes:
       compiled: the program on the first device.
@@ -196,27 +196,27 @@ class DeviceProgram:
         self.compiled = self._on_devices[0]
 
     def __call__(self, place: int, *arguments: Any) -> Any:
-        """Runs on the device number `place` of this process, where the arguments must lie."""
+        """Runs on device number `place` of this process, which must hold the arguments."""
         return self._on_devices[place](*arguments)
 
 
 def _renewed(function: Callable) -> Callable:
-    """Returns the function as one that JAX has not seen."""
+    """Returns the function as a new one to JAX."""
     return functools.wraps(function)(lambda *arguments: function(*arguments))
 
 
 def on_device(device: jax.Device) -> NamedSharding:
-    """Returns the sharding of an array that lies on one device: of a mesh of that device, as `make_mesh` makes it."""
+    """Returns the sharding of an array on one device, over `make_mesh`'s mesh of that device."""
     return NamedSharding(make_mesh([device]), PartitionSpec())
 
 
 def _serialized(lowered: jax.stages.Lowered, device: jax.Device, options: dict[str, Any]) -> bytes:
-    """Returns a program, compiled for a device; it is kept as other programs are.
+    """Returns a program compiled for a device; it is kept like other programs.
 
-    It is kept apart from JAX's, because on a CPU a program that JAX loaded cannot be serialized again.
+    It is kept apart from JAX's, because a CPU program that JAX loaded cannot be serialized again.
     """
     files, versions = kept_programs(), [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
-    # The text has no argument that the function does not use, and the program is called with all of them.
+    # The text omits arguments that the function does not use, but the program is called with all of them.
     arguments = str(jax.tree.structure(lowered.args_info))
     identity = (lowered.as_text(), arguments, versions, device.device_kind, device.id, options)
     key = f"device-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
@@ -231,7 +231,7 @@ def _serialized(lowered: jax.stages.Lowered, device: jax.Device, options: dict[s
 
 @contextlib.contextmanager
 def _without_kept_programs() -> Iterator[None]:
-    """Makes JAX compile anew."""
+    """Makes JAX compile again."""
     before = jax.config.jax_enable_compilation_cache
     try:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -244,7 +244,7 @@ def _without_kept_programs() -> Iterator[None]:
 
 
 def _loaded(content: bytes, lowered: jax.stages.Lowered, first: jax.Device, device: jax.Device) -> jax.stages.Compiled:
-    """Returns a program that was compiled for the first device, loaded on a device."""
+    """Returns a program compiled for the first device, loaded on a device."""
     unloaded, shapes, has_no_keywords = _OnDevice(content, first, device).load()
     arguments = jax.tree.structure(lowered.args_info).unflatten(shapes)
     return jax.stages.Compiled(unloaded.load(), [], arguments, lowered.out_tree, no_kwargs=has_no_keywords)

@@ -113,7 +113,7 @@ class Stream:
     Args:
       pipe: the reading end of the pipe.
       log: a binary file that gets every line.
-      console: a text stream that gets every line too, or None.
+      console: a text stream that also gets every line, or None.
       name: prefix of the lines on the console.
 
     Attributes:

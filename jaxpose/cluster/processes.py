@@ -142,7 +142,7 @@ class PeerMonitor:
         self._thread.start()
 
     def fail(self, reason: str, code: int) -> None:
-        """Sends the others the exit code and the reason for which this process ends, and waits until they have ended.
+        """Sends the others the exit code and the reason why this process ends, and waits until they have ended.
 
         The wait is limited to a few seconds.
         """
@@ -197,7 +197,7 @@ class PeerMonitor:
 
     def _end(self, lost: int, reason: str, code: int = LOST) -> None:
         """Ends this process because another one was lost; process 0 forwards the reason first."""
-        # Each process reports a mistake of the user itself.
+        # Each process itself reports a user's mistake.
         if code == USERS_MISTAKE and self._leaving.wait(_ANSWER_S):
             return
         say(f"{self._verb}: {reason}")
@@ -355,7 +355,7 @@ class _Arrivals:
         """Accepts new connections, reads the messages of earlier ones, and forgets closed ones.
 
         Raises:
-          UserError: a process does not fit to this run; all processes get the reason.
+          UserError: a process does not fit this run; all processes get the reason.
         """
         with contextlib.suppress(BlockingIOError):
             accepted, address = server.accept()
@@ -416,7 +416,7 @@ class _Arrivals:
         self.connections[message["index"]] = connection
 
     def _misfit(self, message: dict[str, Any]) -> str:
-        """Returns why a process does not fit to this run, or ""."""
+        """Returns why a process does not fit this run, or ""."""
         index, count, host, versions = (message.get(key) for key in ("index", "count", "host", "versions"))
         name, first = f"process {index} on {host}", f"process 0 on {self._hello['host']}"
         if count != self._hello["count"]:
@@ -475,7 +475,7 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
         return work()
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     peers = rendezvous(process, versions, mesh.start_s, mesh.heartbeat_s)
-    # Before JAX starts, because JAX waits long for a process that is lost meanwhile.
+    # Before JAX starts, because JAX waits long for a process that is lost by then.
     peers.watch(verb)
     name = f"process {process.index} on {socket.gethostname()}"
     before_leaving(lambda code: peers.fail(f"{name} ended with exit code {code}: a signal stopped it", code))

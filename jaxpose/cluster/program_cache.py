@@ -39,8 +39,8 @@ def keep_programs() -> str:
     """Makes JAX load compiled programs from the cache folder, and save new ones there.
 
     Changes nothing if the user has set a folder (JAX_COMPILATION_CACHE_DIR) or has disabled JAX's cache. Call it before
-    anything is compiled, and only in a run of one process: of several processes JAX lets only the first one write, and
-    processes that compile would then wait for one that does not.
+    anything is compiled, and only in a run of one process: with several, JAX lets only the first process write, and
+    those that compile would wait for those that do not.
 
     Returns:
       A sentence if the folder cannot be used, else "".
@@ -151,7 +151,7 @@ def processor_name() -> str:
 
 
 def _processor() -> str:
-    """Returns the lines of /proc/cpuinfo that tell the kind of the first core, or what Python knows of it."""
+    """Returns the lines of /proc/cpuinfo on the kind of the first core, or else Python's description."""
     with contextlib.suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
         return "\n".join(re.findall(rf"^(?:{_PROCESSOR})\s*:.*", first, re.MULTILINE))

@@ -40,7 +40,7 @@ class Arguments(argparse.ArgumentParser):
         super().__init__(program(verb), usage=usage, description=description)
 
     def add_argument(self, *names: Any, **rules: Any) -> argparse.Action:
-        """Adds a flag, or an argument without a name, as argparse does.
+        """Adds a flag or a positional argument, as argparse does.
 
         A flag with nargs="?" takes a value only as --flag=VALUE, and without it has the value `const`.
         """
@@ -50,7 +50,7 @@ class Arguments(argparse.ArgumentParser):
         return action
 
     def add_overwrite(self, what: str = "existing files") -> None:
-        """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.files`."""
+        """Adds --overwrite, which means the same in every verb that makes files; see `jaxpose.files`."""
         self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
 
     def add_quiet(self) -> None:
@@ -71,7 +71,7 @@ class Arguments(argparse.ArgumentParser):
         return exit_code_of(self._verb, work)
 
     def read(self, argv: list[str]) -> argparse.Namespace:
-        """Returns the values of the arguments; those without a name may stand before, between and behind the flags.
+        """Returns the values of the arguments; positional ones may come before, between and after the flags.
 
         The value `options` is {name: text} of OPTION=VALUE.
 
@@ -96,7 +96,7 @@ class Arguments(argparse.ArgumentParser):
                     words.append(argument)
             except UserError as error:
                 problems.append(str(error))
-        # After an unknown flag, nobody knows whether the next word is its value.
+        # After an unknown flag, the next word may or may not be its value.
         if not problems:
             problems = self._place(words, values)
         if problems or of_options:
@@ -137,7 +137,7 @@ class Arguments(argparse.ArgumentParser):
             values[flag.dest] = read[0] if read else flag.const
 
     def _place(self, words: list[str], values: dict[str, Any]) -> list[str]:
-        """Reads the arguments without a name into `values`; returns what is wrong with them, or missing."""
+        """Reads the positional arguments into `values`; returns what is wrong or missing."""
         if problems := [text for word in words if (text := self._explain_word(word))]:
             return problems
         left = list(words)
@@ -161,7 +161,7 @@ class Arguments(argparse.ArgumentParser):
         return problems
 
     def _explain_word(self, word: str) -> str:
-        """Returns what is wrong with a word that looks like another argument than a project; "" if nothing is."""
+        """Returns why a word that looks like a config file or an option is not a project; "" for other words."""
         if self._options and word.endswith(".py") and not os.path.isdir(word):
             return f"{word} is a Python file, not a project: give a config file as --config {word}"
         return f"{word} needs a value: {word}=VALUE" if word in self._options and not os.path.exists(word) else ""
@@ -217,7 +217,7 @@ def _value(name: str, action: argparse.Action, text: str) -> Any:
 
 
 def program(verb: str) -> str:
-    """Returns what the user typed to start jaxpose.train, say: "jaxpose train", or "python -m jaxpose.train".
+    """Returns the command that the user typed, such as "jaxpose train", or "python -m jaxpose.train".
 
     The console command (`jaxpose/__main__.py`) puts the former into sys.argv[0].
     """
@@ -228,8 +228,8 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     """Calls `work` and returns its exit code, or that of a system error (1), a mistake (2), SIGTERM (85), Ctrl-C (130).
 
     An OSError (a full disk, a read-only folder) prints one line on stderr. A UserError prints a line on stderr for each
-    mistake, without a traceback. If the reader of stdout is gone (`jaxpose compare A B | head`), the work ends without
-    a line and with code 1. A variable whose value JAX refuses is a mistake. Any other exception is passed on.
+    mistake, without a traceback. If the reader of stdout is gone (`jaxpose compare A B | head`), the work ends silently
+    with code 1. A variable whose value JAX refuses is a mistake. Any other exception is passed on.
 
     Args:
       verb: the prefix of each line.
@@ -238,7 +238,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     try:
         with early_signals.interruptible():
             code = work()
-        # What is still in the buffer would meet a closed pipe only at the end of the process, with a traceback.
+        # The rest of the buffer would meet the closed pipe at the end of the process, with a traceback.
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -266,7 +266,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
 
 
 def _is_of_jax_settings(error: ValueError) -> bool:
-    """Returns whether JAX refused a variable such as JAX_ENABLE_X64, which it reads when it is imported."""
+    """Returns whether JAX refused a variable such as JAX_ENABLE_X64, which it reads at import."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).parts[-3:] == ("jax", "_src", "config.py")
 
@@ -299,7 +299,7 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
 
 
 def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
-    """Checks that --out names a page, which is absent or was written by this verb: its head names the verb.
+    """Checks that the page of --out is absent or names this verb in its head.
 
     Args:
       page: the value of --out.
@@ -307,7 +307,7 @@ def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
       overwrite: the page may be another file.
 
     Raises:
-      UserError: it is a folder, no page by its name, or another file.
+      UserError: it is a folder, not named as a page, or another file.
     """
     if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out is {page}; give a page whose name ends in .html")

@@ -48,7 +48,7 @@ class Options:
 def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
     """Calls `main` with the config that the arguments describe, and returns the exit code.
 
-    Mistakes of the user are reported as `exit_code_of` does it.
+    Reports the user's mistakes as `exit_code_of` does.
 
     Args:
       main: does the work and returns the exit code.
@@ -97,7 +97,7 @@ class RunArguments(Arguments):
 def make_config(project: str | None, options: dict[str, str], experiment: str | None = None) -> Config:
     """Returns the config that arguments describe.
 
-    A value that an option cannot have is stored as it was given: `validate` refuses it.
+    An invalid value is stored as given: `validate` refuses it.
 
     Args:
       project: its folder or file; None if the experiment or the option data.project names it.
@@ -142,7 +142,7 @@ def _dry_run(text: str) -> str:
 
 
 def _value_of(text: str, kind: Any) -> Any:
-    """Returns the value that a text gives an option of this type; a text that gives none stays as it is."""
+    """Returns the value of a text for an option of this type; a text without one stays as it is."""
     kind = typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
     kind = typing.get_origin(kind) or kind
     if kind in (int, float, tuple) and text.strip().lower() == "none":
@@ -180,7 +180,7 @@ def _literal(text: str) -> Any:
 class _WithoutBytecode(importlib.machinery.SourceFileLoader):
     """Reads a user's file itself, and writes nothing next to it.
 
-    Bytecode of a file that changed within a second, to a text of the same length, would be that of the former text.
+    If a file changed within a second to a text of the same length, Python would run the former text's bytecode.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -188,7 +188,7 @@ class _WithoutBytecode(importlib.machinery.SourceFileLoader):
 
 
 def _load_config(file: str, project: str | None) -> Config:
-    """Runs FILE.py and returns what its get_config gives for the project, or without one."""
+    """Runs FILE.py and returns the result of its get_config, called with the project or without."""
     path = find_config(file)
     if not path.is_file():
         there = sorted({*map(str, path.parent.glob("*.py")), *shipped_names()})
@@ -263,7 +263,7 @@ sections and their options, such as train.epochs (no section: out, resume):
 
 
 def _option_lines(which: str) -> Iterator[str]:
-    """Yields the lines of --help_options: of the common options, of all, or of those of a section.
+    """Yields the lines of --help_options: for the common options, all options, or one section.
 
     Raises:
       UserError: there is no such section.

@@ -180,14 +180,14 @@ class DataConfig(Section):
 
 
 def with_orientation(data: DataConfig, orientation: str) -> DataConfig:
-    """Returns the options of a run with another value of `data.orientation`, "" for the run's own."""
+    """Returns the options of a run with a new value of `data.orientation`, "" for the run's own."""
     return dataclasses.replace(data, orientation=orientation) if orientation else data
 
 
 def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float] | None:
     """Returns the shares of training and validation, or None for the default shares of a project that is not small.
 
-    If only one share is given, the other one is that of Lightning Pose; a small project has both shares from there.
+    If only one share is given, the other is Lightning Pose's; a small project uses both of its shares.
     """
     given = (data.train_share, data.val_share)
     if given == (None, None) and not is_small:
@@ -197,7 +197,7 @@ def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float]
 
 
 def video_crop(name: str, crop_px: tuple[int, ...]) -> str:
-    """Returns an entry of `data.video_crops_px`: the crop (x, y, width, height) of the video of that name."""
+    """Returns an entry of `data.video_crops_px`: the crop (x, y, width, height) for the video of that name."""
     return f"{name}:{','.join(map(str, crop_px))}"
 
 
@@ -206,9 +206,9 @@ def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
 
     Args:
       data: the crops.
-      name: of the video's file, without suffix.
+      name: the video file's, without suffix.
     """
-    # Two file systems may keep a letter such as ä in two forms.
+    # Two file systems may store a letter such as ä in two forms.
     crops = {normalize("NFC", entry.rpartition(":")[0]): entry.rpartition(":")[2] for entry in data.video_crops_px}
     crop = crops.get(normalize("NFC", name), crops.get("*", ""))
     return tuple(map(int, crop.split(","))) if crop else data.crop_px
@@ -373,7 +373,7 @@ class VideoConfig(Section):
     folder: str = option(
         "videos", "folder of the unlabelled videos, relative to the project or absolute", is_path=True, common=True
     )
-    # The files of clips stand in split.csv, which a resumed run compares.
+    # split.csv lists the files of clips, and a resumed run compares it.
     files: tuple[str, ...] = option(
         (),
         "videos, relative to the project or absolute, instead of those in video.folder; () = those in video.folder "

@@ -28,7 +28,7 @@ class BackboneFacts:
 _RESNET = BackboneFacts("resnet", stride=32, has_width=True, learning_rate=1e-3)
 # Lightning Pose recommends this learning rate.
 _VIT = BackboneFacts("vit", stride=16, has_width=False, learning_rate=5e-5)
-# Outside of the family's own module, the package knows only these facts about a backbone.
+# Outside the family's own module, the package knows only these facts about a backbone.
 BACKBONES = {
     "resnet10": _RESNET,
     "resnet18": _RESNET,
@@ -142,9 +142,9 @@ class PublishedWeights:
       backbone: the `model.backbone` that they fit.
       repository: owner and name on the hub.
       file: the file with the tensors.
-      licence: of the weights, as the repository says.
-      trained_on: data of their training.
-      prefix: of the names of the backbone's tensors; the other tensors are not used.
+      licence: the weights', according to the repository.
+      trained_on: their training data.
+      prefix: that of the backbone's tensor names; other tensors are not used.
       norm_groups: groups of each norm; 0 for a network with batch normalisation.
       pixels: the pixels that they were trained on.
     """
@@ -187,7 +187,7 @@ def _superanimal(animals: str, owner: str) -> PublishedWeights:
 
 # One line for each supported name. docs/weights.md shows this table.
 PUBLISHED = {
-    # torchvision's own: its first recipe, and the second where there is one.
+    # torchvision's own: its first recipe, and the second if there is one.
     "resnet18_imagenet": _torchvision("resnet18", "tv"),
     "resnet34_imagenet": _torchvision("resnet34", "tv"),
     "resnet50_imagenet": _torchvision("resnet50", "tv2"),

@@ -85,10 +85,10 @@ def option(
       choices: the only strings allowed; () allows all.
       minimum: the smallest number allowed (of every entry of a tuple).
       maximum: the largest number allowed.
-      harmless: True if a run may be resumed with another value, because no number of it can change.
+      harmless: True if a run may be resumed with a new value, because this changes none of its numbers.
       is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
         machine, and split.csv records their content.
-      before: what runs did before the option existed, which does not count in their hash; None: the same as `default`.
+      before: the behaviour before the option existed, which does not count in a run's hash; None: as `default`.
       common: many users set it: --help_options and docs/options.md show it first.
     """
     metadata = {
@@ -117,12 +117,12 @@ def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.F
 
 
 def common_names(options: dict[str, tuple[dataclasses.Field, Any]]) -> list[str]:
-    """Returns the names of those options that many users set, of `flat_options`."""
+    """Returns the names in `flat_options` that many users set."""
     return [name for name, (field, _) in options.items() if field.metadata["common"]]
 
 
 def limits_of(field: dataclasses.Field) -> list[str]:
-    """Returns which values an option allows, as texts: "one of none, mean", "at least 1"."""
+    """Returns the values that an option allows, as texts: "one of none, mean", "at least 1"."""
     rule = field.metadata
     choices = [f"one of {', '.join(rule['choices'])}"] if rule["choices"] else []
     bounds = ((rule["minimum"], "at least"), (rule["maximum"], "at most"))
@@ -130,7 +130,7 @@ def limits_of(field: dataclasses.Field) -> list[str]:
 
 
 def nearest_options(given: str, names: list[str]) -> list[str]:
-    """Returns the dotted name whose last part is closest to that of the given one, or no name if none is close.
+    """Returns the dotted name with the last part closest to the given one's, or no name if none is close.
 
     Among equally close names, the closer section decides; if none is given, the list has all names with this last part.
     """
@@ -148,7 +148,7 @@ def nearest_options(given: str, names: list[str]) -> list[str]:
 
 
 def options_called(last: str, names: Iterable[str]) -> list[str]:
-    """Returns the dotted names whose last part is this one: "batch_size" is that of two options."""
+    """Returns the dotted names with this last part: two options end in "batch_size"."""
     return [name for name in names if name.rpartition(".")[2] == last]
 
 

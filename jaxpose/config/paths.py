@@ -17,8 +17,8 @@ def resolve_paths(config: Config) -> Config:
     The former are `data.labels`, `data.boxes`, `data.video_boxes`, `video.folder` and `video.files`.
 
     The project, a file or run folder in `data.split`, `model.weights`, `train.init_from` and `pretrain.teacher`, and
-    paths outside of the project become absolute. The path of a file that does not exist stays as it is: its reader
-    refuses it.
+    paths outside the project become absolute. The path of a file that does not exist stays as it is: its reader refuses
+    it.
     """
     data, video, model, train = config.data, config.video, config.model, config.train
     project = data.project
@@ -48,8 +48,7 @@ def resolve_paths(config: Config) -> Config:
 
 
 def project_folder(project: str) -> Path:
-    """Returns the folder that the files of a project are relative to: its own or, if the project is a file, that of the
-    file."""
+    """Returns the base folder of a project's paths: its own or, if the project is a file, the file's."""
     path = Path(project).expanduser()
     return path.parent if path.is_file() else path
 
@@ -73,7 +72,7 @@ def _relative(path: str, *folders: str) -> str:
     return next((pure.relative_to(folder).as_posix() for folder in folders if pure.is_relative_to(folder)), str(pure))
 
 
-# The files that are shipped with jaxpose: `configs/` and `launch/` of a checkout, also in an installed package.
+# The files that are shipped with jaxpose: `configs/` and `launch/` of a checkout, even in an installed package.
 
 _FOLDER = Path("configs")
 # Files of launch/ by the names that users give.
@@ -101,7 +100,7 @@ def shipped_names() -> list[str]:
 
 
 def find_config(name: str) -> Path:
-    """Returns the path of a config file; configs/NAME.py is the one that comes with jaxpose if there is no such file.
+    """Returns the path of a config file; without a file of that path, configs/NAME.py is jaxpose's own.
 
     The path may not exist.
     """

@@ -1,16 +1,16 @@
-"""Whose config a YAML file is that is given in place of a project."""
+"""Detects which tool's config was given in place of a project."""
 
 from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.text_file import read_yaml
 
-# Sections of Lightning Pose, of which a config may lack some, and an option of every DeepLabCut project.
+# Sections of Lightning Pose, some of which a config may lack, and an option of every DeepLabCut project.
 PROJECT_SECTIONS, _DEEPLABCUT = ("data", "training", "model"), "bodyparts"
 
 
 def is_project_config(project: str) -> bool:
-    """Returns whether a project is given by a YAML file."""
+    """Returns whether a project is given as a YAML file."""
     return project.lower().endswith((".yaml", ".yml")) and Path(project).expanduser().is_file()
 
 

@@ -100,7 +100,7 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Returns {dotted name: (old value, new value)} of the options by which two resolved configs are different runs.
 
     Two absolute paths do not count as different: split.csv compares the files there. Neither do the default of an
-    option and what runs did before it existed: where the default would do something else, it is replaced before.
+    option and the behaviour before it existed: where the default would do something else, it has been replaced.
     """
     before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
     return {
@@ -114,7 +114,7 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def portable_options(config: Config) -> dict[str, Any]:
-    """Returns {dotted name: value} of every option, of absolute paths only the last part: equal on every machine."""
+    """Returns {dotted name: value} of every option, equal on every machine: only the last part of absolute paths."""
     return {
         name: PurePath(value).name if _is_absolute(field, value) else value
         for name, (field, value) in flat_options(config).items()
@@ -126,9 +126,9 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 
 
 def config_hash(config: Config) -> str:
-    """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
+    """Returns 8 hexadecimal digits that identify the options behind the run's numbers, but not their locations.
 
-    Options with their defaults do not count, and neither does what runs did before an option existed, so that an option
+    Options with their defaults do not count, and neither does the behaviour before an option existed, so that an option
     of a later version does not rename earlier runs.
 
     Args:

@@ -374,7 +374,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-# Fills in what depends on other options, and applies all rules.
+# Fills in values that depend on other options, and applies all rules.
 
 # Number of threads of a run whose bits must not depend on the number of cores.
 _EXACT_THREADS = 8
@@ -507,7 +507,7 @@ def _has_type(value: Any, annotation: Any) -> bool:
 
 
 def _type_name(annotation: Any) -> str:
-    """Returns what a value of this annotation is called in a message: "a whole number"."""
+    """Returns a message's words for a value of this annotation: "a whole number"."""
     names = {
         int: "a whole number",
         float: "a number",

@@ -14,13 +14,13 @@ _MIXED_BLOCKS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """The frames that a term learns from: an endless stream, of which each step takes the next ones.
+    """The frames that a term learns from: an endless stream; each step takes the next ones.
 
     Attributes:
-      name: in a batch: `labelled`, or of video `clips` or `unlabelled`.
+      name: in a batch: `labelled`, or for video `clips` or `unlabelled`.
       per_step: labelled frames, or clips, of an update.
       option: the option that sets `per_step`.
-      frames: of a clip; a frame with its neighbours is a clip of a single window.
+      frames: per clip; a frame with its neighbours is a clip of a single window.
       mixed_blocks: places of the videos that the clips come from at a time.
     """
 
@@ -46,15 +46,15 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class TermFacts:
-    """A term of the objective, as far as the config tells it; `jaxpose.steps.terms.Term` computes it.
+    """A term of the objective, as far as the config defines it; `jaxpose.steps.terms.Term` computes it.
 
     Attributes:
-      name: of the term.
+      name: the term's.
       stream: its frames; no two terms of an objective share a stream.
-      losses: its losses by the name of their metric, each with what it multiplies the factor of the term by.
+      losses: its losses by the name of their metric, each with its multiple of the term's factor.
       factor: metric that is the factor of the term at a step; "" if it is always 1.
-      follows_average: it learns what the moving average of the weights predicts, of each keypoint above a threshold
-        that is a part of the state.
+      follows_average: it learns predictions of the moving average of the weights, for each keypoint above a threshold
+        in the state.
     """
 
     name: str

@@ -90,7 +90,7 @@ def steps_between_validations(train: TrainConfig, epoch_steps: int) -> int:
 
 
 def chooses_by_validation(monitor: str) -> bool:
-    """Returns whether the metric `monitor` is one of the validation frames."""
+    """Returns whether the metric `monitor` is measured on validation frames."""
     return monitor.startswith("val_")
 
 

@@ -30,7 +30,7 @@ from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.file import turned_size_px
 from jaxpose.video.index import Stopped, VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
 
-# If more than this share of its points is outside the frames, a table is probably of another video.
+# If more than this share of its points is outside the frames, a table probably belongs to another video.
 _MOST_OUTSIDE = 0.5
 
 
@@ -82,10 +82,10 @@ def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
 
 
 def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Config | None:
-    """Returns the config of the run that predicted a table: the one given, or that in whose folder the table lies.
+    """Returns the config of the run that predicted a table: the given run, or the one whose folder holds the table.
 
     Raises:
-      UserError: the run does not exist, or has other keypoints than the table.
+      UserError: the run does not exist, or its keypoints are not the table's.
     """
     run = Path(given.run).expanduser() if given.run else _run_around(predictions.file)
     if run is None:
@@ -102,7 +102,7 @@ def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Conf
 
 
 def _run_around(table: Path) -> Path | None:
-    """Returns the run in whose folder of tables a table lies, None if it lies elsewhere."""
+    """Returns the run whose folder of tables holds a table, None if none does."""
     folders = [folder.parent for folder in table.absolute().parents if folder.name == VIDEO_TABLES_FOLDER]
     return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
 
@@ -113,7 +113,7 @@ def _edges(
     """Returns the skeleton of a flag, of a project or of a run, in this order.
 
     Raises:
-      UserError: the flag has other names than the table, or the project is none or has no skeleton for them.
+      UserError: the flag has names that the table lacks, or the project is not one or has no skeleton for them.
     """
     names = predictions.poses.keypoint_names
     if given.skeleton and given.project:
@@ -131,7 +131,7 @@ def _edges(
 
 
 def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None) -> VideoIndex:
-    """Returns the video as its predictions have it; reports a rotation in its file."""
+    """Returns the video in its predictions' orientation; reports a rotation in its file."""
     if not index.quarter_turns:
         return index
     if given.stored:
@@ -149,10 +149,10 @@ def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None
 
 
 def _look_at_points(index: VideoIndex, predictions: PredictionTable, style: Style) -> None:
-    """Warns of points that will not be seen.
+    """Warns of points that will be invisible.
 
     Raises:
-      UserError: there is none to draw.
+      UserError: there are none to draw.
     """
     points_px, confidence = predictions.poses.one_animal()
     has_place = np.asarray(np.isfinite(points_px).all(axis=-1))
@@ -190,7 +190,7 @@ def draw_tables(
     """Draws the tables whose labelled video is absent or older; reports each, and returns how many failed.
 
     Args:
-      data: of the run: its skeleton, and how it reads the rotation of videos.
+      data: the run's: its skeleton, and how it reads the rotation of videos.
       videos: {table: its video}; the tables lie in video_preds/ of `out`.
       out: the folder of results.
       claims: those on the work in that folder.
@@ -218,7 +218,7 @@ def draw_tables(
                         failed += 1
                         _logger.warning(f"{file} is not written: {error}")
             else:
-                # Also while a dead process has the claim, until the claim has been silent for long enough.
+                # This includes a dead process, until its claim has been silent for long enough.
                 if file not in reported:
                     _logger.info(f"{file}: another process draws it; waiting for it")
                 reported.add(file)

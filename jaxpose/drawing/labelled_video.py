@@ -100,7 +100,7 @@ class Drawn:
 
     Attributes:
       frames: how many it has.
-      width_px, height_px: of its frames.
+      width_px, height_px: its frames' size.
       problem: a sentence about frames that are lost in the source, or "".
     """
 
@@ -121,7 +121,7 @@ def draw_video(
     """Writes the video; replaces an older one.
 
     Args:
-      index: of the video, as `rotation.as_labelled` returned it.
+      index: the video's, as `rotation.as_labelled` returned it.
       predictions: a row for each frame.
       file: *.mp4.
       style: the user's choices.
@@ -129,7 +129,7 @@ def draw_video(
       progress: called after every frame.
 
     Raises:
-      UserError: the predictions are of another number of frames, or no frame decodes.
+      UserError: the numbers of frames and predictions differ, or no frame decodes.
       OSError: the file cannot be written.
       Stopped: `is_stopped` returned true. After this and every other error there is no new file.
     """
@@ -156,7 +156,7 @@ class _Drawing:
     """The drawn frames of a video.
 
     Attributes:
-      width_px, height_px: of the drawn frames, even.
+      width_px, height_px: the drawn frames', even.
       form: how the source is stored.
       lost: {number of a frame that does not decode: a clause about it, "" if it is missing}, after the iteration.
     """
@@ -227,7 +227,7 @@ def _read_format(index: VideoIndex) -> Format:
         return Format(
             time_base=Fraction(stream.time_base) if index.times and stream.time_base else 1 / rate,
             rate=rate,
-            # A frame in RGB is converted to what readers take untagged files for.
+            # RGB frames are converted to what readers assume for untagged files.
             colorspace=_NO_COLORSPACE if context.colorspace == _RGB else context.colorspace,
             color_range=context.color_range if is_copied(context.pix_fmt) else LIMITED_RANGE,
             color_primaries=context.color_primaries,

@@ -16,7 +16,7 @@ from jaxpose.video.file import TURNS
 
 # FFmpeg's numbers.
 BT709, FULL_RANGE = 1, 2
-# Weights of red and blue in the brightness: of BT.709, and of BT.601, which readers assume for files that do not say.
+# Weights of red and blue in the brightness: of BT.709, and of BT.601, which readers assume for untagged files.
 _WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
 
 
@@ -101,7 +101,7 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
 
     Args:
       source: as decoded, in any pixel format.
-      planes: of a frame that is at least as large, after the quarter turns.
+      planes: those of a frame at least as large, after the quarter turns.
       converter: used for all frames of a video.
       quarter_turns: clockwise, 0 to 3.
     """
@@ -109,11 +109,11 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
         # The encoder needs the other cores.
         source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, threads=1)
     for plane, image in zip(planes, _views(source), strict=True):
-        # The colours of a turned frame with an odd side move by up to a pixel, as their plane is also a copy.
+        # The colours of a turned frame with an odd side move by up to a pixel, because their plane is also a copy.
         turned = cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
         height, width = turned.shape
         plane[:height, :width] = turned
-        # The last column and row again, for an odd side. What is drawn below the frame comes later.
+        # Repeats the last column and row of an odd side. The lines below the frame are drawn later.
         plane[:height, width:] = turned[:, -1:]
         plane[height : height + 1] = plane[height - 1]
 
@@ -136,13 +136,13 @@ class PosePainter:
     """Draws on frames of one size.
 
     Marks are drawn without their transparency on a layer of luma, two colour differences and opacity, each of the first
-    three multiplied by the last; then the part of the layer that has marks is laid over the frame.
+    three multiplied by the last; then the marked part of the layer is laid over the frame.
 
     Args:
-      poses: of the frames of the video, with one animal each.
+      poses: for the frames of the video, with one animal each.
       colours_yuv: (k, 3) uint8, of each keypoint.
       size_px: (width, height) of the frames.
-      style: the user's choices; an edge with a name that the predictions do not have is not drawn.
+      style: the user's choices; an edge with a name that is not in the predictions is not drawn.
     """
 
     def __init__(self, poses: Poses, colours_yuv: np.ndarray, size_px: tuple[int, int], style: Style) -> None:
@@ -221,7 +221,7 @@ class PosePainter:
     def _draw_dots(self, number: int) -> None:
         opacity = self._opacity[number]
         colours, points = (self._colours * opacity[:, None]).tolist(), self._points[number].tolist()
-        # The surest last, on top.
+        # The most confident last, on top.
         for place in np.argsort(opacity, kind="stable").tolist():
             if opacity[place]:
                 radius = self._radius_px << _SHIFT
@@ -250,13 +250,13 @@ class Caption:
     Args:
       keypoint_names: k names; characters that OpenCV's font lacks are drawn as question marks.
       colours: (k, 3) uint8 RGB.
-      width_px: of the frames, even.
+      width_px: the frames', even.
       last: number of the last frame.
       last_s: its time in seconds.
       tags: colorspace and color range of the video, FFmpeg's numbers.
 
     Attributes:
-      height_px: of all lines together, even.
+      height_px: the sum over all lines, even.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Caption:
         cv2.putText(image, text, place, _FONT, self._scale, colour, self._thickness, cv2.LINE_AA)
 
     def _size_px(self, text: str) -> tuple[int, int]:
-        """Returns (width, height) of a text, with what lies below the line."""
+        """Returns (width, height) of a text, descenders included."""
         (width, height), below = cv2.getTextSize(text, _FONT, self._scale, self._thickness)
         return width, height + below
 
@@ -315,7 +315,7 @@ class Caption:
         return f"{name}.."
 
     def _flow(self, widths_px: Sequence[int], width_px: int) -> list[tuple[int, int]]:
-        """Returns where texts of these widths begin (x, y of the base line), from left to right and line by line."""
+        """Returns where texts of these widths begin (x, y of the baseline), from left to right and line by line."""
         x, y, places = self._gap_px, self._line_px, []
         for width in widths_px:
             if x > self._gap_px and x + width > width_px - self._gap_px:
@@ -326,7 +326,7 @@ class Caption:
 
 
 def clock(time_s: float) -> str:
-    """Returns a time as minutes:seconds, with hours where it has any: 0:07.480, 1:02:00.000."""
+    """Returns a time as minutes:seconds, with hours if it has any: 0:07.480, 1:02:00.000."""
     milliseconds = round(1000 * time_s)
     minutes, rest = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)

@@ -101,7 +101,7 @@ class HeatmapHead(nnx.Module):
 
 
 def given_widths(in_channels: int, feature_stride: int, stride: int, width: int) -> tuple[bool, list[int]]:
-    """Returns whether a head begins with a pixel shuffle, and the channels that each of its layers is given.
+    """Returns whether a head begins with a pixel shuffle, and the input channels of each of its layers.
 
     The shuffle doubles the sides, and so does each layer. Where the sides double only once (features at stride 16, maps
     at stride 8), one layer does it: a shuffle alone would have no weights.
@@ -165,7 +165,7 @@ class RegressionHead(nnx.Module):
         """Returns points (x, y) in input pixels, in float32 (or the parameters' wider type).
 
         Args:
-          features: of the frames.
+          features: the frames'.
           size_px: (height, width) of the input.
         """
         kernel, bias = self.kernel[...], self.bias[...]
@@ -189,7 +189,7 @@ class ContextHead(nnx.Module):
     """Maps features of sequences at stride 32 or 16 to the logits of every window of 5 frames, at stride 2, 4 or 8.
 
     This is Lightning Pose's `UpsamplingCRNN`. Its tensors (features at stride 32, maps at stride 4, width = keypoints)
-    convert as follows; from features at stride 16, it has no W_pre and this no layers.0:
+    convert as follows; from features at stride 16, neither W_pre nor layers.0 exists:
 
       layers.0          W_pre.weight (c, k, 3, 3) as `SubPixelConv` below; W_pre.bias as it is
       forward_input     W_f.weight and W_f.bias, in the same way
@@ -200,8 +200,8 @@ class ContextHead(nnx.Module):
     A transposed convolution of 3x3, stride 2, padding 1 and output padding 1 is the `SubPixelConv` whose kernel
     (2, 2, c, 4 k), seen as (row, column, c, phase row, phase column, k) of sides 2, 2, c, 2, 2, k, holds in phase 0 the
     tap 1 at place 0, in phase 1 the tap 2 at place 0 and the tap 0 at place 1, along rows as along columns, and 0
-    elsewhere. Its first weights are as small as the other head's: at the size that Lightning Pose starts from, training
-    from random weights with few labels ended in larger errors on average (benchmarks/semi_supervised.md).
+    elsewhere. Its first weights are as small as the other head's: with weights of Lightning Pose's size, training from
+    random weights with few labels ended in larger errors on average (benchmarks/semi_supervised.md).
 
     Args:
       in_channels: channels of the features, a multiple of 4.
@@ -242,7 +242,7 @@ class ContextHead(nnx.Module):
         """Returns the logits of the s - 4 windows' centre frames in float32 (or the parameters' wider type).
 
         Args:
-          features: of s consecutive frames of each sequence.
+          features: from s consecutive frames of each sequence.
 
         Raises:
           ValueError: if there are fewer than 5 frames.
@@ -264,7 +264,7 @@ class ContextHead(nnx.Module):
 
 
 def window_count(frames: int) -> int:
-    """Returns the number of windows in a sequence of so many frames.
+    """Returns the number of windows in a sequence of frames.
 
     Raises:
       ValueError: if there are fewer than 5 frames.
@@ -342,7 +342,7 @@ _LAST_DEVIATION = 0.01
 
 
 class PyramidLevel(nnx.Module):
-    """Adds features of one stride to the twice as coarse maps before, and convolves the sum (3x3, bias, ReLU).
+    """Adds features of one stride to the previous, twice as coarse maps, and convolves the sum (3x3, bias, ReLU).
 
     Args:
       in_channels: channels of the features; 0 if the backbone has none at this stride.
@@ -376,8 +376,8 @@ class PyramidLevel(nnx.Module):
         """Returns the maps of this level.
 
         Args:
-          coarse: maps of the level before; None at the first level.
-          features: of this stride; None if the backbone has none.
+          coarse: maps of the previous level; None at the first level.
+          features: at this stride; None if the backbone has none.
         """
         parts = [] if coarse is None else [doubled(coarse)]
         if self.lateral is not None and features is not None:
@@ -389,10 +389,10 @@ class PyramidHead(nnx.Module):
     """Maps features at one stride or more to logits at stride 2, 4 or 8.
 
     Args:
-      level_channels: channels of the features at each stride, the coarsest first, each stride half of the one before.
+      level_channels: channels of the features at each stride, the coarsest first, each stride half the one before.
       keypoints: number of maps.
       stride: input pixels per map cell.
-      width: channels of the maps between.
+      width: channels of the maps in between.
       feature_stride: input pixels per cell of the coarsest features.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
@@ -463,7 +463,7 @@ class PyramidContext(nnx.Module):
         """Returns the logits of the s - 4 windows' centre frames.
 
         Args:
-          maps: of s consecutive frames of each sequence.
+          maps: from s consecutive frames of each sequence.
 
         Raises:
           ValueError: if there are fewer than 5 frames.
@@ -483,7 +483,7 @@ def last_layer(
     param_dtype: jax.typing.DTypeLike,
     rng: np.random.Generator,
 ) -> Conv:
-    """Returns the layer from maps to logits. A bias, before a softmax over the map, would have no effect."""
+    """Returns the layer from maps to logits. A bias would have no effect before a softmax over the map."""
     layer = Conv(width, keypoints, 1, dtype=dtype, param_dtype=param_dtype, rng=rng)
     first = rng.normal(0, _LAST_DEVIATION, (1, 1, width, keypoints)).astype(param_dtype)
     layer.kernel[...] = jax.device_put(first)

@@ -1,6 +1,6 @@
 """Pins JAX's settings that change numbers: for jaxpose's own work, thread by thread, whatever the process has set.
 
-Settings that only the whole process can have are recorded: see `jaxpose/run/arithmetic.py`.
+Settings of the whole process are only recorded: see `jaxpose/run/arithmetic.py`.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import jax
 
 @contextlib.contextmanager
 def pinned_settings(precision: str) -> Iterator[None]:
-    """A context in which JAX's settings have the values that every run is made with.
+    """A context in which JAX's settings have the values of every run.
 
     They apply to the thread that enters it, and the caller's settings apply again afterwards. So variables such as
     JAX_ENABLE_X64 and calls of jax.config.update change no number of a run.
@@ -22,7 +22,7 @@ def pinned_settings(precision: str) -> Iterator[None]:
     with (
         jax.enable_x64(precision == "f64"),
         jax.threefry_partitionable(True),
-        # Steps choose their own precision; this is for what is computed outside of them.
+        # Steps choose their own precision; this is for computations outside them.
         jax.default_matmul_precision(None),
         jax.softmax_custom_jvp(False),
         # These cannot work: steps are compiled ahead, and a step that is not finite is skipped by its own rule.

@@ -18,9 +18,9 @@ from jaxpose.threads import arithmetic_threads
 _AXES = ("NHWC", "HWIO", "NHWC")
 # Numbers of a gradient that fit in the cache of one core (512 KiB in float32).
 _CACHED_NUMBERS = 1 << 17
-# From this many bytes of a kernel on, XLA divides it among cores; maps of this size are worth the same effort here.
+# XLA divides a kernel of at least this many bytes among cores; maps of this size are worth the same effort here.
 _DIVIDED_BYTES, _WORTHWHILE_BYTES = 1 << 19, 1 << 20
-# Channels of an image; for so few, cuDNN's kernels leave most of a GPU's matrix units empty.
+# Channels of an image; for so few, cuDNN's kernels leave most of a GPU's matrix units idle.
 _FEW_CHANNELS = 4
 
 # Constants of a norm: the momentum of the batch statistics, the smallest variance, and the channels of a group.
@@ -86,7 +86,7 @@ def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, 
 
 
 def _convolve_on_gpu(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
-    """Returns the same as `_convolve` up to rounding, for few channels in the form that cuDNN has fast kernels for.
+    """Returns the same as `_convolve` up to rounding, with few channels in a form that cuDNN has fast kernels for.
 
     The 2x2 cells of a block become channels, and a few channels of zeros fill them up to a multiple of 8, so that a
     7x7 convolution of 3 channels at stride 2 becomes a 4x4 convolution of 16 channels at stride 1.
@@ -158,7 +158,7 @@ def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, give
 
 
 def _walled(function: Callable[..., tuple], first: jax.Array, *arrays: jax.Array) -> tuple:
-    """Returns function(first, *arrays), which XLA does not fuse with what made the arrays; if `first` is NaN, NaN."""
+    """Returns function(first, *arrays), not fused by XLA with the arrays' producers; NaN if `first` is NaN."""
 
     def not_numbers(*arrays: jax.Array) -> tuple:
         return jax.tree.map(lambda like: jnp.broadcast_to(arrays[0], like.shape), jax.eval_shape(function, *arrays))
@@ -186,8 +186,8 @@ def _kernel_gradient(
 ) -> jax.Array:
     """Convolves the input (c, h, w, b) with the gradient (h2, w2, b, d) as the kernel, and returns (c, n, n, d).
 
-    It does so for some rows of the gradient at a time, because XLA reads the gradient once for a few numbers of the
-    result: from the processor's cache, this is up to twice as fast.
+    It takes some rows of the gradient at a time. XLA reads these once for every few numbers of the result: from the
+    processor's cache, this is up to twice as fast.
     """
     (height, width), (rows, columns) = images.shape[1:3], gradients.shape[:2]
     pads = padding[0], size + stride * (columns - 1) - width - padding[0]
@@ -215,8 +215,8 @@ convolve.defvjp(_convolve_forward, _convolve_backward)
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     """Returns the maximum over 3x3 windows at stride 2 with padding 1, as torchvision's stem does.
 
-    It has a gradient of its own on GPUs: XLA's gradient of shifted slices took 5 % of a training step there. Of equal
-    numbers in a window, the first one gets the gradient there, as in torch; on a CPU they share it.
+    It has a gradient of its own on GPUs: XLA's gradient of shifted slices took 5 % of a training step there. There, the
+    first of equal numbers in a window gets the gradient, as in torch; on a CPU they share it.
     """
     return _max_pool_forward(x)[0]
 
@@ -294,7 +294,7 @@ def _max_of_slices(x: jax.Array) -> jax.Array:
 
 
 def windowed_max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """Returns the same as `max_pool`, faster forward; not for training, see there."""
+    """Returns the same as `max_pool`, faster forward; not for training: see there."""
     pads = ((0, 0), (1, 1), (1, 1), (0, 0))
     return lax.reduce_window(x, jnp.array(-jnp.inf, x.dtype), lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
 
@@ -304,13 +304,13 @@ class Norm(nnx.Module):
 
     In training, `sync` takes its statistics over the valid samples of all devices (Ioffe and Szegedy 2015 over the
     global microbatch), `shard` over those of this shard (`train.shards`; ghost batch norm, Hoffer et al. 2017), `group`
-    over the channel groups of one sample (Wu and He 2018), and `frozen` uses the stored ones. Outside training, all but
-    `group` use the stored ones.
+    over the channel groups of one sample (Wu and He 2018), and `frozen` uses the stored ones. Outside training, all
+    except `group` use the stored ones.
 
     Args:
       channels: channels of the maps.
       kind: sync, shard, group or frozen.
-      groups: of channels, for the kind group; 0 stands for one in 16 channels.
+      groups: channel groups, for the kind group; 0 means one per 16 channels.
       dtype: type of the result; statistics are in `param_dtype`.
       param_dtype: type of the parameters and statistics.
       axis: name of the mesh axis that `sync` sums over.
@@ -348,8 +348,8 @@ class Norm(nnx.Module):
 
         Args:
           x: the maps; finite, even in empty slots.
-          counted: which samples enter the statistics: no empty slots, and only one copy of a frame that several devices
-            have. Other copies are normalised by the same statistics, and their gradients flow back through these.
+          counted: which samples enter the statistics: not empty slots, and only one of a frame's copies on several
+            devices. Other copies are normalised by the same statistics, and their gradients flow back through these.
           count: number of counted samples in the microbatch, over all devices.
           train: whether this is a training pass.
         """
@@ -447,11 +447,11 @@ def _sum_over(sums: jax.Array, axis: str | None) -> jax.Array:
 
 
 def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Returns weights with which a network computes the same outside of training, and whose norms only add a bias.
+    """Returns weights for the same outputs outside training, with norms that only add a bias.
 
     Kernels take over the scale of the norm after them. All norms get scale 1, mean 0 and variance 1 - EPSILON, so the
-    weights are still ones of the same network; `apply_network` with `is_folded` leaves these out. Networks without
-    stored statistics (group normalisation, transformers) are returned as they are.
+    weights still fit the same network; `apply_network` with `is_folded` leaves these out. Networks without stored
+    statistics (group normalisation, transformers) are returned as they are.
 
     Args:
       params: parameters of a network or a part of it, arrays on this host; they are not changed.
@@ -462,7 +462,7 @@ def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict
         if "mean" not in below:
             params[name], statistics[name] = fold_norms(params[name], below)
             continue
-        # bn1 comes after conv1; of a shortcut (downsample), 1 comes after 0.
+        # bn1 comes after conv1; in a shortcut (downsample), 1 comes after 0.
         conv = 0 if name == 1 else name.replace("bn", "conv")
         kernel, norm = params[conv]["kernel"], params[name]
         # In float64, so that only the results are rounded.

@@ -42,10 +42,10 @@ class Tensors(NamedTuple):
 
 
 def sort_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """Returns tensors by the part of the network that they belong to.
+    """Returns tensors grouped by their part of the network.
 
     Args:
-      tensors: by the names of any version of the tool.
+      tensors: by their names in any version of the tool.
 
     Raises:
       UserError: a name is unknown, or two names of one tensor have different values.

@@ -29,7 +29,7 @@ MATMUL_PRECISION = {"f32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16
 
 
 def family_of(backbone: str) -> ModuleType:
-    """Returns the module of a backbone's family: the names of `jaxpose.model.resnet` from `make_backbone` on."""
+    """Returns a backbone family's module: it has the names of `jaxpose.model.resnet` from `make_backbone` on."""
     return importlib.import_module(f"jaxpose.model.{BACKBONES[backbone].family}")
 
 
@@ -103,7 +103,7 @@ class PoseNet(nnx.Module):
         """Returns the outputs for the windows of sequences with these features, the coarsest level first."""
         q, frames = levels[0].shape[:2]
         head, windows = self.head, frames - 2 * self.radius
-        # Of a pyramid, both heads see the finest maps; of Lightning Pose's heads, the coarsest features.
+        # In a pyramid, both heads see the finest maps; Lightning Pose's heads see the coarsest features.
         seen = head.maps([_as_frames(level) for level in levels]) if isinstance(head, PyramidHead) else levels[0]
         seen = seen.reshape(q, frames, *seen.shape[-3:])
         centres = _as_frames(seen[:, self.radius : self.radius + windows])
@@ -115,7 +115,7 @@ class PoseNet(nnx.Module):
 def normalise(
     frames: Float[Array, "b h w 3"], pixels: PixelScale, dtype: jax.typing.DTypeLike
 ) -> Float[Array, "b h w 3"]:
-    """Returns frames (RGB, 0..255) in `dtype`, each channel less its mean and divided by its deviation."""
+    """Returns frames (RGB, 0..255) in `dtype`, each channel minus its mean, divided by its deviation."""
     scale = (np.array(pixels.mean), np.array(pixels.std))
     mean, std = (jnp.asarray(values, frames.dtype)[None, None, None] for values in scale)
     return ((frames - mean) / std).astype(dtype)
@@ -216,7 +216,7 @@ def apply_teacher(graphdef: nnx.GraphDef, params: dict, frames: Float[Array, "b 
 
 
 def map_count(config: Config) -> int:
-    """Returns the number of maps of a run's network: of keypoints or, in a pretraining, of what a cell is to say."""
+    """Returns the number of maps of a run's network: of keypoints or, in a pretraining, of numbers per cell."""
     match config.pretrain.method:
         case "masked":
             return 3 * config.model.heatmap_stride**2

@@ -63,7 +63,7 @@ def fill_resnet(
 
 
 def find_resnet_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
-    """Returns the prefix of the names of the backbone's tensors: "backbone." in a checkpoint of MMPose, often "".
+    """Returns the prefix of the backbone's tensor names: "backbone." in a checkpoint of MMPose, often "".
 
     Raises:
       UserError: no tensor is the first of a known backbone, or several are.
@@ -112,7 +112,7 @@ def _own_names(tensors: Mapping[str, np.ndarray], source: str) -> dict[str, str]
     """Returns {torchvision's name: the file's own}, without the classifier and the counters.
 
     Raises:
-      UserError: two tensors are one in torchvision's names.
+      UserError: two tensors have one torchvision name.
     """
     is_transformers = any("embedder.embedder." in name for name in tensors)
     names = {own: torchvision_name(own) if is_transformers else own for own in tensors}
@@ -182,7 +182,7 @@ class Block(nnx.Module):
       stride: step of the 3x3 convolution (the first of two, or the middle one as in torchvision's version 1.5).
       bottleneck: whether the block has the second form.
       norm: kind of normalisation.
-      groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
+      groups: groups of each norm of the kind group; 0 means one per 16 channels.
       dtypes: `dtype` and `param_dtype` of every layer.
       rng: source of the initial weights.
     """
@@ -232,7 +232,7 @@ class ResNet(nnx.Module):
       name: resnet10, resnet18, resnet34, resnet50, resnet101 or resnet152.
       width: channels of the first stage (64 in the published networks).
       norm: kind of normalisation.
-      groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
+      groups: groups of each norm of the kind group; 0 means one per 16 channels.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.

@@ -21,7 +21,7 @@ from jaxpose.model.vit_weights import (
     vit_parameters,
 )
 
-# Layers of a vision transformer that map each token by itself.
+# Layers of a vision transformer that map each token separately.
 
 # Standard deviation of the initial weights, which are cut off at two deviations, as in DINO, DINOv2 and DINOv3.
 _DEVIATION = 0.02

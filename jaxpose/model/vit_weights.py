@@ -26,7 +26,7 @@ def resize_positions(positions: Float[Array, "n c"], sides: tuple[int, int]) -> 
     """Returns learned positions of a square grid, row by row, resized to a grid of `sides` = (rows, columns).
 
     As `interpolate_pos_encoding` of ViTModel, ViTMAEModel and Dinov2Model in transformers does it: bicubic, by torch's
-    `interpolate` with align_corners=False and without antialiasing. To the same grid, it changes nothing.
+    `interpolate` with align_corners=False and without antialiasing. The same grid changes nothing.
     """
     side = round(positions.shape[0] ** 0.5)
     grid = positions.reshape(side, side, -1)
@@ -39,7 +39,7 @@ def resize_positions(positions: Float[Array, "n c"], sides: tuple[int, int]) -> 
 def rotary(
     sides: tuple[int, int], others: int, channels: int, dtype: jax.typing.DTypeLike
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
-    """Returns the cosines and sines that `rotate` takes, of all tokens; the first `others` are not rotated.
+    """Returns the cosines and sines that `rotate` takes, for all tokens; the first `others` are not rotated.
 
     As DINOv3ViTModel in transformers does it: the centre of a patch has coordinates (y, x) from -1 to 1 over the input,
     whatever its size. A quarter of a head's channels is rotated by y, a quarter by x, each together with its partner
@@ -48,7 +48,7 @@ def rotary(
     Args:
       sides: rows and columns of patches.
       others: tokens before those of the patches.
-      channels: of a head, a multiple of 4.
+      channels: per head, a multiple of 4.
       dtype: type of the result.
     """
     y, x = ((2 * np.arange(count) + 1) / count - 1 for count in sides)
@@ -70,7 +70,7 @@ def rotate(
 def bicubic_matrix(count: int, given: int) -> np.ndarray:
     """Returns the matrix (count, given) that resizes a row of values, as torch's plain bicubic `interpolate` does.
 
-    Values beyond the ends are those at the ends, and pixels are compared by their edges (align_corners=False).
+    Values beyond the ends equal those at the ends, and pixels are aligned by their edges (align_corners=False).
     """
     centres = (np.arange(count) + 0.5) * given / count - 0.5
     matrix = np.zeros((count, given))
@@ -83,8 +83,8 @@ def bicubic_matrix(count: int, given: int) -> np.ndarray:
 def antialiased_matrix(count: int, given: int) -> np.ndarray:
     """Returns the matrix (count, given) of torch's `interpolate` with bicubic, align_corners=True and antialias=True.
 
-    It is only for as many values or more (count >= given > 1), where the antialiasing widens nothing. Taps beyond the
-    ends are left out, and the rest are scaled to a sum of 1.
+    It is only for count >= given > 1, where the antialiasing widens nothing. Taps beyond the ends are left out, and the
+    rest are scaled to a sum of 1.
     """
     taps = np.arange(given)
     centres = (np.arange(count) + 0.5) * (given - 1) / (count - 1)
@@ -105,8 +105,8 @@ class VitForm:
     """The form of a vision transformer.
 
     Attributes:
-      channels: of a token.
-      heads: of an attention.
+      channels: per token.
+      heads: per attention.
       epsilon: added to the variance in each norm.
       grid: cells along a side of the learned positions; 0 = rotary positions.
       registers: number of register tokens, which belong to no place.
@@ -175,12 +175,12 @@ def vit_parameters(tensors: Mapping[str, np.ndarray], name: str, source: str) ->
     """Returns the parameters of a backbone, float32, as `make_network` has them under "backbone".
 
     Tensors may have the names that transformers gives to a ViTModel, ViTMAEModel, Dinov2Model or DINOv3ViTModel, alone
-    or inside a model for a task, by its version 5 or before, or the names of the original code of DINO, MAE, DINOv2 and
-    DINOv3, some of which timm has too. Left out by name are a mask token, a decoder, a classifier and a pooler.
+    or inside a model for a task, in version 5 or earlier, or the names of the original code of DINO, MAE, DINOv2 and
+    DINOv3, some of which timm uses. Leaves out, by name, a mask token, a decoder, a classifier and a pooler.
 
     Args:
       tensors: published tensors by their names, without any other prefix (see `find_vit_prefix`).
-      name: of the backbone, a key of `FORMS`.
+      name: the backbone's, a key of `FORMS`.
       source: name of the file, for messages.
 
     Raises:
@@ -195,7 +195,7 @@ def convert(tensors: Mapping[str, np.ndarray], form: VitForm, misfit: str) -> di
 
     Args:
       tensors: published tensors by their names.
-      form: of the network.
+      form: the network's.
       misfit: how a message about the tensors begins.
 
     Raises:
@@ -222,7 +222,7 @@ def convert(tensors: Mapping[str, np.ndarray], form: VitForm, misfit: str) -> di
 
 
 def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
-    """Returns the prefix of the names of a vision transformer's tensors: "backbone." in a checkpoint, often "".
+    """Returns the prefix of a vision transformer's tensor names: "backbone." in a checkpoint, often "".
 
     Raises:
       UserError: there is no vision transformer, or there are several.
@@ -243,14 +243,14 @@ def settings_of(name: str) -> dict[str, Any]:
     """Returns the settings in a config.json of transformers that the tensors of the backbone do not reveal.
 
     Args:
-      name: of the backbone, a key of `FORMS`.
+      name: the backbone's, a key of `FORMS`.
     """
     settings = {"num_attention_heads": FORMS[name].heads, "hidden_act": "gelu"}
     return settings if FORMS[name].grid else settings | {"rope_theta": ROTARY_BASE}
 
 
 def resize_patch(kernel: np.ndarray, side: int) -> np.ndarray:
-    """Returns a kernel (c, 3, n, n) for patches of a larger or the same side.
+    """Returns a kernel (c, 3, n, n) for patches of the same or a larger side.
 
     As Lightning Pose does it (lightning_pose/models/backbones/vit_dino.py, `_resize_patch_embedding_weights`): torch's
     `interpolate` with mode="bicubic", align_corners=True and antialias=True; the values are not scaled.
@@ -306,7 +306,7 @@ def _norm(given: "_Tensors", norm: str, channels: int) -> dict[str, np.ndarray]:
 
 
 class _Tensors:
-    """Published tensors by the names of DINO's code, each of which is taken once, and what is wrong with them."""
+    """Published tensors by the names of DINO's code, each taken once, and their faults."""
 
     def __init__(self, tensors: Mapping[str, np.ndarray]):
         self._left: dict[str, tuple[str, np.ndarray]] = {}
@@ -326,11 +326,11 @@ class _Tensors:
         return known in self._left
 
     def take(self, known: str, shape: tuple[int, ...], unused: slice | None = None) -> np.ndarray:
-        """Returns a tensor as float32, or zeros if something is wrong with it, which `refuse_misfit` reports.
+        """Returns a tensor as float32, or zeros if it has a fault, which `refuse_misfit` reports.
 
         Args:
           known: its name in DINO's code.
-          shape: that it must have.
+          shape: the required one.
           unused: a part of it that may hold anything and becomes 0.
         """
         published, tensor = self._left.pop(known, (known, None))
@@ -350,10 +350,10 @@ class _Tensors:
         return np.zeros(shape, np.float32)
 
     def refuse_misfit(self, misfit: str) -> None:
-        """Refuses tensors that are left, and those with which something is wrong.
+        """Refuses tensors that are left over, and those with faults.
 
         Raises:
-          UserError: it names some of each kind.
+          UserError: there are some; it names some of each kind.
         """
         for published, _ in self._left.values():
             self._report("unknown", published)

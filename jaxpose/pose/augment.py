@@ -21,7 +21,7 @@ from jaxpose.poses import NOT_USED
 #
 # If a network sees the parts of a few frames only where they were labelled, it learns their place, not their
 # appearance. A part is moved within its own frame, so that no number depends on the other frames of the batch. The
-# place that it leaves is filled with the mean colour.
+# place it leaves is filled with the mean colour.
 
 # The random numbers of a part: place x and y, side x and y, new place x and y, whether it moves.
 _NUMBERS = 7
@@ -34,7 +34,7 @@ def draw_part_params(keys: Array, augment: Resolved, size_px: tuple[int, int], d
       keys: jax keys (b,).
       augment: the resolved config.
       size_px: (height, width) of the input.
-      dtype: of the numbers.
+      dtype: the numbers'.
     """
     numbers = jax.vmap(lambda key: jax.random.bits(key, (augment.move_parts, _NUMBERS), jnp.uint32))(keys)
     # Whole numbers are the same in every dtype. 16 bits times a side fit 32 bits.
@@ -60,7 +60,7 @@ def move_part_keypoints(
     """Returns the keypoints where their parts are, and their visibility: NOT_USED where another part lies over them.
 
     Args:
-      params: of `draw_params`.
+      params: from `draw_params`.
       keypoints_px: (x, y) in pixels of the input; NaN stays NaN.
       visibility: 0, 1 or 2.
     """
@@ -75,10 +75,10 @@ def move_part_keypoints(
 def source_px(
     params: Params, x_px: Float[Array, "b h w"], y_px: Float[Array, "b h w"]
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"], Bool[Array, "b h w"]]:
-    """Returns the point (x, y) of the frame that is seen at a point after the moves, and where nothing is seen.
+    """Returns the point (x, y) of the frame that appears at a point after the moves, and where none does.
 
     Args:
-      params: of `draw_params`.
+      params: from `draw_params`.
       x_px, y_px: points of the input after the moves.
     """
     points = jnp.stack([x_px, y_px], axis=-1)
@@ -191,14 +191,14 @@ def move_keypoints(
     The visibility is 0 where a moved part came to lie over the keypoint.
 
     Args:
-      params: of these samples, from `draw_params`.
+      params: these samples', from `draw_params`.
       augment: the config that the parameters were drawn with.
       keypoints_px: (x, y) in pixels of the input.
       visibility: 0, 1 or 2; in a flip it moves with its keypoint.
       flip_permutation: the index that each keypoint gets in a flip, or None if flips are off.
 
     Raises:
-      ValueError: flips are on and there is no permutation of as many entries as keypoints.
+      ValueError: flips are on without a permutation of one entry per keypoint.
     """
     if not _moves(augment):
         return keypoints_px, visibility
@@ -218,7 +218,7 @@ def moves_of_parts(params: Params, augment: Resolved, points_px: Float[Array, "b
     """Returns how far the parts move points of the input, in its pixels; with m = 1 if no part moves.
 
     Args:
-      params: of these samples, from `draw_params`.
+      params: these samples', from `draw_params`.
       augment: the config that the parameters were drawn with.
       points_px: (x, y) in pixels of the input.
     """
@@ -235,7 +235,7 @@ def exchange_sides(
 
     Args:
       params, augment, flip_permutation: as in `move_keypoints`.
-      values: of each keypoint.
+      values: for each keypoint.
 
     Raises:
       ValueError: as `move_keypoints`.
@@ -257,10 +257,10 @@ def render(
     """Returns the augmented frames, 0..255, in `dtype`; all frames of a sample get the same augmentation.
 
     Args:
-      params: of these samples, from `draw_params`.
+      params: these samples', from `draw_params`.
       augment: the config that the parameters were drawn with.
       frames: RGB, at the input's size.
-      dtype: of the result; computations use it, or float32 if it is smaller.
+      dtype: the result's; computations use it, or float32 if it is smaller.
     """
     work = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
     params = {
@@ -442,7 +442,7 @@ def draw_occluders(keys: Array, count: int, dtype: jax.typing.DTypeLike) -> Para
     Args:
       keys: jax keys (b,).
       count: number of rectangles.
-      dtype: of the numbers.
+      dtype: the numbers'.
     """
     bits = jax.vmap(lambda key: jax.random.bits(key, (count, 8), jnp.uint32))(keys)
     # 24 bits fit a float32, so the numbers are the same in every dtype.
@@ -457,7 +457,7 @@ def cover(
     Args:
       pictures: 0..255.
       keypoints_px: (x, y); those that are NaN are not covered.
-      params: of `draw_params`.
+      params: from `draw_params`.
     """
     share = params["share"].astype(pictures.dtype)
     height, width = pictures.shape[2:4]
@@ -475,7 +475,7 @@ def cover(
         inside = (jnp.abs(columns - middle[:, 0, None, None]) < half[:, 0, None, None]) & (
             jnp.abs(rows - middle[:, 1, None, None]) < half[:, 1, None, None]
         )
-        # Another keypoint than the covered one; with a single keypoint there is none, and every fill is grey.
+        # A keypoint other than the covered one; with a single keypoint there is none, and every fill is grey.
         other = (index + 1 + (source * (count - 1)).astype(jnp.int32)) % count
         shift = _point(keypoints_px, other) - at
         limits = jnp.array([[width, height]], shift.dtype)

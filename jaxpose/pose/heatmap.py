@@ -88,7 +88,7 @@ def decode(
       the point over the mass that a target has in the same cells.
     """
     batch, count, height, width = heatmaps.shape
-    # Of equal cells the first wins: the topmost, then the leftmost.
+    # The first of equal cells wins: the topmost, then the leftmost.
     peak = jnp.argmax(heatmaps.reshape(batch, count, height * width), axis=-1)
     peak = jnp.stack([peak % width, peak // width], axis=-1)
     # A disc smaller than a cell may contain no cell. The point may be one cell away from the peak.
@@ -147,7 +147,7 @@ def _fit(
 
     With the best height, the squared error of a Gaussian g is least where the mean position under map x g equals the
     mean position under g x g. Each step is Gauss-Newton: sigma^2 times the difference of the two means over the
-    variance under g x g, for x and y alone, as g x g has no mixed term. Cells outside the map count in neither.
+    variance under g x g, for x and y alone, because g x g has no mixed term. Cells outside the map count in neither.
     """
     radius = window.shape[-1] // 2
     offsets = jnp.arange(-radius, radius + 1, dtype=window.dtype)[None, None, None]
@@ -171,7 +171,7 @@ def _mean(values: Float[Array, "... n"], weights: Float[Array, "... n"]) -> Floa
 def heatmap_mse(
     logits: Float[Array, "b k h w"], targets: Float[Array, "b k h w"], used: Bool[Array, "b k"]
 ) -> tuple[Float[Array, "b"], Float[Array, "b"]]:
-    """Returns, per sample, the sum over used maps of the summed squared difference, and how many maps are used.
+    """Returns, per sample, the sum over used maps of the summed squared difference, and the number of used maps.
 
     Lightning Pose writes it as the mean over pixels of (target - map)^2 x height x width, which is this sum.
 

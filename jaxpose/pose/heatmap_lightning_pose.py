@@ -57,7 +57,7 @@ def encode(
     # A comparison with NaN is false, so a NaN counts as outside.
     inside = ((points >= -1) & (points <= jnp.array([width + 1, height + 1], points.dtype)[None, None])).all(-1)
     drawn = (visibility == VISIBLE) & inside
-    # Points that are not drawn may be NaN: replaced before any arithmetic, or their gradient would be NaN too.
+    # Points that are not drawn may be NaN. Replace them before any arithmetic, or their gradient would be NaN.
     points = jnp.where(drawn[..., None], points, 0)
     along_x, along_y = (_gaussian(points[..., axis], side, sigma_cells) for axis, side in ((0, width), (1, height)))
     gaussian = along_y[..., :, None] * along_x[..., None, :]

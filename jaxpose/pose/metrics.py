@@ -1,6 +1,6 @@
 """Errors of predicted keypoints in pixels of the original frame, and the calibration of an ensemble's spread.
 
-Input: the points of all frames, without padding. Output: dicts that JSON can hold. All of it is numpy, float64, with
+Input: the points of all frames, without padding. Output: dicts that JSON can hold. Everything is numpy, float64, with
 counts.
 """
 
@@ -54,7 +54,7 @@ def summarize(
     pck_share: Sequence[float],
     oks_sigma: float,
 ) -> dict[str, Any]:
-    """Returns every figure about the predictions and the number of its points; a figure without points is None.
+    """Returns every figure about the predictions, with its number of points; a figure without points is None.
 
     Percentiles are numpy's linear ones. PCK is the share of labelled points nearer than a threshold: `micro` over
     points, `macro` the mean over keypoints that have labels. OKS AP is COCO's with DeepLabCut's area and one sigma,
@@ -65,7 +65,7 @@ def summarize(
         `points_not_predicted`, and wrong in PCK and OKS.
       labelled_frame_px: (x, y) in frame pixels, NaN where not labelled.
       keypoint_names: one name for each of the k points.
-      confidence: of each point; its mean orders the frames for OKS AP (None: the worst frame first).
+      confidence: for each point; its mean orders the frames for OKS AP (None: the worst frame first).
       pck_px: thresholds in frame pixels.
       pck_share: thresholds as a share of the longest side of the box around a frame's labelled points.
       oks_sigma: the sigma of every keypoint.
@@ -199,7 +199,7 @@ LEAST_POINTS = 20
 # Maximum number of points in the fit, spread evenly over the range; bounds the cost of the fit.
 _MOST_POINTS = 2000
 _GRID, _ROUNDS, _ZOOM = 33, 4, 6.0
-# Smaller numbers are rounding.
+# Smaller numbers are rounding errors.
 _LEAST_PX = 1e-3
 
 
@@ -207,9 +207,9 @@ _LEAST_PX = 1e-3
 class Calibration:
     """The typical error of a point with a spread s: sqrt(floor_px^2 + (slope s)^2).
 
-    The error of the median has a part that the members share, which the spread cannot show, and a part that differs
-    between them, which it does. The two are independent, so their squares are added. The curve is monotone: it keeps
-    the order of the points.
+    The median's error has a part that the members share, which the spread cannot show, and a part that differs between
+    them, which it shows. They are independent, so their squares are added. The curve is monotone: it keeps the order of
+    the points.
 
     Attributes:
       floor_px: typical error of a point in which all members agree.
@@ -233,11 +233,11 @@ def fit_calibration(spread: Float[np.ndarray, "p"], error_px: Float[np.ndarray, 
     """Returns the calibration whose predicted errors are nearest to the errors, None for fewer than `LEAST_POINTS`.
 
     It minimises the mean of |log(error) - log(predicted)|: half of the errors are then below the prediction, and a few
-    large errors, or tiny ones, do not bend the curve. Found on a grid that is made finer around its best point.
+    large errors, or tiny ones, do not bend the curve. It refines a grid around its best point.
 
     Args:
-      spread: of labelled points, px.
-      error_px: of their median.
+      spread: for labelled points, px.
+      error_px: their median's.
     """
     if len(spread) < LEAST_POINTS:
         return None
@@ -277,7 +277,8 @@ def reliability(
     error_px: Float[np.ndarray, "p"],
     thresholds_px: Sequence[float] = THRESHOLDS_PX,
 ) -> list[dict[str, Any]]:
-    """Returns for each threshold the points whose predicted error is smaller, and the share of them that err by less.
+    """Returns for each threshold the number of points with a smaller predicted error, and their share with smaller
+    errors.
 
     The share is None without such points.
     """

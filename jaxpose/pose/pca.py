@@ -24,10 +24,11 @@ class Pca:
 
     Attributes:
       columns: for each of the q poses of a frame, the m keypoints that form it.
-      centering: the point that is subtracted from a pose first, x and y apart: none, or the mean or median of its
-      points. mean_px: (d,) mean pose in frame pixels. components: (c, d) the kept axes, orthonormal, by variance,
-      largest first. explained_variance: (d,) share of the variance along each axis, kept or not. epsilon_px: distance
-      from the subspace, in frame pixels, that costs nothing.
+      centering: the point that is first subtracted from a pose: none, or the mean or median of its x and of its y.
+      mean_px: (d,) mean pose in frame pixels.
+      components: (c, d) the kept axes, orthonormal, by variance, largest first.
+      explained_variance: (d,) share of the variance along each axis, kept or not.
+      epsilon_px: distance from the subspace, in frame pixels, that costs nothing.
     """
 
     columns: Columns
@@ -44,7 +45,7 @@ def poses_of(keypoints_px: Float[Any, "n k 2"], columns: Columns, centering: str
     Args:
       keypoints_px: (x, y) in pixels. With a centering, a pose with a missing (NaN) point is missing as a whole.
       columns: for each pose of a frame, the m keypoints that form it.
-      centering: none, mean or median; subtracted from the points of each pose, x and y apart.
+      centering: none, mean or median; subtracted from the points of each pose, x and y separately.
     """
     xp = keypoints_px.__array_namespace__()
     points = keypoints_px[:, np.array(columns)]
@@ -165,7 +166,7 @@ def fit_singleview(
 
     Raises:
       UserError: fewer frames with labels than coordinates, two keypoints never labelled together, an option that the
-        data cannot give, or all components are kept.
+        data cannot meet, or all components are kept.
     """
     return _fit("pca_singleview", labels_frame_px, (tuple(columns),), options.centering, options)
 
@@ -266,7 +267,7 @@ def choose_components(
     """Returns how many axes to keep: `components`, or if it is 0, as few as explain enough variance (1.0: all).
 
     Raises:
-      UserError: more components than there are, or a share of the variance outside of 0 to 1.
+      UserError: more components than there are, or a share of the variance outside 0 to 1.
     """
     size = len(explained_variance)
     if not 0 <= components <= size:
@@ -319,7 +320,7 @@ def _fit(
 
 
 def _refuse_all(kept: int, columns: Columns, centering: str, options: PcaSingleviewConfig | PcaMultiviewConfig) -> None:
-    """Raises UserError if so many components are kept that no pose lies outside of them."""
+    """Raises UserError if so many components are kept that no pose lies outside them."""
     points = len(columns[0])
     # Centering makes the mean of the points 0. The median of two points is their mean.
     is_centred = centering == "mean" or (centering == "median" and points <= 2)

@@ -1,7 +1,7 @@
 """Fills gaps in the predictions of a video and smooths them: numpy, float64, linear in time.
 
-A prediction that is missing, or whose confidence is too low, is not used; it is replaced by a position from the frames
-around it. Single runs are smoothed keypoint by keypoint, ensembles body part by body part.
+A missing prediction, or one with too low a confidence, is replaced by a position from the frames around it. Single runs
+are smoothed keypoint by keypoint, ensembles body part by body part.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class Posterior:
 
     Attributes:
       mean: (n, d).
-      log_likelihood: of the observations.
+      log_likelihood: the observations'.
       misfit: the sum of the squares of all errors and steps, each in units of its standard deviation.
       observed: number of observed coordinates.
     """
@@ -66,7 +66,7 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
 
     Args:
       model: the model.
-      observed: of n > 0 frames; any number, NaN too, where the precision is 0.
+      observed: for n > 0 frames; any number, even NaN, where the precision is 0.
       precision: 1 / variance of the noise of each observed coordinate; 0 where nothing is observed.
     """
     count, size = len(observed), len(model.step_cov)
@@ -74,7 +74,7 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
     observed = np.where(seen, observed, 0.0)
     factor = _factor(_blocks(model, precision), _coupling(model))
     weighted = (observed * precision) @ model.loadings
-    # Imported where it is used, here and below: every training imports this module, and SciPy takes a tenth of a start.
+    # Imported where used, here and below: every training imports this module, and SciPy takes a tenth of the start.
     import scipy.linalg
 
     solved = scipy.linalg.cho_solve_banded((factor, True), weighted.ravel(), check_finite=False)
@@ -91,7 +91,7 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
 def covariances(model: StateSpace, precision: Float[np.ndarray, "n o"]) -> Float[np.ndarray, "n d d"]:
     """Returns the covariance of each state given all observations; arguments are those of `posterior`."""
     blocks = _blocks(model, precision)
-    # What the frames before say of a state, and what those after it say; both count its own observation.
+    # The evidence of earlier frames about a state, and that of later ones; both count its own observation.
     before = _pivots(_factor(blocks, _coupling(model)), len(model.step_cov))
     after = _pivots(_factor(blocks[::-1], _coupling(model).T), len(model.step_cov))[::-1]
     return np.linalg.inv(before + after - blocks)
@@ -164,12 +164,12 @@ POSTERIOR_VAR, FILLED = ("x_posterior_var", "y_posterior_var"), "filled"
 _BLOCK = 2**16
 # The variance of the first position relative to that of an observation; large, because the position is unknown.
 _UNKNOWN = 1e12
-# Shares of the velocity that remain from frame to frame, from which the likelihood chooses. Near 1, a filled gap would
+# Shares of the velocity that may remain from frame to frame; the likelihood chooses one. Near 1, a filled gap would
 # swing far beyond the positions before and after it.
 _DAMPINGS = (0.0, 0.6, 0.9)
 # Bounds of the logarithm of q / r. For fast movements, the likelihood alone would often find no noise.
 _LOG_RATIOS = (-12.0, 3.0)
-# The variance of movements other than by the velocity, over q: not 0, so that the covariance can be inverted.
+# The variance of movements not by the velocity, relative to q: not 0, so that the covariance can be inverted.
 _PLACE_STEP = 1e-2
 # Maximum number of frames of a keypoint from which the noise is estimated.
 _SEARCHED = 20_000
@@ -180,7 +180,7 @@ _FEWEST = 3
 
 
 def is_used(poses: Poses, min_confidence: float) -> Bool[np.ndarray, "n k"]:
-    """Returns which predictions exist and have at least a confidence; a confidence of NaN is too low."""
+    """Returns which predictions exist and have at least this confidence; NaN is too low."""
     points_px, confidence = poses.one_animal()
     return np.isfinite(points_px).all(-1) & (confidence >= min_confidence)
 
@@ -191,7 +191,7 @@ def smoothed(
     is_filled: Bool[np.ndarray, "n k"],
     var_px2: Float[np.ndarray, "n k 2"] | None = None,
 ) -> Poses:
-    """Returns smoothed poses with further information: the columns `POSTERIOR_VAR`, if given, and `FILLED`."""
+    """Returns smoothed poses with more information: the columns `POSTERIOR_VAR`, if given, and `FILLED`."""
     variances = {} if var_px2 is None else {name: var_px2[:, None, :, axis] for axis, name in enumerate(POSTERIOR_VAR)}
     columns = {**poses.columns, **variances, FILLED: is_filled[:, None].astype(np.int64)}
     return dataclasses.replace(poses, points_px=points_px[:, None], columns=columns)
@@ -223,11 +223,11 @@ def median(poses: Poses, used: Bool[np.ndarray, "n k"], window: int) -> tuple[Po
 
 
 def kalman(poses: Poses, used: Bool[np.ndarray, "n k"]) -> tuple[Poses, Noise]:
-    """Returns the means and variances of a place that moves on, given predictions with noise (a Kalman smoother).
+    """Returns the means and variances of a moving place, given noisy predictions (a Kalman smoother).
 
     The place moves by its velocity. From frame to frame, a share `damping` of the velocity stays, and a random change
     of variance q is added; damping 0 is a random walk. The variance of an observation is r / confidence. The damping, q
-    and r, in px^2, have the greatest likelihood; they are the same for x and y and for all frames of a keypoint.
+    and r, in px^2, maximise the likelihood; they are the same for x and y and for all frames of a keypoint.
 
     Args:
       poses: predictions of consecutive frames, with their confidence.
@@ -272,7 +272,7 @@ class _Track:
     precision: np.ndarray
 
     def busiest(self) -> "_Track":
-        """Returns the stretch with most used frames, of a length that bounds the time of the search for the noise."""
+        """Returns the stretch with the most used frames; its length bounds the time of the search for the noise."""
         if len(self.places) <= _SEARCHED:
             return self
         used = np.concatenate([[0], np.cumsum(self.precision[:, 0] > 0)])
@@ -280,7 +280,7 @@ class _Track:
         return _Track(self.places[first : first + _SEARCHED], self.precision[first : first + _SEARCHED])
 
     def noise(self) -> tuple[float, float, float]:
-        """Returns the damping, the ratio q / r and the variance r of the greatest likelihood."""
+        """Returns the damping, the ratio q / r and the variance r with the greatest likelihood."""
         found = []
         for damping in _DAMPINGS:
             log_ratio = best_in(lambda at, damping=damping: self._cost(damping, float(np.exp(at))), *_LOG_RATIOS)
@@ -337,7 +337,7 @@ def _medians_around(places: np.ndarray, window: int) -> np.ndarray:
 # Inflates the variances of views that contradict the others: numpy, float64.
 
 # A view is far from the others above this squared Mahalanobis distance; its variance is then multiplied repeatedly
-# until it is near. This many times raise even the smallest variance beyond the size of any image.
+# until it is near. This many times raises even the smallest variance beyond the size of any image.
 _FAR, _FACTOR, _MOST = 5.0, 10.0, 40
 # In px^2, so that a view on which all networks agree does not decide alone.
 _LEAST_INFLATION_VAR = 1e-6
@@ -346,9 +346,9 @@ _LEAST_INFLATION_VAR = 1e-6
 def inflated(
     centred_px: Float[np.ndarray, "n o"], var_px2: Float[np.ndarray, "n o"], loadings: Float[np.ndarray, "o d"]
 ) -> Float[np.ndarray, "n o"]:
-    """Returns the variances, larger where a view is far from the body part's place by all views together.
+    """Returns the variances, larger where a view is far from the body part's place according to all views.
 
-    The place is the point of the subspace with the least squares of errors in units of their standard deviations. With
+    The place is the point of the subspace with the least squared errors, in units of their standard deviations. With
     two views nothing says which of them is wrong, so both variances grow.
 
     Args:
@@ -371,7 +371,7 @@ def inflated(
 
 
 def _distances(centred_px: np.ndarray, var_px2: np.ndarray, loadings: np.ndarray) -> np.ndarray:
-    """Returns the squared Mahalanobis distance (n, v) of each view from the place by all views, 0 where unseen."""
+    """Returns the squared Mahalanobis distance (n, v) of each view from the place of all views, 0 where unseen."""
     seen = np.isfinite(centred_px)
     places, variance = np.where(seen, centred_px, 0.0), np.where(seen, var_px2, 1.0)
     precision = np.where(seen, 1 / variance, 0.0)
@@ -439,13 +439,13 @@ def variance_px2(ensemble: Poses) -> Float[np.ndarray, "n k 2"]:
 def smooth(ensemble: Poses, bodyparts: Sequence[Sequence[int]], min_confidence: float) -> tuple[Poses, Noise]:
     """Returns the smoothed keypoints, with the variances of the observations in px^2, inflated ones included.
 
-    Where the places of a body part in several views are too few for a PCA, each view is smoothed on its own; then the
-    noise of its keypoints has `views` 1.
+    If a body part has too few places in several views for a PCA, each view is smoothed on its own, and the noise of its
+    keypoints has `views` 1.
 
     Args:
       ensemble: as `combine` returned it; with several cameras, the keypoints of all views side by side.
       bodyparts: for each body part its keypoints, one for each view; each keypoint once.
-      min_confidence: a median of less mean confidence is not an observation.
+      min_confidence: a median with less mean confidence is not an observation.
     """
     used = is_used(ensemble, min_confidence)
     medians_px, observed_var = ensemble.points_px[:, 0], variance_px2(ensemble)

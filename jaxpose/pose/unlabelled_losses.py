@@ -34,7 +34,7 @@ def temporal(
 
     Args:
       keypoints_frame_px: (x, y) in frame pixels.
-      confidence: of each point.
+      confidence: for each point.
       owned_pairs: whether the pair of predictions i and i + 1 is counted here.
       epsilon_px: one number, or one per keypoint.
       confidence_min: the smallest confidence that is enough.
@@ -112,7 +112,7 @@ def unimodal_mse(
     Args:
       maps: each sums to 1.
       targets: target maps of labels at the predicted points; they get no gradient.
-      confidence: of each point; a map that is not confident enough does not count.
+      confidence: for each point; a map that is not confident enough does not count.
       owned: whether a prediction is counted here.
       confidence_min: the smallest confidence that is enough.
     """
@@ -249,7 +249,7 @@ def square_targets(pictures: Float[Array, "q h w 3"], cells: tuple[int, int], st
 def hidden_loss(
     maps: Float[Array, "q c h w"], targets: Float[Array, "q c h w"], hidden: Bool[Array, "q a b"]
 ) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
-    """Returns for each frame the sum over hidden cells of the mean squared error, and the same of maps of 0.
+    """Returns for each frame the sum over hidden cells of the mean squared error, and the same for maps of 0.
 
     The second one is the loss of a network that knows only the mean of each square.
     """
@@ -264,8 +264,8 @@ def follow_loss(maps: Float[Array, "q c h w"], features: Float[Array, "q a b c"]
     """Returns for each frame the sum over the cells of a teacher of 1 - cosine between its features and a student's.
 
     Args:
-      maps: of the student, averaged over the cells of the teacher's grid; h is a multiple of a, w of b.
-      features: of the teacher.
+      maps: the student's, averaged over the cells of the teacher's grid; h is a multiple of a, w of b.
+      features: the teacher's.
     """
     count, channels, height, width = maps.shape
     high, wide = features.shape[1:3]

@@ -24,7 +24,7 @@ def relation(pca: Pca, first: int, second: int) -> tuple[np.ndarray, float]:
     """Returns the relation of two views, a unit vector n (4,) and c: x, y, x, y of one body part in both have n p = c.
 
     Args:
-      pca: of the views, with as many components as leave one relation for two of them: 3.
+      pca: the views', with 3 components, which leave one relation for two views.
       first, second: views, counted from 0.
     """
     columns = [2 * view + axis for view in (first, second) for axis in (0, 1)]
@@ -37,12 +37,12 @@ def agree(
 ) -> Float[Array, "b k h w"]:
     """Returns the maps, each of sum 1, after the views of each body part have been compared.
 
-    A map without mass stays 0 and says nothing of the others. Maps of keypoints in no view of `pca` stay as they are.
+    A map without mass stays 0 and says nothing about the others. Maps of keypoints in no view of `pca` do not change.
 
     Args:
       maps: each sums to 1, or to 0.
-      fitted_from_view: affines from pixels of what the network saw to those in which `pca` was fitted.
-      stride: of those pixels, per cell.
+      fitted_from_view: affines from pixels that the network saw to those in which `pca` was fitted.
+      stride: such pixels per cell.
       pca: as in `relation`.
     """
     height, width = maps.shape[-2:]
@@ -61,7 +61,7 @@ def agree(
                 normal, offset = relation(pca, first, second)
                 parts = jnp.asarray(normal.reshape(2, 1, 1, 2), maps.dtype)
                 of_first, of_second = (jnp.sum(fitted_px * part, axis=-1) for part in parts)
-                # Of two cells that show one point, these are the same.
+                # These are the same in two cells that show one point.
                 places = {first: of_first, second: offset - of_second}
                 for here, there in ((first, second), (second, first)):
                     heard = _heard(of_view[there], places[there], places[here], sigma_px, height + width)
@@ -80,10 +80,10 @@ def _heard(
     """Returns the evidence of maps of one view about the cells of another.
 
     Args:
-      maps: of one view, for each body part.
+      maps: one view's, for each body part.
       from_px, to_px: the place of each cell along the relation, in the speaking and in the other view.
       sigma_px: (b,), how far two views of a point are apart along the relation.
-      knots: a map's mass is moved to so many places along the relation, less than a cell apart; every pair of cells
+      knots: a map's mass is moved to this many places along the relation, less than a cell apart; every pair of cells
         would be too many.
     """
     low, high = from_px.min(-1), from_px.max(-1)

@@ -74,7 +74,7 @@ _logger = logging.getLogger(__name__)
 class RemoteCopy:
     """The copy of one run and the calls of its hook, each by a thread of process 0; close it, or use it as a context.
 
-    Does nothing where neither a URL nor a hook is given, and in all processes but the first.
+    Does nothing without a URL or a hook, and in all processes except the first.
     """
 
     def __init__(self, folder: RunFolder, config: LogConfig):
@@ -87,15 +87,15 @@ class RemoteCopy:
         if config.remote_url:
             remote = RemoteFolder(config.remote_url, run_name(folder.path))
             mirror = Mirror(folder.path, remote, folder.action == "start")
-            # The hook's warnings are in train.log, which is copied too.
+            # The hook's warnings are in train.log, which is also copied.
             self._followers.append(_Follower(mirror, config.remote_every_s, after=calling))
         self._followers += [calling] if calling else []
 
     def finish(self, summary: dict[str, Any], interrupt: Interrupt) -> dict[str, Any]:
-        """Copies the last state and returns the run's summary, with exit code 3 where that failed after a good end.
+        """Copies the last state and returns the run's summary, with exit code 3 if that failed after a good end.
 
-        Every process must call it, once nothing writes to the run folder any more. After a signal it takes
-        `log.remote_stop_s` at most; without one, it waits as long as the store or the hook answers now and then.
+        Every process must call it, once nothing writes to the run folder. After a signal it takes `log.remote_stop_s`
+        at most; without one, it waits as long as the store or the hook keeps answering.
         """
         return summary | {"exit_code": broadcast_from_0(lambda: self._finish(summary["exit_code"], interrupt))}
 
@@ -164,7 +164,7 @@ class Mirror:
         self.lacks, self.success = f"the copy in {remote.url} lacks", f"everything is copied to {remote.url}"
         self._folder, self._remote, self._starts_anew = folder, remote, starts_anew
         self._has_looked = False
-        # The stamps that the files of the copy had here; its record, and the record as it is there.
+        # The stamps of copied files here; the copy's record, and that record as stored in the copy.
         self._copied: dict[str, Stamp] = {}
         self._record: Record = {}
         self._record_there: Record = {}
@@ -179,14 +179,14 @@ class Mirror:
         return f"the copy in {self._remote.url}" if self.missing() else ""
 
     def close(self) -> None:
-        """Lets all further calls on the store fail."""
+        """Makes all further calls to the store fail."""
         self._remote.closed.set()
 
     def catch_up(self, is_ending: bool) -> Iterator[tuple[str, BaseException]]:
         """Syncs once; yields each failure, with the reason."""
         try:
             self.sync()
-        # Each kind of store has exceptions of its own.
+        # Each kind of store has its own exceptions.
         except Exception as error:
             yield f"{self._remote.url} cannot be written", error
 
@@ -198,7 +198,7 @@ class Mirror:
         """Brings the copy to the state of the run folder, in the order of `files_of`.
 
         A checkpoint that was removed here stays in the copy until a newer one is whole there. So a run can continue
-        from the copy at every moment.
+        from the copy at any moment.
 
         Raises:
           UserError: the copy is ahead of the run folder; it stays unchanged until the run has caught up.
@@ -230,13 +230,13 @@ class Mirror:
 
     def _look(self) -> None:
         """Lists the files of the copy, and removes those of another run or of an old end of this one."""
-        # Checked at the start too, but a run continues when its copy cannot be read.
+        # Also checked at the start, but a run continues when its copy cannot be read.
         if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
             raise UserError(ahead)
         self._remote.remove_leftovers()
         self._record_there = read_record(self._remote)
         self._record, here = dict(self._record_there), files_of(self._folder)
-        # Where the run is not finished, it was extended here, or the copy's mark is damaged.
+        # If the run is not finished, it was extended here, or the copy's mark is damaged.
         old = {path for path in self._record for pattern in RESULTS if fnmatch.fnmatch(path, pattern)}
         old |= {path for path in self._record if not checkpoint_of(path)} if self._starts_anew else set()
         # The mark of a finished run first.
@@ -252,7 +252,7 @@ class Mirror:
         self._copied |= {path: here[path] for path in others if self._is_same(path, here)}
 
     def _is_same(self, path: str, here: dict[str, Stamp]) -> bool:
-        """Returns whether the copy has a file as it is here."""
+        """Returns whether a file in the copy is as it is here."""
         recorded = self._record.get(path) if path in here else None
         found = _read_all(self._folder, [path] if recorded else [])
         return any(size_and_checksum(data) == recorded for _, data in found)
@@ -282,7 +282,7 @@ class Hook:
         self._folder, self._function = folder, function
         self._called_with: dict[str, Stamp] = {}
         self._path, self._is_closed = "", False
-        # How often the function has returned, also with an exception.
+        # How often the function has returned, even with an exception.
         self.answers = 0
 
     def awaited(self) -> str:
@@ -309,7 +309,7 @@ class Hook:
             self._path, self.answers = "", self.answers + 1
 
     def missing(self) -> list[str]:
-        """Returns the files, at the end of a run, that the function was not called with or failed for."""
+        """Returns the files that, at the end of a run, the function was not called with or failed for."""
         return list(self._new(is_ending=True))
 
     def _new(self, is_ending: bool) -> dict[str, Stamp]:
@@ -319,7 +319,7 @@ class Hook:
 
 
 class _Follower(threading.Thread):
-    """A thread that looks for changes in a run folder again and again, until the run has ended.
+    """A thread that repeatedly looks for changes in a run folder, until the run has ended.
 
     Args:
       part: the part that it updates.
@@ -427,7 +427,7 @@ def _read_all(folder: Path, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]
     for _, group in itertools.groupby(paths, key=lambda path: checkpoint_of(path) or path):
         with contextlib.ExitStack() as opened:
             try:
-                # A checkpoint all at once: an open file can be read to its end even if it is removed meanwhile.
+                # Opens all files of a checkpoint at once: open files can be read to the end even if they are removed.
                 streams = {path: opened.enter_context(open(folder / path, "rb")) for path in group}
             except FileNotFoundError:
                 continue

@@ -61,7 +61,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
     Raises:
       UserError: the folder is its own copy; or the copy is not a copy, is another run's, is damaged, or is ahead of a
         folder that is not empty; or it cannot be read and the folder is empty, so that an existing run might be started
-        anew.
+        again.
     """
     if not config.log.remote_url:
         return []
@@ -83,7 +83,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
             return []
     except UserError:
         raise
-    # Each kind of store has exceptions of its own.
+    # Each kind of store has its own exceptions.
     except Exception as error:
         reason = f"{remote.url} cannot be read: {error}"
         if is_empty and not overwrites:
@@ -102,7 +102,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
 
 
 def read_record(remote: RemoteFolder) -> Record:
-    """Returns the record of a copy; where it is absent or damaged, it is empty: then all files are copied again."""
+    """Returns the record of a copy; an absent or damaged one counts as empty, and all files are copied again."""
     try:
         return parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"]
     except (FileNotFoundError, UserError):
@@ -135,8 +135,8 @@ def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
     """Returns how far the copy of a run is ahead of its run folder, or "".
 
     It is ahead if it is finished and the folder is not, or if it has a checkpoint newer than the newest whole one here.
-    Only whole checkpoints count, on both sides, as a run continues only from them. A run that was extended on one side
-    alone is not finished on the other.
+    Only whole checkpoints count, on both sides, because a run continues only from them. A run that was extended on only
+    one side is not finished on the other.
 
     Raises:
       Exception: the exceptions of the store's file system, which differ from store to store.
@@ -183,7 +183,7 @@ def _is_whole(remote: RemoteFolder, name: str) -> bool:
 
 
 def _stored_config(remote: RemoteFolder) -> Config | None:
-    """Returns the config of the run whose copy this is, None if there is no copy; UserError for something else."""
+    """Returns the config of the run whose copy this is, None if there is no copy; UserError if it is something else."""
     names = remote.names()
     if names and COPIED_FILE not in names:
         raise UserError(
@@ -203,7 +203,7 @@ def _refuse_other_run(config: Config, stored: Config, remote: RemoteFolder) -> N
 
 
 def _refuse_ahead(remote: RemoteFolder, folder: Path) -> None:
-    """Raises UserError where a copy is ahead of a run folder, or has none of its frames."""
+    """Raises UserError if a copy is ahead of a run folder, or has none of its frames."""
     if (folder / SPLIT_FILE).is_file() and SPLIT_FILE in remote.names():
         copied = parse_signed_split_rows(remote.read(SPLIT_FILE), f"{remote.url}/{SPLIT_FILE}")
         if not share_frames(copied, read_split_rows(folder)):
@@ -254,7 +254,7 @@ def _download(remote: RemoteFolder, staging: Path) -> list[str]:
 
 
 def _read(remote: RemoteFolder, path: str) -> bytes | None:
-    """Returns a file of a copy, None if it does not exist; UserError where the store fails."""
+    """Returns a file of a copy, None if it does not exist; UserError if the store fails."""
     try:
         return remote.read(path)
     except FileNotFoundError:

@@ -39,7 +39,7 @@ class RemoteFolder:
     FileNotFoundError and NotImplementedError are answers and are raised at once.
 
     Attributes:
-      url: of the folder, for messages.
+      url: the folder's, for messages.
       path: the folder, if it is on this machine or mounted here; otherwise None.
       answers: how many calls have succeeded so far.
       closed: once it is set, every call fails.
@@ -57,7 +57,7 @@ class RemoteFolder:
         self.answers = 0
 
     def names(self, path: str = "") -> list[str]:
-        """Returns the names of the entries of a folder without unfinished uploads, [] if it does not exist."""
+        """Returns the names in a folder, without unfinished uploads; [] if it does not exist."""
         return [name for name in self._names(path) if not name.startswith(_UPLOADING)]
 
     def read(self, path: str, most_bytes: int | None = None) -> bytes:
@@ -158,7 +158,7 @@ class RemoteFolder:
                 answer = function(*arguments, **named)
             except (FileNotFoundError, NotImplementedError, NotRegularFile):
                 raise
-            # Each kind of store has exceptions of its own.
+            # Each kind of store has its own exceptions.
             except Exception:
                 if wait_s is None:
                     raise

@@ -39,7 +39,7 @@ _LINES = 20
 _BAR_CHARACTERS = 40
 # A damaged or forged file must not fill the memory.
 _MOST_BYTES = 2**28
-# Names that are shown of a folder.
+# How many names of a folder to show.
 _LISTED = 5
 
 
@@ -54,8 +54,8 @@ class Progress:
       validation: the newest metrics of a validation by name, with its "step"; empty before the first.
       steps_per_s: speed over the last lines of metrics, 0 while it is unknown.
       last_line: the last line of train.log.
-      summary: of a finished run, None before its end.
-      errors: {set: figures} of a finished run as its last evaluation has them, {} before its end.
+      summary: a finished run's, None before its end.
+      errors: {set: figures} of a finished run from its last evaluation, {} before its end.
       end: how the run ended, None while it continues.
     """
 
@@ -76,7 +76,7 @@ class Progress:
         left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
         rows = {"step": f"{self.step} of {self.total_steps}  {percent(self.step, self.total_steps)}  {bar}"}
         rows |= {name: number(value) for name, value in self.training.items()}
-        # The errors of a finished run are of its best weights, the last validation is of others.
+        # A finished run's errors are those of its best weights; the last validation used others.
         if self.validation and not self.errors:
             rows["validation"] = f"step {self.validation['step']}  {_shown(self.validation)}"
         if left_s is not None:
@@ -95,7 +95,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """What is shown of a run.
+    """The displayed state of a run.
 
     Attributes:
       name: starting, running, silent, finished, stopped, failed, ended, or why the run cannot be read.
@@ -113,7 +113,7 @@ class RunState:
 
 
 class Watched:
-    """A run that is read now and then; files that have not grown are not read again.
+    """A run that is read repeatedly, except files that have not grown.
 
     Args:
       where: the run folder, or the URL of its copy.
@@ -177,7 +177,7 @@ class Watched:
             found = self.look()
         except DamagedFile:
             raise
-        # Each kind of store has exceptions of its own.
+        # Each kind of store has its own exceptions.
         except Exception as error:
             found, problem = self._progress, f"cannot be read ({error})"
         if found != self._progress:
@@ -198,7 +198,7 @@ class Watched:
           DamagedFile: a file of the run is damaged.
           Exception: the exceptions of the store's file system, which differ from store to store.
         """
-        # Before the files, so that everything that a process writes before it releases the lock is seen.
+        # Before the files, to see everything that a process writes before it releases the lock.
         held = is_held(self._remote.path) if self._remote.path else None
         entries = _entries(self._read(METRICS_FILE))
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
@@ -228,7 +228,7 @@ class Watched:
         return sets if isinstance(sets, dict) else summary.get("sets", {})
 
     def _read_signed(self, path: str) -> bytes:
-        """Returns a file as `_read`; a pipe or folder in its place is damage, not a passing failure."""
+        """Returns a file as `_read`; a pipe or folder in its place is damage, not a temporary failure."""
         try:
             return self._read(path)
         except NotRegularFile as error:

@@ -33,7 +33,7 @@ def _run(given: argparse.Namespace) -> int:
 
         from jaxpose.report.writing import write_report
 
-    # The little that is computed needs no GPU, which a training may be using.
+    # The small computations need no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")
     out = Path(given.out).expanduser() if given.out else None
     if out:

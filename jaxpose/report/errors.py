@@ -61,7 +61,7 @@ def pck(errors_px: np.ndarray, thresholds_px: np.ndarray) -> np.ndarray:
 
 
 def errors_section(facts: RunFacts) -> Section:
-    """Returns the errors of the set that tells most about other frames, next to those of the training frames."""
+    """Returns the errors of the set that says most about other frames, next to those of the training frames."""
     title = "Errors"
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
@@ -151,7 +151,7 @@ def _pck_figure(frames: PredictionTable, shown: str, facts: RunFacts) -> Figure:
     for name in SETS:
         if len(rows := rows_of_set(frames, name)):
             dash = "solid" if name == shown else "dot"
-            # First in the legend, of which the page may show only the beginning.
+            # First in the legend, because the page may show only its beginning.
             first = {"legendrank": 1 + SETS.index(name)}
             data.append(line(f"all, {name}", errors_of_frames(frames)[rows], {"width": 3, "dash": dash}, **first))
     layout = {
@@ -363,7 +363,7 @@ def count_confusions(
 
 
 def confusions_section(facts: RunFacts, project: Project | None) -> Section:
-    """Returns the confusions on the set that tells most about other frames; `project` is None if it cannot be read."""
+    """Returns the confusions on the set that says most about other frames; `project` is None if it cannot be read."""
     frames, shown = facts.frames, facts.shown_set()
     if frames is None or not shown:
         return Section("sides", _TITLE, paragraph(NOT_MEASURED))
@@ -377,7 +377,7 @@ def confusions_section(facts: RunFacts, project: Project | None) -> Section:
             "sides", _TITLE, paragraph("The labels of the project cannot be read, so confusions are unknown.")
         )
     rows = rows_of_set(frames, shown)
-    # Not those that are marked as not visible, where the errors do not count them.
+    # Without those marked as not visible, if the errors do not count them.
     measured_px = np.where(np.isfinite(errors_of_frames(frames))[..., None], labelled_frame_px(project, frames), np.nan)
     found = count_confusions(frames.poses.points_px[rows, 0], measured_px[rows], pairs)
     text = (
@@ -401,7 +401,7 @@ _FRAMES, _LONGEST_PX = 9, 480
 
 
 def worst_rows(errors_px: np.ndarray, rows: np.ndarray, most: int) -> np.ndarray:
-    """Returns up to `most` of some rows of errors (n, k) by their mean error, the largest first; without NaN rows."""
+    """Returns up to `most` of the given rows of errors (n, k), by mean error, largest first; without NaN rows."""
     measured = rows[np.isfinite(errors_px[rows]).any(axis=1)]
     means = np.array([np.nanmean(errors_px[row]) for row in measured])
     return measured[np.argsort(-means, kind="stable")[:most]]

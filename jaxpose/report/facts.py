@@ -38,7 +38,7 @@ def read_labelled(run: Path, config: Config) -> PredictionTable | None:
     With several cameras, each view of a moment is a frame. Every frame has a set, and `measured_px` returns its errors.
 
     Raises:
-      UserError: a table is damaged, or two of them are not of the same frames and keypoints.
+      UserError: a table is damaged, or two of them differ in frames or keypoints.
     """
     names, parts, sets = tuple(config.data.keypoint_names), [], list[str]()
     for view in config.data.views or ("",):
@@ -76,10 +76,10 @@ class RunFacts:
 
     Attributes:
       run: the folder.
-      config: of the run.
-      split: the sets of its frames; None if it does not know them.
-      summary: of finished.json, {} before the end of the training.
-      evaluation: of evaluation.json, {} without one.
+      config: the run's.
+      split: the sets of its frames; None if unknown.
+      summary: from finished.json, {} before the end of the training.
+      evaluation: from evaluation.json, {} without one.
       frames: its labelled frames and their errors, None before they are measured.
     """
 
@@ -91,7 +91,7 @@ class RunFacts:
     frames: PredictionTable | None
 
     def shown_set(self) -> str:
-        """Returns the set whose errors tell most about other frames: test, otherwise validation; "" without any."""
+        """Returns the set whose errors say most about other frames: test, otherwise validation; "" without any."""
         present = set(self.frames.sets or ()) if self.frames else set()
         return next((name for name in (TEST, VALIDATION, *SETS) if name in present), "")
 
@@ -130,7 +130,7 @@ def read_labels(data: DataConfig, project: Project | None) -> Project:
     """Returns the project of a run, with the run's keypoints.
 
     Args:
-      data: of the run.
+      data: the run's.
       project: the run's, if the caller has read it.
 
     Raises:
@@ -159,8 +159,8 @@ def read_image(project: Project, row: int, white: float) -> tuple[np.ndarray, np
     """Returns the image (h, w, 3) of a row of a project, and the frame pixel (2,) of its first pixel.
 
     Args:
-      project: where it is.
-      row: of the project.
+      project: holds the image.
+      row: a row of it.
       white: `data.white` of the run.
 
     Raises:
@@ -198,9 +198,9 @@ class Stretch:
     Attributes:
       first, last: numbers of frames.
       worst: the most unusual of them.
-      evidence: of that frame, the larger, the more unusual.
+      evidence: that frame's; larger is more unusual.
       signal: what is unusual in that frame, as `evidence` names it.
-      keypoint: number of the keypoint in which it is.
+      keypoint: number of the unusual keypoint.
     """
 
     first: int
@@ -216,8 +216,8 @@ class Recording:
     """The predictions of a video.
 
     Attributes:
-      name: of its table, without suffix.
-      video: the file, which may be of another machine.
+      name: its table's, without suffix.
+      video: the file, which may be on another machine.
       poses: its n frames, with the column POSE_ERROR_PX where it is known.
       steps_px: (n, k) how far each keypoint moved since the previous frame.
       stretches: suspicious ones, the most unusual first.
@@ -231,7 +231,7 @@ class Recording:
 
 
 def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
-    """Returns the predicted videos of a run, and the names of those that are too long to be read as well.
+    """Returns the predicted videos of a run, and the names of further ones that are too long to read.
 
     Raises:
       UserError: no video is predicted, or a table is damaged.

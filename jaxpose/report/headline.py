@@ -40,7 +40,7 @@ def headline_section(facts: RunFacts, project: Project | None) -> Section:
     """Returns the result of a run in one line, what it is, and a table of the errors of each set.
 
     Args:
-      facts: of the run.
+      facts: the run's.
       project: the run's, if it can be read.
     """
     parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts, project))]
@@ -74,7 +74,7 @@ def result(facts: RunFacts) -> str:
 
 
 def _leaks(facts: RunFacts, project: Project | None) -> list[str]:
-    """Returns sentences about frames of the shown set that are like training frames."""
+    """Returns sentences about frames of the shown set that resemble training frames."""
     if not facts.split or facts.shown_set() not in (VALIDATION, TEST):
         return []
     sets, data = facts.split.sets, facts.config.data
@@ -111,7 +111,7 @@ def _facts(facts: RunFacts) -> str:
 
 
 def _table(sets: dict[str, Any]) -> str:
-    """Returns the errors of each set and extra label file, as evaluation.json has them."""
+    """Returns the errors of each set and extra label file, from evaluation.json."""
     figures = ("mean", "median", "p95", "rms")
     rows, notes = [], ["rms weighs large errors more; p95 is the error that 95 % of the points stay below."]
     for name in [*(name for name in SETS if name in sets), *(name for name in sets if name not in SETS)]:
@@ -148,9 +148,9 @@ def comparing_section(facts: RunFacts, other: Path, is_parent: bool = False) -> 
     """Returns the errors of two runs on the frames that neither trained on, and the options that differ.
 
     Args:
-      facts: of the run.
+      facts: the run's.
       other: the run to compare with.
-      is_parent: the run has its weights or its split.
+      is_parent: the run uses its weights or its split.
 
     Raises:
       UserError: as `compare`.

@@ -32,12 +32,12 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-      name: of its element, once in a page.
+      name: its element's, unique in a page.
       title: its caption, plain text.
       alt: the description for screen readers, plain text.
-      data: traces of Plotly, JSON-ready; `meta` of a trace is the number of its keypoint, if it is of one.
-      layout: of Plotly, JSON-ready, without colours: the page sets those of its theme.
-      height_px: of the element.
+      data: traces of Plotly, JSON-ready; `meta` of a trace is the number of its keypoint, if it has one.
+      layout: Plotly's, JSON-ready, without colours: the page sets those of its theme.
+      height_px: the element's.
     """
 
     name: str
@@ -154,7 +154,7 @@ def make_page(
       sections: in their order.
       videos: for the traces, from `traces.pack`.
       keypoint_names: k names; each has a box that switches it off.
-      verb: that writes it, and may replace it later (`refuse_other_file`).
+      verb: writes it, and may replace it later (`refuse_other_file`).
     """
     style, script = _file("page.css"), _file("page.js")
     hidden = "".join(f".hide-{place} .kp-{place}{{display:none}}" for place in range(len(keypoint_names)))
@@ -172,7 +172,7 @@ def make_page(
     links = "".join(f'<li><a href="#{one.name}">{escaped(one.title)}</a></li>' for one in sections)
     body = "".join(f'<section id="{one.name}"><h2>{escaped(one.title)}</h2>{one.body}</section>' for one in sections)
     has_figures = bool(figures or videos)
-    # Only a script with this word runs; nobody who chose a name knew the rest of the page.
+    # Only scripts with this hash of the page run; the author of a name could not predict it.
     nonce = hashlib.sha256((body + script).encode()).hexdigest()[:32]
     return f"""<!doctype html>
 <html lang="en">
@@ -238,11 +238,11 @@ def _plotly(nonce: str) -> str:
     return f'<script nonce="{nonce}">{inside}</script>'
 
 
-# Thins long series for a page: of each block of numbers, the smallest and the largest are kept.
+# Thins long series for a page: keeps the smallest and the largest of each block of numbers.
 
 
 def keep_extremes(values: np.ndarray, block: int) -> np.ndarray:
-    """Returns the smallest and the largest number of each block of each series, in the order in which they come.
+    """Returns the smallest and the largest number of each block of each series, in their order.
 
     Point i of a series stands for the numbers from i block / 2 on. NaN does not count, unless a block has nothing else.
 
@@ -271,7 +271,7 @@ def block_length(numbers: int, most: int) -> int:
 
 
 def spread_rows(worth: np.ndarray, most: int) -> np.ndarray:
-    """Returns up to `most` row numbers, ascending: half of them those of the largest worth, the others evenly spread.
+    """Returns up to `most` row numbers, ascending: half of them with the largest worth, the others evenly spread.
 
     Args:
       worth: (n,) without NaN.

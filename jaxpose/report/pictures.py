@@ -24,7 +24,7 @@ _MARGIN, _LEAST_SIDE_PX = 1.6, 160
 def cut_around(image: np.ndarray, points_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the part of an image (h, w, 3) with all points (m, 2) and a margin, and the pixel (2,) of its corner.
 
-    The part is as wide as high where the image is, and all of the image if no point is finite.
+    The part is square where the image allows it, and the whole image if no point is finite.
     """
     size = np.array(image.shape[1::-1])
     known = points_px[np.isfinite(points_px).all(axis=-1)]
@@ -55,7 +55,7 @@ def draw_picture(
       image: (h, w, 3) uint8 RGB.
       keypoint_names: k names.
       edges: pairs of numbers of keypoints with a line between their predictions (their labels, without predictions).
-      alt: plain text for those who do not see it.
+      alt: plain text for those who cannot see it.
       longest_px: the longer side of the embedded picture, at most.
       predicted_px: (k, 2) in pixels of the image, NaN is not drawn; None without predictions.
       labelled_px: (k, 2), likewise.

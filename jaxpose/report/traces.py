@@ -80,7 +80,7 @@ def _read_frame(index: VideoIndex, number: int, until: float) -> np.ndarray:
 
 # Maximum number of values in all traces: 4 bytes each, 5.3 in base64.
 _MOST_NUMBERS = 2_500_000
-# Number of stretches that are marked in a video, and of those in the table.
+# Number of stretches marked in a video, and of those in the table.
 _MARKED, _LISTED = 200, 30
 # Edges of the bins of steps, in px; steps above this percentile are left out.
 _STEP_EDGES_PX = np.geomspace(0.05, 2000, 47)
@@ -191,7 +191,7 @@ def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list
 
 
 def _steps_figure(recordings: list[Recording], names: tuple[str, ...]) -> Figure:
-    """Returns how often each keypoint makes steps of a length, over all videos."""
+    """Returns how often each keypoint makes steps of each length, over all videos."""
     steps_px = np.concatenate([one.steps_px for one in recordings])
     all_px = steps_px[np.isfinite(steps_px)]
     middle_px, high_px, last_px = (

@@ -87,7 +87,7 @@ def learning_section(facts: RunFacts, history: History) -> Section:
 
 
 def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best: object) -> tuple[Figure, int]:
-    """Returns the figure, one panel above the other, and the largest block of points that was thinned."""
+    """Returns the figure, with stacked panels, and the largest block of points that was thinned."""
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "step"}, "anchor": f"y{len(panels)}" if len(panels) > 1 else "y"},
@@ -143,7 +143,7 @@ _SHOWN, _WARNINGS = 100_000, 50
 
 @dataclasses.dataclass(frozen=True)
 class RunTimes:
-    """What a train.log says.
+    """The facts in a train.log.
 
     Attributes:
       starts: how often the training started.
@@ -189,7 +189,7 @@ def read_times(text: str) -> RunTimes:
 
 
 def running_section(facts: RunFacts, history: History) -> Section:
-    """Returns how a run was run; `history` is that of its metrics."""
+    """Returns how a run was executed; `history` holds its metrics."""
     title, file = "How it was run", facts.run / LOG_FILE
     if not file.is_file():
         return Section("running", title, paragraph(f"The run has no {LOG_FILE}."))

@@ -65,7 +65,7 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
     A point is NaN where no target is drawn.
 
     Raises:
-      UserError: the labelled frames are not those of the training any more, or an image cannot be used.
+      UserError: the labelled frames are no longer those of the training, or an image cannot be used.
       OSError: an image cannot be read.
     """
     config, split = facts.config, facts.split
@@ -116,8 +116,8 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
     """Writes the report of a run, and returns the file.
 
     Args:
-      run: a run folder, or a folder of runs, of which the newest is used; it may be unfinished.
-      out: the file; None is report.html in the run folder.
+      run: a run folder, or a folder of runs, whose newest is used; it may be unfinished.
+      out: the file; None means report.html in the run folder.
       other: a run to compare with; None is the parent of the run, if it has one.
       project: the labelled frames of the run, if the caller has read them.
 

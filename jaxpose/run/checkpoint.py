@@ -1,4 +1,4 @@
-"""Checkpoints: saves the state of a run, and restores the newest checkpoint in which every byte is right.
+"""Checkpoints: saves the state of a run, and restores the newest checkpoint whose every byte is right.
 
 Input: a pytree of arrays and a small dict. Output: folders <folder>/<step>/ with orbax's files below state/, and a
 manifest, which is written last: a step without a manifest does not exist. If a step is saved again (after a validation,
@@ -57,9 +57,9 @@ def kinds(leaves: dict[str, Any]) -> dict[str, str]:
 
 
 def one_copy(leaf: Any) -> Any:
-    """Returns a leaf as it is stored: of an array that lies on several devices of this process, the first copy.
+    """Returns a leaf as it is stored: only the first copy, if several devices of this process have one.
 
-    For the others, orbax has each device write a slice, and compiles a program for each shape to cut it.
+    With all copies, orbax has each device write a slice, and compiles a program for each shape to cut it.
     """
     if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1 and leaf.is_fully_addressable:
         return leaf.addressable_data(0) if leaf.is_fully_replicated else leaf
@@ -188,13 +188,13 @@ class Checkpoints:
         self._publisher.start()
 
     def restore(self, like: Any, which: str) -> tuple[int, Any, dict[str, Any]] | None:
-        """Returns (step, state, meta) of a checkpoint whose files are all as they were written, or None without one.
+        """Returns (step, state, meta) of a checkpoint whose files are all as written, or None without one.
 
         Args:
           like: pytree of the state's structure. A jax array or a ShapeDtypeStruct with a sharding is restored to that
             sharding, on any number of devices; anything else becomes a numpy array.
-          which: "newest", or "best" (if no best one is whole: the newest). A damaged checkpoint is kept; it gives a
-            warning with the reason, and the previous one is tried.
+          which: "newest", or "best" (if no best one is whole: the newest). A damaged checkpoint is kept; a warning
+            gives the reason, and the previous one is tried.
 
         Raises:
           UserError: the state does not fit `like`; the message names the leaves.
@@ -241,8 +241,8 @@ class Checkpoints:
         self.close()
 
     def _show(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # After a failed save, tensorstore still reports to an event loop of orbax that is closed. That gives hundreds
-        # of tracebacks for the error that is one warning here.
+        # After a failed save, tensorstore still reports to a closed event loop of orbax. That gives hundreds of
+        # tracebacks for an error that is one warning here.
         if not (kind is RuntimeError and str(error) == "Event loop is closed"):
             self._excepthook(kind, error, trace)
 

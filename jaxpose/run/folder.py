@@ -102,7 +102,7 @@ def _take(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# Advice for the user if a run folder holds another run than the requested one.
+# Advice for the user if a run folder does not hold the requested run.
 
 _INPUT = ("data.input_width_px", "data.input_height_px")
 # Options that jaxpose fills in from the labelled images.
@@ -110,7 +110,7 @@ _OF_LABELS = (*_INPUT, "data.frame_sizes_px")
 
 
 def way_on(run: Path, config: Config, split_text: str) -> str:
-    """Returns what to do if the run in a folder differs from a config or a split.csv, in one or two sentences.
+    """Returns advice, in one or two sentences, if the run in a folder differs from a config or a split.csv.
 
     Raises:
       UserError: the run's config cannot be read.
@@ -238,7 +238,7 @@ class RunFolder:
     """A run folder: its `path`, and `action`: "start", "resume" or "finished".
 
     Attributes:
-      is_ours: whether this process has locked it and writes in it; False in a dry run, and on all processes but the
+      is_ours: whether this process has locked it and writes in it; False in a dry run, and on all processes except the
         first.
       messages: for the user, one sentence each.
     """
@@ -298,7 +298,7 @@ def open_run(
       split_text: content of split.csv for this config and data, columns path,bytes,sha256,set,labels_sha256.
       fetch: called with the folder's path once it is locked; may put a run into an empty folder, and returns messages.
       dry_run: write and lock nothing; then it is unknown whether another process writes there.
-      is_member: the run is a member of an ensemble, whose own folder is what a restart opens.
+      is_member: the run is a member of an ensemble; a restart opens the ensemble's folder.
 
     Raises:
       UserError: the folder holds another run, files but no run, or an active run; `config.resume` does not allow the
@@ -391,7 +391,7 @@ def _remove_members(path: Path) -> None:
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:
-    """Deletes files that jaxpose wrote, in this order; config.json stays, as the folder would be foreign without it."""
+    """Deletes files that jaxpose wrote, in this order; config.json stays, or the folder would be foreign."""
     for pattern in patterns:
         folder, name = path / Path(pattern).parent, Path(pattern).name
         for entry in sorted([*folder.glob(name), *folder.glob(pattern_of(name))]):

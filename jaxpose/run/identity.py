@@ -45,7 +45,7 @@ def refuse_no_run(run: Path) -> None:
       UserError: it has no config.json; the message names runs in it, else those next to it.
     """
     if not (run / CONFIG_FILE).exists():
-        # The folder of all runs has those of each project in a folder of their own.
+        # The folder of all runs has a folder for each project.
         places = (run.glob(f"*/{CONFIG_FILE}"), run.glob(f"*/*/{CONFIG_FILE}"), run.parent.glob(f"*/{CONFIG_FILE}"))
         near = next(filter(None, map(sorted, places)), [])
         here = listed([str(path.parent) for path in near], _LISTED_RUNS)
@@ -96,7 +96,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     """Returns the differences between the run in a folder and a config with its split.csv, one sentence each.
 
     Raises:
-      UserError: the folder's config cannot be read, or the run is of another project.
+      UserError: the folder's config cannot be read, or the run belongs to another project.
     """
     stored = read_config(path / CONFIG_FILE)
     keys = differing_keys(stored, config)
@@ -261,7 +261,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     """Returns the extension that gives a run the length of a config, or None if it has this length already.
 
     Args:
-      run: a run folder whose config differs from this one in its length alone.
+      run: a run folder whose config differs from this one only in its length.
       config: resolved config.
       split_text: content of split.csv.
 
@@ -289,7 +289,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
 
 
 def find_run(runs: Path, config: Config) -> Path:
-    """Returns the only run folder in a folder whose config differs from this one in its length alone.
+    """Returns the only run folder in a folder whose config differs from this one only in its length.
 
     Raises:
       UserError: there is none, or there are several.
@@ -316,7 +316,7 @@ def find_run(runs: Path, config: Config) -> Path:
 
 
 def with_length_of(stored: Config, config: Config) -> Config:
-    """Returns a config with the length of another one."""
+    """Returns a config with another one's length."""
     train = dataclasses.replace(config.train, steps=stored.train.steps, epochs=stored.train.epochs)
     return dataclasses.replace(config, train=train)
 

@@ -47,7 +47,7 @@ def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
       for_weights: only the weights are needed, so it may be a pretraining, which has no keypoints.
 
     Raises:
-      UserError: the folder is not a run, or its config is damaged; or it is a pretraining, and that is not enough.
+      UserError: the folder is not a run, or its config is damaged; or it is a pretraining and `for_weights` is false.
     """
     refuse_no_run(run)
     file = run / CONFIG_FILE

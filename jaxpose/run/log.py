@@ -61,9 +61,9 @@ def keep_until(file: Path, step: int) -> float:
 
 
 def write_means(run: Path, members: Sequence[Path]) -> None:
-    """Writes metrics.jsonl of an ensemble anew: each record of a step is the mean over the members that have it.
+    """Rewrites metrics.jsonl of an ensemble: each record of a step is the mean over the members that have it.
 
-    While the ensemble trains, a stretch that some members repeat after a kill is logged of these alone.
+    While the ensemble trains, a stretch that some members repeat after a kill is logged only for these.
 
     Raises:
       OSError: a file cannot be read or written.
@@ -113,10 +113,10 @@ class RunLog:
       total_steps: length of the training.
       first_step: steps taken before.
       earlier: records of warnings.
-      prints: False writes the files alone, and leaves the records to the log that prints.
+      prints: False writes only the files, and leaves the records to the log that prints.
 
     Attributes:
-      folder: the run folder; None on all processes but the first, which write and print nothing.
+      folder: the run folder; None on all processes except the first, which write and print nothing.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class RunLog:
             self._events = self._try(TENSORBOARD_FOLDER, _event_file, folder / TENSORBOARD_FOLDER, first_step)
 
     def text(self, message: str) -> None:
-        """Prints a message and writes it to train.log with the time; --quiet leaves it to the file."""
+        """Prints a message and writes it to train.log with the time; --quiet only writes it."""
         self._log(message, logging.INFO)
 
     def alert(self, message: str) -> None:
@@ -161,7 +161,7 @@ class RunLog:
         self.text(message)
 
     def result(self, message: str) -> None:
-        """Does as `text`, also with --quiet."""
+        """Does as `text`, even with --quiet."""
         self._log(message, RESULT)
 
     def block(self, title: str, rows: Mapping[str, str]) -> None:
@@ -176,7 +176,7 @@ class RunLog:
 
     def end(self, title: str, rows: Mapping[str, str], lines: Sequence[str]) -> None:
         """Reports the end of a training: a terminal shows rows of name and value, a pipe and
-        train.log have lines, also with --quiet."""
+        train.log have lines, even with --quiet."""
         shows_block = self._prints and is_terminal(sys.stdout) and not is_quiet()
         if self.folder is not None and shows_block:
             self._try("the console", print_block, title, rows)
@@ -194,8 +194,7 @@ class RunLog:
           metrics: numbers or scalar arrays by name; read only when they are shown.
           images: labelled frames of this step, over all devices.
           wait_s: seconds that the devices waited for its data.
-          losses: number of losses, which are the first metrics: a terminal shows these, a line of progress at least
-            three.
+          losses: number of losses, which are the first metrics: a terminal shows these, a progress line at least three.
         """
         if self.folder is None:
             return
@@ -321,10 +320,10 @@ def _event_file(folder: Path, first_step: int) -> "EventFile":
 
 
 class MeanLog:
-    """Logs the mean over the members of what each of them logs about a step, once all have done so.
+    """Logs the mean of the members' records about a step, once all have logged theirs.
 
     Args:
-      log: of the ensemble.
+      log: the ensemble's.
     """
 
     def __init__(self, log: RunLog):
@@ -365,11 +364,11 @@ class MemberLog(RunLog):
     """The log of a member: it writes its own files, prints nothing, and passes its steps on to the ensemble's log.
 
     Args:
-      folder: the run folder of the member; None on all processes but the first.
+      folder: the run folder of the member; None on all processes except the first.
       config: options of the log.
       total_steps: length of the training.
       first_step: steps taken before.
-      name: of the member, in messages.
+      name: the member's, in messages.
       means: gets the steps.
     """
 

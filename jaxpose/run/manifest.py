@@ -18,8 +18,8 @@ def write_manifest(folder: Path, content: dict[str, Any], name: str = "") -> Non
 
     Args:
       folder: the folder.
-      content: further entries of the manifest.
-      name: the folder's final name if it will be renamed; "" is its present name.
+      content: other entries of the manifest.
+      name: the folder's final name if it will be renamed; "" means its present name.
     """
     manifest = {"name": name or folder.name, **content, "files": _files(folder)}
     write_json(folder / MANIFEST_FILE, manifest)
@@ -61,7 +61,7 @@ def find_damage(folder: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, list]:
-    """Returns {path: [bytes, SHA-256]} of all files below a folder but the manifest; a folder is "path/": [0, ""]."""
+    """Returns {path: [bytes, SHA-256]} of files below a folder, except the manifest; a folder is "path/": [0, ""]."""
     found: dict[str, list] = {}
     for entry in sorted(folder.rglob("*")):
         name = entry.relative_to(folder).as_posix()

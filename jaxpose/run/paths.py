@@ -103,7 +103,7 @@ CHECKPOINT_NAME = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def checkpoint_order(name: str) -> tuple[int, int]:
-    """Returns (step, number of its save), the order of the names of checkpoints."""
+    """Returns (step, number of its save), which sorts the names of checkpoints."""
     match = CHECKPOINT_NAME.fullmatch(name)
     assert match is not None
     return int(match[1]), int(match[2] or 1)
@@ -138,7 +138,7 @@ def refuse_unusable_out(out: str) -> None:
       UserError: a file is in the way, a folder cannot be written in, or checkpoints would not be found there.
     """
     path = Path(out).expanduser() if out else _RUNS
-    # os.path takes a folder that cannot be looked into, and a name that is too long, for one that is not there.
+    # os.path treats a folder that cannot be looked into, and a name that is too long, as absent.
     if not os.path.exists(path / FINISHED_FILE):
         refuse_pattern(path)
     there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
@@ -149,12 +149,12 @@ def refuse_unusable_out(out: str) -> None:
 
 
 def refuse_pattern(path: Path) -> None:
-    """Raises UserError if checkpoints could not be read again: Orbax takes their path for a pattern of file names."""
+    """Raises UserError if checkpoints could not be read again: Orbax reads their path as a file name pattern."""
     if "[" in str(path.absolute()):
         raise UserError(f"the run folder is {path.absolute()}; checkpoints need a path without '[': choose another out")
 
 
-# The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which stands for its newest.
+# The run that a command names: a run folder, or a folder of runs such as runs/PROJECT, which means its newest.
 
 RUN_HELP = "run folder, or a folder of runs (uses the newest)"
 
@@ -171,7 +171,7 @@ class RunArgument(Arguments):
         """Returns the values of the arguments.
 
         Raises:
-          UserError: as `Arguments.read`, and there is no run or more than one.
+          UserError: as `Arguments.read`, or there is no run, or more than one.
         """
         given = super().read(argv)
         if given.unnamed and given.run:
@@ -183,7 +183,7 @@ class RunArgument(Arguments):
 
 
 def run_folder(given: str | os.PathLike[str], finished: bool = True) -> str:
-    """Returns the run folder that an argument names; of a folder of runs, the newest run, and says so.
+    """Returns the run folder that an argument names; for a folder of runs, reports and returns the newest.
 
     Args:
       given: the argument.
@@ -197,7 +197,7 @@ def run_folder(given: str | os.PathLike[str], finished: bool = True) -> str:
 
 
 def names_run(given: str) -> bool:
-    """Returns whether an argument, which may also be a folder of inputs, is a run folder or holds nothing but runs."""
+    """Returns whether an argument, which may also be a folder of inputs, is a run folder or holds only runs."""
     folder = Path(given).expanduser()
     if (folder / CONFIG_FILE).is_file():
         return True
@@ -206,7 +206,7 @@ def names_run(given: str) -> bool:
 
 
 def _newest_run(folder: Path, finished: bool) -> Path:
-    """Returns the newest run in a folder of runs, if `finished` a finished one if there is one; else the folder itself.
+    """Returns the newest run in a folder of runs, preferably a finished one if `finished`; else the folder itself.
 
     A run is as old as its config.json, which every start writes.
     """
@@ -217,7 +217,7 @@ def _newest_run(folder: Path, finished: bool) -> Path:
     return max(ended or runs, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name), default=folder)
 
 
-# The run file tells the program that started a run which run folder was opened.
+# The run file tells the program that started a run which folder was opened.
 #
 # A launcher or batch script names a file in JAXPOSE_RUN_FILE. The run writes the path of its folder to that file once
 # the folder is open. A restart then resumes in that folder, even if the first start asked for resume=overwrite.

@@ -30,7 +30,7 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
     """Returns the subspaces of a run folder; {} without the file, with a warning if this config needs it.
 
     Raises:
-      UserError: the views of the run agree, and there is no file.
+      UserError: the views of the run agree, but there is no file.
       DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
     """
     file, mend = run / SUBSPACES_FILE, "put the original file back, or train again in another folder"
@@ -62,7 +62,7 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
 
 
 def agreeing_views(model: ModelConfig, subspaces: Subspaces) -> Pca | None:
-    """Returns the subspace of the views whose maps agree, None if they are not asked to."""
+    """Returns the subspace of the views whose maps agree, None without such views."""
     return subspaces[VIEWS_AGREE] if model.views_agree else None
 
 

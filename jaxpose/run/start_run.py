@@ -55,7 +55,7 @@ def member_folders(run: Path, config: Config) -> list[Path]:
 
     Args:
       run: the run folder.
-      config: of this folder.
+      config: this folder's.
     """
     if config.train.members == 1:
         return []
@@ -63,7 +63,7 @@ def member_folders(run: Path, config: Config) -> list[Path]:
 
 
 def with_members(runs: Sequence[Path]) -> list[Path]:
-    """Returns run folders with the members of each ensemble in its place.
+    """Returns run folders, with each ensemble replaced by its members.
 
     Raises:
       UserError: the config of a run is damaged.
@@ -106,18 +106,18 @@ def refuse_no_weights(run: Path) -> Config:
 
 
 def no_checkpoint(run: Path) -> str:
-    """Returns what to say about a run without any weights."""
+    """Returns the message about a run without any weights."""
     return f"{run} holds no whole checkpoint yet: train it first"
 
 
 def refuse_other_weights(before: ModelConfig, now: ModelConfig, run: Path, option: str) -> None:
-    """Checks that a network can start from the weights of a run, as far as their options tell.
+    """Checks that a network can start from the weights of a run, as far as their options show.
 
     Args:
-      before: of the run.
-      now: of the network.
+      before: the run's.
+      now: the network's.
       run: the run.
-      option: that names the run, for messages.
+      option: the one that names the run, for messages.
 
     Raises:
       UserError: the networks differ in their groups of norms, or in the scale of their pixels.

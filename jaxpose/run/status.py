@@ -50,7 +50,7 @@ def parse_status(data: bytes, name: str) -> Status:
 
     Args:
       data: the content.
-      name: of the file, for the message.
+      name: the file's, for the message.
 
     Raises:
       DamagedFile: it is not as jaxpose wrote it.
@@ -127,7 +127,7 @@ def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
 
 
 def error_text(figures: Mapping[str, Any]) -> str:
-    """Returns the mean error of a set, and of how many frames; also with or without points marked as not visible."""
+    """Returns a set's mean error, its number of frames, and the error with or without points marked not visible."""
     error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
     other = not_visible_text(figures)
     if error_px is None:
@@ -188,7 +188,7 @@ def write_evaluated(
 
     Args:
       run: the folder.
-      names: of the files in it.
+      names: the files in it.
       images: n labelled images.
       checksums: n SHA-256 of them.
       labels_checksums: n SHA-256 of their labels.

@@ -1,4 +1,4 @@
-"""Shows the progress of a training: a bar on a terminal or in a notebook, elsewhere a line now and then.
+"""Shows the progress of a training: a bar on a terminal or in a notebook, elsewhere occasional lines.
 
 train.log has the lines in either case.
 """

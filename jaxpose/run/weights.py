@@ -117,7 +117,7 @@ _KEYS_OF_TENSORS = ("state_dict", "model")
 
 
 def find_weights(weights: str, option: str) -> Path:
-    """Returns the file with tensors that an option such as `model.weights` names, itself or by its folder.
+    """Returns the file with tensors that an option such as `model.weights` names, directly or by its folder.
 
     Raises:
       UserError: there is no such file or folder, or the folder has no such file.
@@ -155,8 +155,8 @@ def read_tensors(file: Path) -> dict[str, np.ndarray]:
     """Returns {name: tensor} of a file.
 
     Raises:
-      UserError: the file is absent, damaged, of another kind, or holds anything but named tensors; or torch is not
-        installed and the file is one of torch.
+      UserError: the file is absent, damaged, of another kind, or holds more than named tensors; or it is a torch file
+        and torch is not installed.
     """
     if not is_regular(file):
         raise UserError(f"there is no file {file}")
@@ -196,7 +196,7 @@ def _named_tensors(content: Any) -> Mapping[Any, Any]:
 def fetch(name: str) -> Path:
     """Returns the file of published weights, from the hub's cache, or else downloaded into it.
 
-    What the cache has is taken as it is: a later version would be another run.
+    A cached file is used as it is: a later version would be another run.
 
     Args:
       name: a key of `PUBLISHED`.
@@ -231,7 +231,7 @@ def fetch(name: str) -> Path:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Hides the library's warnings about each of its attempts; the error that follows says all of it."""
+    """Hides the library's warnings about each of its attempts; the error that follows has them all."""
     library = logging.getLogger("huggingface_hub")
     before = library.level
     library.setLevel(logging.ERROR)

@@ -35,12 +35,12 @@ class Predictions:
     """The predictions for a microbatch of clips; a row is a clip, a camera and a head.
 
     Attributes:
-      outputs: of the network for (c v) sequences, (c v, windows, heads, k, ...).
+      outputs: the network's for (c v) sequences, (c v, windows, heads, k, ...).
       points_px: (c v, windows, heads, k, 2) in pixels of the augmented input.
       points: (rows, windows, k, 2) in pixels of the frame.
       sure: (rows, windows, k), their confidence.
       owned: (rows, windows), which predictions are counted here.
-      pairs: (rows, windows - 1), which pairs of neighbours are.
+      pairs: (rows, windows - 1), likewise for pairs of neighbours.
       microbatch: one of `clip_microbatches`.
       model: options of the network.
     """
@@ -149,7 +149,7 @@ CLIP_LOSSES = {
 
 
 def clip_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
-    """Returns the term of the clips, with all losses on them that are on."""
+    """Returns the term of the clips, with all of their losses that are on."""
 
     def deal(batch: Batch, seed: jax.Array) -> Dealt:
         dtype = DTYPES[config.train.precision][1]
@@ -254,7 +254,7 @@ def loss_sums(outputs: jax.Array, microbatch: Batch, config: Config, pca: dict[s
     """Returns the sum of each loss over this microbatch, and the counts that depend on predictions.
 
     Args:
-      outputs: of the network for (c v) sequences, (c v, windows, heads, k, ...).
+      outputs: the network's for (c v) sequences, (c v, windows, heads, k, ...).
       microbatch: one of `clip_microbatches`.
       config: the run's config.
       pca: the fitted PCAs by the name of their loss.

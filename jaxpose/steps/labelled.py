@@ -29,7 +29,7 @@ def heatmaps(
       outputs: (q, w, heads, k, h, w).
       model: options of the network.
       views: the subspace of the views that agree, in pixels of the input, or None (see `model.views_agree`).
-      input_from_view: affines (q, 2, 3) from pixels of what the network saw to those of the input; None: they are one.
+      input_from_view: affines (q, 2, 3) from the pixels that the network saw to those of the input; None if equal.
     """
     q, w, heads, k, height, width = outputs.shape
     maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
@@ -74,7 +74,7 @@ def _decode_maps(maps: jax.Array, model: ModelConfig, frame_from_input: jax.Arra
 def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns each keypoint from its most confident head: points (q, w, k, 2) and confidence (q, w, k).
 
-    If heads are equally confident, the first one counts, which sees one frame.
+    If heads are equally confident, the first one, which sees one frame, counts.
     """
     if points_px.shape[2] == 1:
         return points_px[:, :, 0], confidence[:, :, 0]

@@ -21,7 +21,7 @@ def microbatch_size(train: TrainConfig) -> int:
 
 
 def part_count(train: TrainConfig, devices: int) -> int:
-    """Returns into how many parts every pass is divided: `train.shards`, or one for each device."""
+    """Returns the number of parts in every pass: `train.shards`, or one for each device."""
     return train.shards if train.shards > 0 else devices
 
 
@@ -29,8 +29,8 @@ def validation_batch(train: TrainConfig, validating: int) -> int:
     """Returns how many labelled frames a device predicts at once: at most as many as a shard of the training has.
 
     This number affects rounding, and validation decides which weights are the best. So it depends neither on the
-    devices nor on an option that may change between resumes. It is not much larger than the validation set, as the rest
-    would be padding.
+    devices nor on an option that may change between resumes. It is not much larger than the validation set, because the
+    rest would be padding.
 
     Args:
       train: the run's options.
@@ -40,7 +40,7 @@ def validation_batch(train: TrainConfig, validating: int) -> int:
 
 
 def shard_blocks(shards: int, devices: int) -> list[range]:
-    """Returns the shards of each device: neighbours, and numbers that differ by one at most, 0 if there are too few."""
+    """Returns the shards of each device: neighbours, in numbers that differ by at most one, 0 if there are too few."""
     ends = [device * shards // devices for device in range(devices + 1)]
     return [range(first, end) for first, end in zip(ends[:-1], ends[1:], strict=True)]
 
@@ -91,9 +91,8 @@ def clip_shards(step: int, clips_per_step: int, passes: int, parts: int, clip_fr
     """Returns the clip shards of a step: whole clips to the parts in turn; with more parts than clips, pieces of clips.
 
     Microbatch m holds the clips [m c, (m + 1) c) of the step, c = ceil(clips per step / microbatches). A clip of S
-    frames has W = S - 2 radius windows. Cut into p pieces, piece i owns the windows that begin at frames
-    [i q, (i + 1) q), q = ceil(W / p), and those frames; the last one with a window owns all frames up to the clip's
-    end.
+    frames has W = S - 2 radius windows. Piece i of p owns the windows that begin at frames [i q, (i + 1) q), q = ceil(W
+    / p), and those frames; the last one with a window owns all frames up to the clip's end.
 
     Args:
       step: number of the step, from 0.

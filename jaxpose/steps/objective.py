@@ -44,7 +44,7 @@ def weights_of(state: State) -> Weights:
 
 
 def unchanged(tree: Any) -> Any:
-    """Returns the tree: what `vary` of the functions below is where there are no other devices."""
+    """Returns the tree: the `vary` of the functions below if there are no other devices."""
     return tree
 
 
@@ -130,9 +130,9 @@ class Objective:
         Args:
           before: the weights.
           step: the number of steps taken before.
-          microbatches: of this part.
-          counts: of all parts together, with those that depend on predictions.
-          parts: by which the sum over all parts is divided afterwards.
+          microbatches: this part's.
+          counts: over all parts, including those that depend on predictions.
+          parts: the later divisor of the sum over all parts.
           vary: marks a number as one that differs between devices.
         """
         dtype = counts["targets"].dtype
@@ -171,7 +171,7 @@ class Objective:
         return factors
 
     def _with_targets(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
-        """Returns the microbatch with what the losses of each term compare the network's outputs with."""
+        """Returns the microbatch with the targets of each term's losses."""
         made = {term.facts.stream.name: term.targets for term in self.terms if term.targets}
         return microbatch | {name: make(self.graphdef, before, microbatch[name], frames) for name, make in made.items()}
 
@@ -203,9 +203,9 @@ class Objective:
         Args:
           params: the parameters; the gradient is with respect to these.
           statistics: the batch statistics.
-          microbatch: of this part, with its targets.
+          microbatch: this part's, with its targets.
           frames: see the class.
-          factors: of each loss.
+          factors: one for each loss.
           shares: for each mean, the factor from this microbatch's sum to its part of the mean over the global batch.
         """
         outputs, statistics = self._outputs(params, statistics, microbatch, frames)

@@ -66,7 +66,7 @@ def learning_rates(
       batch_size: frames per update.
       steps_per_epoch: for the options that are written in epochs.
       total_steps: length of the training.
-      has_new_head: whether the backbone's weights were loaded, and not all of the head's.
+      has_new_head: whether the backbone's weights were loaded, but not all of the head's.
     """
     time = step.astype(jnp.float32)
     if optim.schedule == "multistep":
@@ -97,7 +97,7 @@ def learning_rates(
 
 
 def rest_epochs(optim: OptimConfig, has_new_head: bool) -> int:
-    """Returns for how many epochs the backbone's rate is 0; see `learning_rates`."""
+    """Returns how many epochs the backbone's rate is 0; see `learning_rates`."""
     return optim.unfreeze_epoch if optim.unfreeze_epoch >= 0 else _REST_EPOCHS * has_new_head
 
 

@@ -40,11 +40,11 @@ _Node = tuple[int, int]
 class ShardSum:
     """Adds trees of arrays. All processes must call it in the same way.
 
-    Each device adds those of its own shards, as far as they are neighbours in the tree of shards. The rest is done with
-    vectors, in slices: every device gets one slice of all sums (an all-to-all), finishes it, and sends it to all (an
-    all-gather). That is as much as an all-reduce sends where the shards of each device have one sum (as with powers of
-    two), but nothing is added in an order that depends on the devices. Additions of single numbers are the same in
-    whatever program; there are no others.
+    Each device adds those of its own shards that are neighbours in the tree of shards. The rest is done with vectors,
+    in slices: every device gets one slice of all sums (an all-to-all), finishes it, and sends it to all (an
+    all-gather). This sends as much as an all-reduce if the shards of each device have one sum (as with powers of two),
+    but no order of additions depends on the devices. There are only additions of single numbers, which are the same in
+    any program.
 
     Args:
       mesh: the devices.
@@ -52,8 +52,8 @@ class ShardSum:
       summand: the shapes of one; its numbers are of one type.
 
     Attributes:
-      over_devices: the program for all devices: the sums that each device has, in slots, to the whole sum; None for a
-        single device.
+      over_devices: the program for all devices, from each device's sums, in slots, to the whole sum; None for a single
+        device.
     """
 
     def __init__(self, mesh: Mesh, shards: int, summand: Any):
@@ -86,7 +86,7 @@ class ShardSum:
         if self.over_devices is None:
             return [total(sums[0], self._shards, functools.partial(self._sum_of, 0))]
         sharding, shape = NamedSharding(self._mesh, P(AXIS)), (self._mesh.size * self._length,)
-        # A device with fewer sums than another sends zeros in their place, which nobody reads.
+        # A device with fewer sums than another sends zeros in their place, which are not read.
         filled = [
             [*(self._pack(place, own) for own in sums[place].values()), *[zeros] * self._slots]
             for place, zeros in enumerate(self._zeros)
@@ -95,7 +95,7 @@ class ShardSum:
             jax.make_array_from_single_device_arrays(shape, sharding, [of_device[slot] for of_device in filled])
             for slot in range(self._slots)
         ]
-        # CPU devices share one pool of threads: what waits for a collective must not keep others from getting there.
+        # CPU devices share one pool of threads: a wait for a collective must not keep others from getting there.
         is_cpu = self._devices[0].platform == "cpu"
         summed = self.over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
         if is_cpu:
@@ -130,12 +130,12 @@ class ShardSum:
             values = {node: slices[slot][device] for device, own in enumerate(nodes) for slot, node in enumerate(own)}
             return lax.all_gather(total(values, self._shards, jnp.add), AXIS, tiled=True)[:length]
 
-        # The result is the same on all devices, but JAX cannot see it.
+        # The result is the same on all devices, but JAX cannot know.
         return jax.shard_map(finish, mesh=self._mesh, in_specs=P(AXIS), out_specs=P(), check_vma=False)
 
 
 def total(values: dict[_Node, Any], shards: int, add: Callable) -> Any:
-    """Returns the root of the tree from the values of nodes that together have every shard once."""
+    """Returns the root of the tree from the values of nodes that cover every shard once."""
 
     def at(level: int, index: int) -> Any:
         if (level, index) in values:
@@ -215,7 +215,7 @@ class ShardFunctions:
 
         Args:
           before: the weights.
-          microbatches: of the shard.
+          microbatches: the shard's.
           counts: the sum over all shards.
         """
         return self._objective.count_late(before, (microbatches, counts["frames"]))
@@ -230,7 +230,7 @@ class ShardFunctions:
         Args:
           before: the weights.
           step: the number of steps taken before.
-          microbatches: of the shard.
+          microbatches: the shard's.
           counts: the sum over all shards.
           late: the sum of `late` over all shards.
         """
@@ -259,11 +259,11 @@ class ShardedStep:
       facts: about the data.
       state: the shapes of the state.
       shard: the shapes of one shard's part of a batch: (microbatches x slots) rows of each field.
-      options: of XLA.
+      options: for XLA.
 
     Attributes:
       programs: the compiled programs by name; `gradients` is the large one.
-      sum_bytes: of a shard's gradients and what else is summed.
+      sum_bytes: a shard's gradients and other summed values.
       at_once: the number of shards that this process computes at the same time; 1 on GPUs, which have queues instead.
     """
 
@@ -281,7 +281,7 @@ class ShardedStep:
         devices, before, late = local_devices(mesh), weights_of(state), work.late
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
-            # The name is that of the program, in profiles.
+            # The program's name in profiles.
             @functools.wraps(function)
             def precise(*arguments: Any) -> Any:
                 with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
@@ -348,9 +348,9 @@ class ShardedStep:
         return [state for state, _ in moved], moved[0][1] | {"sample_loss": sample_loss}
 
     def _computed(self, program: DeviceProgram, arguments: list[list[tuple]]) -> list[Iterator[Any]]:
-        """Returns, for each device of this process, what a program makes of its shards, in order.
+        """Returns, for each device of this process, a program's results for its shards, in order.
 
-        Results are made as they are taken, so that few of them are held at once; with workers, shortly before.
+        Results are computed as they are taken, so that few are held at once; with workers, shortly before.
         """
         if not self._workers:
             return [

@@ -27,9 +27,9 @@ class State:
       statistics: nested dict of batch statistics.
       optimizer: the optimizer's state.
       ema: {"params": ..., "statistics": ...} or {} if the moving average is off.
-      teacher: {"params": ...} of the network whose features a distillation follows, which never move, or {}.
-      thresholds: {term: (k,)}, the least confidence of each keypoint with which the moving average is
-        believed; {} unless a term follows it.
+      teacher: {"params": ...} of a distillation's teacher, which never move, or {}.
+      thresholds: {term: (k,)}, each keypoint's least confidence at which the moving average is believed; {} unless a
+        term follows it.
       skipped_in_row: int32, non-finite steps since the last good one.
       best_metric: float32, best value of the monitored metric (NaN before the first).
       validations_since_best: int32, for early stopping.
@@ -54,11 +54,11 @@ def initial_state(params: dict, statistics: dict, config: Config, teacher: dict 
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
       config: the run's config.
-      teacher: parameters of the network whose features a distillation follows; None without one.
+      teacher: parameters of a distillation's teacher; None without one.
     """
     # Copies, because the step donates its state, and no buffer can be donated twice.
     average = jax.tree.map(np.array, {"params": params, "statistics": statistics}) if config.optim.ema_decay else {}
-    # The state of every optimizer that there is begins with zeros.
+    # Every optimizer's state begins with zeros.
     shapes = jax.eval_shape(make_optimizer(config.optim).init, params)
     keypoints, of_type = len(config.data.keypoint_names), DTYPES[config.train.precision][1]
     taught = [term.name for term in terms(config) if term.follows_average]

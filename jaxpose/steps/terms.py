@@ -16,7 +16,7 @@ Scalars = dict[str, jax.Array]
 
 
 class Weights(NamedTuple):
-    """What the loss of a step depends on besides the batch.
+    """The inputs of a step's loss, except the batch.
 
     Attributes:
       params: nested dict of parameters.
@@ -49,9 +49,9 @@ class Sums(NamedTuple):
     """The sums that a term computes from the network's outputs for a microbatch.
 
     Attributes:
-      sums: of each loss, and of what `Term.extra` names.
+      sums: for each loss, and for the names in `Term.extra`.
       counts: those of `Term.late`.
-      of_samples: (b,), the loss of each labelled frame; None of a term without labelled frames.
+      of_samples: (b,), the loss of each labelled frame; None for a term without labelled frames.
     """
 
     sums: Scalars
@@ -67,16 +67,16 @@ class Term:
 
     Attributes:
       facts: its name, frames and losses.
-      deal: (part of a batch, seed) to what a step needs of it; the seed is `train.seed`, a uint32 scalar.
+      deal: (part of a batch, seed) to the part as a step needs it; the seed is `train.seed`, a uint32 scalar.
       inputs: (microbatch with its targets, type) to frames (q, s, h, w, 3), and which of them are counted (q, s).
       sums: (outputs for these frames, microbatch with its targets) to the sums.
       factor: (step, type) to the factor of its losses.
-      targets: (definition of the network, weights, microbatch, count of frames) to the microbatch with what its losses
-        compare with; outside of the gradient, before the frames go through the network. None: it has them.
+      targets: (definition of the network, weights, microbatch, count of frames) to the microbatch with its losses'
+        targets; outside the gradient, before the frames go through the network. None: it has them.
       extra: shapes of the means that are logged next to the losses.
       counted: losses whose count is a metric.
       late: losses whose count depends on the predictions, so that a round without gradients counts them.
-      move: (thresholds of confidence, means, counts) to the thresholds after a step; None of a term without them.
+      move: (thresholds of confidence, means, counts) to the thresholds after a step; None for a term without them.
     """
 
     facts: TermFacts
@@ -103,11 +103,11 @@ class DataFacts:
       passes: microbatches per step.
       steps_per_epoch: ceil(training frames / batch size).
       total_steps: length of the training.
-      has_new_head: whether the backbone started from loaded weights, and a part of the head did not.
+      has_new_head: whether the backbone started from loaded weights, but a part of the head did not.
       flip_permutation: partner of each keypoint in a flip, or None if flips are off.
       pca: the PCAs of `pca_singleview` and `pca_multiview`, by the name of the loss, if that loss is on.
       views: the subspace of the views whose maps agree (`model.views_agree`), or None.
-      teacher: definition of the network whose features a distillation follows; else None.
+      teacher: definition of a distillation's teacher; else None.
     """
 
     size_px: tuple[int, int]

@@ -42,9 +42,9 @@ def move_state(
 
     Args:
       state: before the step; the arguments below are of the whole step.
-      gradients: of the loss.
+      gradients: the loss's.
       statistics: the moved batch statistics.
-      means: `loss`, that of each loss if there are several, and what the terms have next to them.
+      means: `loss`, that of each loss if there are several, and the terms' extra means.
       counts: `targets`, and that of each loss with a count of its own.
       objective: the loss.
     """
@@ -90,7 +90,7 @@ def move_state(
         "skipped_in_row": state.skipped_in_row,
         "targets": counts["targets"],
     }
-    # The share that passed is one of each keypoint; the others are scalars already.
+    # The share that passed has a number per keypoint; the others are scalars already.
     metrics |= {name: jnp.mean(mean) for name, mean in means.items()} | _of_terms(objective.terms, moved_from, counts)
     return state, metrics
 
@@ -152,7 +152,7 @@ def mean_over_devices(tree: Any) -> Any:
     """Returns the mean of a tree of arrays over the devices of AXIS, equal on all of them.
 
     The arrays are joined in buckets, the last ones first, because the backward pass makes them in this order: while one
-    bucket is sent, the next is computed. Single arrays would be merged with the reductions of norm layers by XLA.
+    bucket is sent, the next is computed. XLA would merge single arrays with the reductions of norm layers.
     """
     if lax.axis_size(AXIS) == 1:
         # Nothing is sent, so copies into buckets would only take time.
@@ -183,8 +183,8 @@ def build_train_step(
 ) -> Callable[[State, Batch, jax.Array], tuple[State, Metrics]]:
     """Returns the jitted update (state, batch, seed) -> (state, metrics); the state is donated.
 
-    The batch is a labelled batch (see docs/data.md), which contains one of each other stream of the objective's terms.
-    It is sharded over its first axis; the rows of a device are (microbatches x slots) in the order of `slots` and
+    The batch is a labelled batch (see docs/data.md), which contains a batch of each other stream of the objective. It
+    is sharded over its first axis; the rows of a device are (microbatches x slots) in the order of `slots` and
     `clip_shards`. The seed is `train.seed`, a uint32 scalar. The metrics are replicated scalars (see `metric_names`),
     except `sample_loss`, which is sharded like the batch.
 

@@ -46,7 +46,7 @@ def frame_rows(frames: Batch, seed: jax.Array, config: Config) -> tuple[Batch, C
     """Returns the rows of a part's unlabelled frames, and a function from a purpose (0, 1, 2) to their keys.
 
     Args:
-      frames: of one part; a frame is a clip of a single window (see `jaxpose.steps.clip_step`).
+      frames: one part's; a frame is a clip of a single window (see `jaxpose.steps.clip_step`).
       seed: `train.seed`, a uint32 scalar.
       config: the run's config.
 
@@ -98,7 +98,7 @@ def consistency_term(known: TermFacts, config: Config, facts: DataFacts) -> Term
     def deal(batch: Batch, seed: jax.Array) -> Dealt:
         rows = frame_microbatches(batch["unlabelled"], seed, config, facts.passes)
         frames = jnp.sum(rows["valid"], 1, dtype=dtype) * batch["unlabelled"]["frames"].shape[2]
-        # Of each keypoint, also below its threshold: such a prediction costs nothing.
+        # Counts each keypoint, even below its threshold: such a prediction costs nothing.
         seen = jnp.sum(rows["valid"], dtype=dtype)
         return Dealt(rows, frames, {"consistency_passed": seen, "consistency": seen * keypoints})
 
@@ -181,7 +181,7 @@ def pseudo_labels(
     """Returns labels of the student's view, and the number of predictions of each keypoint (k,) above its threshold.
 
     Args:
-      outputs: of the teacher (q, 1, heads, k, ...).
+      outputs: the teacher's (q, 1, heads, k, ...).
       microbatch: one of `frame_microbatches`.
       config: the run's config.
       facts: about the data.
@@ -259,7 +259,7 @@ _BLANK = "blank_loss"
 def view(config: Config) -> AugmentConfig:
     """Returns the augmentation of a frame: turns, scales and flips at least as large as those of labelled frames.
 
-    Filters that add noise are left out: nobody could predict it.
+    Filters that add noise are left out: it cannot be predicted.
     """
     given: Any = config.augment
     chosen = AugmentConfig(

@@ -38,7 +38,7 @@ class Tracker:
     """The run in a tracker; finish it, or use it as a context. Does nothing if `log.tracker` is none.
 
     Args:
-      folder: the run folder; None on all processes but the first, which track nothing.
+      folder: the run folder; None on all processes except the first, which track nothing.
       config: the resolved config.
     """
 
@@ -64,7 +64,7 @@ class Tracker:
         self._threads = threads
 
     def record(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Passes numbers by tag to the tracker, without those that are not finite; never waits."""
+        """Passes the finite numbers, by tag, to the tracker; never waits."""
         if self._process is None or self._is_gone.is_set():
             return
         finite = {tag: float(number) for tag, number in numbers.items() if math.isfinite(number)}
@@ -72,7 +72,7 @@ class Tracker:
             self._lost += 1
 
     def finish(self, outcome: str, report: Path | None = None, hurries: Callable[[], bool] = lambda: False) -> None:
-        """Ends the run in the tracker, and waits until it has everything, but not for long.
+        """Ends the run in the tracker, and waits briefly until it has everything.
 
         Args:
           outcome: "done", "interrupted" or "failed".
@@ -122,7 +122,7 @@ class Tracker:
         process = self._process
         assert process and process.stdout
         for line in process.stdout:
-            # A process that is killed may leave a part of a line.
+            # A killed process may leave part of a line.
             with contextlib.suppress(ValueError):
                 self._note(json.loads(line))
         code = process.wait()
@@ -131,7 +131,7 @@ class Tracker:
         self._is_gone.set()
 
     def _note(self, answer: dict[str, str]) -> None:
-        """Takes an answer of the process."""
+        """Handles an answer of the process."""
         if reason := answer.get("failed") or answer.get("problem"):
             self._warn(reason)
             return
@@ -142,7 +142,7 @@ class Tracker:
         _logger.info(f"{self._name} tracks this run as {answer['url'] or answer['id']}")
 
     def _known_id(self) -> str:
-        """Returns the tracker's name of this run, "" if it does not know the run yet."""
+        """Returns the tracker's name for this run, "" if it does not know the run yet."""
         file = self._folder / TRACKER_FILE
         if not file.exists():
             return ""
@@ -180,9 +180,9 @@ class Tracker:
 def _start(log: Path) -> subprocess.Popen[bytes]:
     """Starts the process in a session of its own: Ctrl-C is the training's. It dies with this one."""
     command = [sys.executable, "-m", "jaxpose.trackers.worker"]
-    # Of the libraries' makers, nobody is told about the run.
+    # Nothing about the run goes to the libraries' makers.
     silent = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
-    # MLflow waits 2, 4, 8, 16 s for a server: its reason comes before the end of the run stops to wait.
+    # MLflow waits 2, 4, 8, 16 s for a server: it gives its reason before the run stops waiting.
     patient = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4"}
     with open_new(log) as stream:
         return subprocess.Popen(

@@ -38,7 +38,7 @@ class Opening:
       project: the name of the project folder.
       name: the name of the run.
       folder: the run folder, where a library may put files of its own.
-      id: the tracker's name of the run, if an earlier start of it was tracked; else "".
+      id: the tracker's name for the run, if an earlier start was tracked; else "".
       options: the config, by full name.
     """
 
@@ -67,10 +67,10 @@ class Client(Protocol):
 
 
 class WandbClient:
-    """See `Client`. The library's variables (WANDB_MODE, WANDB_ENTITY, WANDB_API_KEY, ...) hold as usual.
+    """See `Client`. The library's variables (WANDB_MODE, WANDB_ENTITY, WANDB_API_KEY, ...) apply as usual.
 
-    Only what `log` and `report` are given is sent, and the config: no console, code, git state, list of packages,
-    or system metrics.
+    Sends only the arguments of `log` and `report`, and the config: no console, code, git state, list of packages, or
+    system metrics.
     """
 
     def __init__(self, opening: Opening):
@@ -117,7 +117,7 @@ class WandbClient:
 
 
 class MlflowClient:
-    """See `Client`. The library's variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...) hold as usual."""
+    """See `Client`. The library's variables (MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, ...) apply as usual."""
 
     def __init__(self, opening: Opening):
         import mlflow
@@ -154,7 +154,7 @@ class MlflowClient:
         self._client.set_terminated(self.id, _MLFLOW_STATUS[outcome])
 
     def _continues(self, run_id: str) -> bool:
-        """Returns whether the server has a run; if so, it is open again."""
+        """Returns whether the server has a run; if so, reopens it."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -184,14 +184,14 @@ class MlflowClient:
 
 
 def main() -> None:
-    """Reads stdin to its end; the exit code is 1 if the tracker did not take the run."""
-    # SLURM signals every process of a job; the training says when its tracker ends.
+    """Reads stdin to its end; the exit code is 1 if the tracker did not accept the run."""
+    # SLURM signals every process of a job; the training decides when its tracker ends.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # The library must not write between the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    # What a training needs comes first.
+    # The training's needs come first.
     os.nice(10)
 
     def answer(**content: str) -> None:
@@ -230,7 +230,7 @@ def _attempt(function: Callable[[Any], None], argument: Any, answer: Callable[..
 
 
 def _lines() -> Iterator[list[str]]:
-    """Yields the lines of stdin; those that came while a batch was sent are one batch. The first line comes alone."""
+    """Yields the lines of stdin; those that came while a batch was sent form one batch. The first line comes alone."""
     rest, is_first = b"", True
     while read := os.read(0, _READ_BYTES):
         *lines, rest = (rest + read).split(b"\n")

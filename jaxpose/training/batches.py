@@ -24,7 +24,7 @@ def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Bat
     """Returns the batch of clip shards before any frame is read: nothing is valid, every frame is black.
 
     Args:
-      shards: of these devices, (devices, microbatches, slots).
+      shards: these devices', (devices, microbatches, slots).
       views: cameras.
       size_px: (width, height) of the network's input.
     """
@@ -45,7 +45,7 @@ def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
 
     Args:
       source: the clips.
-      shards: of this host's devices, (devices, microbatches, slots).
+      shards: those of this host's devices, (devices, microbatches, slots).
     """
     batch = empty_clips(shards, source.views, source.size_px)
     for draw in np.unique(batch["draw"][batch["draw"] != EMPTY]):
@@ -120,7 +120,7 @@ def shard_shapes(setup: Setup) -> Batch:
 
 
 def _shapes(setup: Setup, parts: int) -> Batch:
-    """Returns the shapes and types of so many parts of a step's batch."""
+    """Returns the shapes and types of that many parts of a step's batch."""
 
     def shapes(example: Batch, rows: int) -> Batch:
         return {

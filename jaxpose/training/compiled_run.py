@@ -35,7 +35,7 @@ class CompiledRun:
       setup: the set-up of the training.
       state: the state to resume from, on the mesh.
       threads: for each process, the number of threads that decode and load.
-      step: the compiled update, which donates what it holds; None before `compile_step`, and if training is over.
+      step: the compiled update, which donates its state; None before `compile_step`, and if training is over.
       step_cost: compile time, memory and operations of the step, as text; "" without a step.
     """
 
@@ -85,7 +85,7 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
     """Returns the run with the state of its newest whole checkpoint, if any, and messages for the user.
 
     Raises:
-      UserError: there is no whole checkpoint, and `resume` is must.
+      UserError: there is no whole checkpoint, but `resume` is must.
     """
     start_messages = [*folder.messages, *run.setup.messages]
     if folder.action != "resume":

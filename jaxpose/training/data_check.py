@@ -45,9 +45,9 @@ def show_data(config: Config) -> None:
 
 
 def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> None:
-    """Checks what a training reads besides the labelled frames, in its order.
+    """Checks a training's inputs other than labelled frames, in its order.
 
-    What shows only in the tensors of a network or in a fit to the labels is left to the training and to --dry_run.
+    Only the training and --dry_run find faults in the tensors of a network or in a fit to the labels.
     """
     data, names = config.data, config.data.keypoint_names
     load_hook(config.log.remote_hook)
@@ -68,7 +68,7 @@ def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> No
 
 
 def _refuse_weights(config: Config, found: Project, sets: np.ndarray) -> None:
-    """Checks what `train.init_from` or else `model.weights` names; published weights may still have to be fetched."""
+    """Checks the weights of `train.init_from`, or else `model.weights`; published ones may still have to be fetched."""
     given, option = config.train.init_from, "train.init_from"
     if not given:
         given, option = config.model.weights, "model.weights"

@@ -71,8 +71,8 @@ def describe_largest_microbatch(run: CompiledRun) -> str:
 def largest_fitting(bytes_with: Callable[[int], int], known: dict[int, int], limit: float) -> int:
     """Returns the largest number of frames that was measured and fits; 0 if none does.
 
-    Memory is nearly a line over the frames. Each estimate is on the line through the two known points closest to the
-    limit, and is measured then, until it is close to a number that fits, at most four times.
+    Memory is nearly linear in the frames. Each estimate lies on the line through the two known points closest to the
+    limit and is then measured, at most four times, until it is close to a number that fits.
 
     Args:
       bytes_with: returns the bytes that a device needs with a number of frames at once.
@@ -93,7 +93,7 @@ def largest_fitting(bytes_with: Callable[[int], int], known: dict[int, int], lim
 
 
 def _bytes_with(run: CompiledRun, frames: int) -> int:
-    """Returns the bytes that the neediest device needs for a step with so many labelled frames at once."""
+    """Returns the bytes that the neediest device needs for a step with this many labelled frames at once."""
     setup, config = run.setup, copy.deepcopy(run.setup.config)
     train, microbatch = config.train, frames * part_count(config.train, setup.mesh.size)
     train.batch_size, train.microbatch_size = max(train.batch_size, microbatch), microbatch
@@ -135,8 +135,8 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
     Args:
       setup: the set-up of the training.
       folder: the run folder, opened for a dry run.
-      finds_microbatch: also print the largest microbatch that fits into the memory of a device, for which the step is
-        compiled up to four times more.
+      finds_microbatch: also print the largest microbatch that fits into the memory of a device, which compiles the step
+        up to four more times.
     """
     run, members = compile_step(put_on_devices(setup)), setup.config.train.members
     if members > 1:

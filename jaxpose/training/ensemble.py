@@ -41,7 +41,7 @@ from jaxpose.training.setup import Setup, require_usable_clips
 from jaxpose.training.start import start_block
 from jaxpose.video.index import Stopped
 
-# The end of an ensemble's training: finishes each member as a separate run, then writes their joint predictions.
+# Ends an ensemble's training: finishes each member as a separate run, then writes their joint predictions.
 
 
 def end_members(
@@ -52,15 +52,15 @@ def end_members(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[int, dict[str, Any]]:
-    """Finishes each member as a run alone, and returns their summaries by number.
+    """Finishes each member as a separate run, and returns their summaries by number.
 
-    After a signal, members whose training is over are finished by the next start.
+    After a signal, the next start finishes members whose training is over.
 
     Args:
-      outcomes: of the sessions.
+      outcomes: the sessions'.
       sessions: by the number of the member.
-      logs: of the sessions; they get the records meanwhile.
-      log: of the ensemble.
+      logs: the sessions'; they get the records meanwhile.
+      log: the ensemble's.
       interrupt: reports signals.
       write_report: writes the report of a member.
     """
@@ -100,16 +100,16 @@ def finish_ensemble(
     """Writes the joint predictions of the members into the folder of the ensemble, and returns its summary.
 
     Args:
-      summaries: of the members, in their order.
-      setup: of the ensemble.
+      summaries: the members', in their order.
+      setup: the ensemble's.
       runner: predicts frames.
-      folder: of the ensemble.
-      log: of the ensemble.
+      folder: the ensemble's.
+      log: the ensemble's.
       interrupt: reports signals.
       write_report: writes the report.
     """
     reasons = [summary["reason"] for summary in summaries]
-    # One that stopped early forbids a longer training of all.
+    # One early stop forbids a longer training of all.
     reason = next((name for name in ("interrupted", "not saved", "early stop") if name in reasons), "done")
     summary = {
         "out": str(folder.path),
@@ -157,12 +157,12 @@ def _best_weights(member: Path, setup: Setup) -> tuple[dict, dict]:
 
 
 def member_config(config: Config, run: Path, number: int) -> Config:
-    """Returns the config of the run that trains a member alone.
+    """Returns the config of the run that trains only one member.
 
     Args:
-      config: of the ensemble.
+      config: the ensemble's.
       run: its run folder.
-      number: of the member, from 0.
+      number: the member's, from 0.
     """
     train = dataclasses.replace(config.train, members=1, seed=config.train.seed + number)
     return dataclasses.replace(config, train=train, out=str(member_folders(run, config)[number]))
@@ -184,7 +184,7 @@ class Member:
     Attributes:
       number: from 0.
       folder: its run folder.
-      checkpoints: of this folder.
+      checkpoints: this folder's.
       run: the training on its devices; None if the run is finished.
       messages: for its log, one sentence each.
     """
@@ -205,8 +205,8 @@ def open_members(folder: RunFolder, setup: Setup, files: str, stack: contextlib.
     """Opens the run folders of all members, with the states to resume from; the step is compiled once for all.
 
     Args:
-      folder: of the ensemble.
-      setup: of the ensemble.
+      folder: the ensemble's.
+      setup: the ensemble's.
       files: the text of split.csv.
       stack: closes what is opened.
 
@@ -229,12 +229,12 @@ def open_members(folder: RunFolder, setup: Setup, files: str, stack: contextlib.
 def open_sessions(
     members: list[Member], runner: BatchRunner, log: RunLog, stragglers: StragglerMonitor, stack: contextlib.ExitStack
 ) -> tuple[dict[int, Session], dict[int, MemberLog], MeanLog]:
-    """Returns the trainings of the members that are not finished and their logs, by number, and the log of the means.
+    """Returns the trainings and logs of unfinished members, by number, and the log of the means.
 
     Args:
-      members: of an ensemble.
+      members: an ensemble's.
       runner: predicts frames, for all of them.
-      log: of the ensemble.
+      log: the ensemble's.
       stragglers: compares the speed of the processes.
       stack: closes what is opened.
     """
@@ -285,18 +285,18 @@ def train_ensemble(
     interrupt: Interrupt,
     write_report: ReportWriter,
 ) -> dict[str, Any]:
-    """Trains all members, finishes each as a run alone, and writes their joint predictions.
+    """Trains all members, finishes each as a separate run, and writes their joint predictions.
 
     Args:
-      folder: of the ensemble.
-      setup: of the ensemble.
+      folder: the ensemble's.
+      setup: the ensemble's.
       files: the text of split.csv.
-      held: warnings that belong into the log.
+      held: warnings that belong in the log.
       interrupt: reports signals.
       write_report: writes the report of a run folder once all else is there.
 
     Returns:
-      The summary, as of a run; `members` has those of the members.
+      The summary, as for a run; `members` has those of the members.
     """
     with contextlib.ExitStack() as stack:
         members = open_members(folder, setup, files, stack)

@@ -44,7 +44,7 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
     """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
 
     Args:
-      model: of the resolved config.
+      model: from the resolved config.
       params: fresh parameters of the backbone.
       statistics: fresh batch statistics of it, {} if it has none.
       option: the option that names the weights, for messages.
@@ -70,7 +70,7 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
     """Refuses weights whose notes say that their network computes something else from the same tensors.
 
     Raises:
-      UserError: a note next to the file differs from what the network here does.
+      UserError: a note next to the file contradicts the network here.
     """
     notes = _read_notes(folder / "config.json")
     family, kind = family_of(backbone), notes.get("model_type")
@@ -111,7 +111,7 @@ def _is_imagenet(mean: Any, std: Any) -> bool:
 
 
 def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) -> str:
-    """Returns a sentence about the tensors outside of the backbone."""
+    """Returns a sentence about the tensors outside the backbone."""
     parts = [name.partition(".")[0] for name in tensors if not name.startswith(prefix)]
     if not parts:
         return ""
@@ -127,7 +127,7 @@ def transfer(
 ) -> tuple[dict, dict, list[str]]:
     """Returns (parameters, statistics, names of the parts that are new) of a network that starts from a trained one.
 
-    The whole backbone is taken over, and the parts of the head that fit; in the last layer, keypoints match by name.
+    Takes over the whole backbone, and the parts of the head that fit; in the last layer, keypoints match by name.
 
     Args:
       trained: the source of the weights.
@@ -160,7 +160,7 @@ def transfer(
         else:
             taken[part] = params[part]
             remade.append(_head_name(part))
-    # A network of another precision may keep its weights in another type.
+    # A network of a different precision may keep its weights in a different type.
     cast = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
     return *cast, remade
 
@@ -179,17 +179,17 @@ def _shapes(tree: dict) -> dict:
 
 
 def _coarsest_px(model: ModelConfig) -> int:
-    """Returns the stride of the maps that a head's first layer gives."""
-    # The first layer of Lightning Pose's head is given maps of half the features' stride, and halves it again.
+    """Returns the stride of the maps from a head's first layer."""
+    # The first layer of Lightning Pose's head gets maps of half the features' stride, and halves it again.
     return BACKBONES[model.backbone].stride // (4 if model.head == "lightning_pose" else 1)
 
 
 def _head(
     old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...], coarsest: int
 ) -> tuple[dict, list[str]]:
-    """Returns the layers of a heatmap head, with those taken over that fit, and the names of the parts that are new.
+    """Returns the layers of a heatmap head, taken over where they fit, and the names of the parts that are new.
 
-    Layer n gives maps of stride `coarsest` / 2^n. Every layer but the last is hidden. A hidden layer fits a hidden one
+    Layer n gives maps of stride `coarsest` / 2^n. Only the last layer is not hidden. A hidden layer fits a hidden one
     of the same strides; the last layer fits only the last layer of a network of the same heatmap stride. In Lightning
     Pose's head, features of stride 16 have one layer for maps of stride 8 as for 4: their channels tell them apart.
     """
@@ -286,7 +286,7 @@ def load_initial_weights(config: Config, data: Dataset, params: dict, statistics
                 "pretrained backbone (model.weights; train.init_from=RUN starts from one of your runs)",
             ),
         )
-    # Process 0 decides: the others need not see the place.
+    # Process 0 decides: the others need not see the path.
     if broadcast_from_0(lambda: is_run(Path(config.model.weights))):
         return _of_run(config, data, params, statistics, "model.weights", Path(config.model.weights))
     return _of_backbone(config, params, statistics)
@@ -305,7 +305,7 @@ def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, optio
 
 
 def _describe_input(config: Config, before: Config, option: str) -> list[str]:
-    """Returns a warning if the network was trained on an input of another size: animals then have another size."""
+    """Returns a warning if the network was trained on a different input size, because animals then differ in size."""
     now, then = ((data.input_width_px, data.input_height_px) for data in (config.data, before.data))
     if now == then:
         return []

@@ -32,7 +32,7 @@ class Profiler:
     Args:
       config: names the first and the last step of the trace, counted from 1, or none.
       log: its folder gets the trace; without a folder, nothing is traced.
-      first_step: steps taken before; a run that resumes inside of the window traces at once.
+      first_step: steps taken before; a run that resumes inside the window traces at once.
     """
 
     def __init__(self, config: LogConfig, log: RunLog, first_step: int):
@@ -70,7 +70,7 @@ class Loop:
     Args:
       networks: one, or the members of an ensemble.
       step: the compiled step of a network, which puts batches on the devices; None if all trainings are over.
-      log: of the run.
+      log: the run's.
       stragglers: compares the speed of the processes.
       interrupt: reports signals.
     """
@@ -176,7 +176,7 @@ class Loop:
         return list(workers.map(take, networks, taken))
 
     def _threads(self) -> contextlib.AbstractContextManager[ThreadPoolExecutor | None]:
-        """Returns threads for the steps of members that share one CPU device, and None where members take turns.
+        """Returns threads for the steps of members that share one CPU device, and None if members take turns.
 
         The parts of a step that do not keep all cores busy then run alongside those of another member. On a GPU, which
         has a queue, they would gain nothing; on several devices, all processes need one order of the exchanges.
@@ -190,7 +190,7 @@ def members_at_once(mesh: Mesh, members: int) -> int:
 
     Args:
       mesh: the devices.
-      members: of the ensemble, 1 for a single network.
+      members: their number, 1 for a single network.
     """
     is_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
     return min(members, allowed_cores(), arithmetic_threads()) if is_one_cpu else 1

@@ -47,7 +47,7 @@ def describe_skip(
     clips = clip_names(setup, step - 1)
     causes = [f"the loss of {', '.join(image_names(setup, bad))}"] * bool(len(bad))
     for term in terms(setup.config):
-        # Of a loss that is alone, the loss itself is logged.
+        # A single loss is logged as the loss itself.
         for name, weight in term.losses.items() if term.factor else ():
             factor = values[term.factor] * weight
             if not abs(values[name] * factor) <= LARGEST_FACTOR:
@@ -133,7 +133,7 @@ class HostLog:
         self._reported: set[str] = set()
 
     def write(self, step: int) -> None:
-        """Logs reports after a step; with several processes not after each, as all take part in the exchange."""
+        """Logs reports after a step; with several processes not after each, because all take part in the exchange."""
         if jax.process_count() == 1 or step % self._setup.config.log.every_steps == 0:
             with self._stragglers.elsewhere():
                 self.report_clips()
@@ -171,7 +171,7 @@ def validate(
       log: where metrics and pictures go.
 
     Returns:
-      The state with its best metric and patience brought up to date, and whether it is the best so far.
+      The state with its best metric and patience updated, and whether it is the best so far.
     """
     train = setup.config.train
     # All processes use the figures of process 0: another machine may round the last digit differently.
@@ -332,7 +332,7 @@ class NetworkTraining:
         self._is_best = self._is_due = False
 
     def take(self, batch: Any) -> dict[str, Any]:
-        """Takes a step and returns its metrics. Other trainings may do so at the same time, in threads of their own."""
+        """Takes a step and returns its metrics. Other trainings may do so at the same time, in their own threads."""
         assert self._run_step is not None
         if self._held is None:
             self._held = self._run_step.hold(self._state)
@@ -346,7 +346,7 @@ class NetworkTraining:
         self._pending = taken
 
     def validate(self) -> None:
-        """Validates if it is time after a step, which may end the training."""
+        """Validates after a step if it is time; this may end the training."""
         config, facts, step = self.setup.config, self.setup.facts, self.step
         self._is_best, self._is_due = False, self._saver.is_due(step)
         validates = (
@@ -362,7 +362,7 @@ class NetworkTraining:
                 self.reason, self._held = end_reason(config, facts.total_steps, state), self._run_step.hold(state)
 
     def save(self) -> None:
-        """Saves after a step if it is time, or if training was ended by it early."""
+        """Saves after a step if it is time, or if it ended the training early."""
         # `end` saves the last state of a training that is done, unless nothing was trained.
         if self._is_best or self._is_due or self.reason in ("early stop", "interrupted"):
             self._saver.save(self.step, self._now(), self._is_best)
@@ -392,7 +392,7 @@ class NetworkTraining:
         return self._run_step.state(self._held)
 
     def _log_pending(self) -> dict[str, float]:
-        """Logs the step that is pending, if any, and returns its metrics.
+        """Logs the pending step, if any, and returns its metrics.
 
         Raises:
           Diverged: as many steps in a row as `train.max_skipped_steps` were not finite.

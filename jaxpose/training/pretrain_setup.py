@@ -116,7 +116,7 @@ def _load_teacher(config: Config) -> tuple[nnx.GraphDef | None, dict | None, lis
 
 
 def _side_px(config: Config) -> int:
-    """Returns the side of the input by the rule for labelled images, on the frames of the videos."""
+    """Returns the side of the input by the rule for labelled images, applied to video frames."""
     data = config.data
     sessions = clip_sessions(data, config.video, _WHY)
     files = [file for session in sessions for file in session]
@@ -131,7 +131,7 @@ def _side_px(config: Config) -> int:
 
 
 def _without_labels(data: DataConfig, notes: list[str]) -> Dataset:
-    """Returns the dataset of a project of which no label is read, with sentences about its videos."""
+    """Returns the dataset of a project without reading its labels, and sentences about its videos."""
     folder, size_px = project_folder(data.project), (data.input_width_px, data.input_height_px)
     poses = Poses.of_one_animal((), (), np.zeros((0, 0, 2), np.float32), visibility=np.zeros((0, 0), np.int8))
     project = Project(

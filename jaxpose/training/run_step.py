@@ -111,7 +111,7 @@ class ShardPrograms(RunStep):
     Attributes:
       step: the programs.
       mesh: the devices.
-      shards: of a pass, on all devices.
+      shards: per pass, on all devices.
       seed: `train.seed`.
     """
 

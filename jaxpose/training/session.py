@@ -46,7 +46,7 @@ def report_end(log: RunLog, summary: dict[str, Any], report: Path | None) -> Non
 
     Args:
       log: gets the lines.
-      summary: of the run, with best_step and sets.
+      summary: the run's, with best_step and sets.
       report: report.html; None if it is not written.
     """
     folder = summary["out"]
@@ -199,7 +199,7 @@ def _describe_loss(outcome: Outcome, checkpoints: Checkpoints) -> str:
     )
 
 
-# Writes report.html of a finished run, and returns the file; None where there is none.
+# Writes report.html of a finished run, and returns the file, or None without one.
 ReportWriter = Callable[[RunFolder, Setup], Path | None]
 
 
@@ -240,7 +240,7 @@ class Session:
             save_subspaces(folder.path, run.setup.subspaces)
 
     def end(self, outcome: Outcome, interrupt: Interrupt, write_report: ReportWriter) -> dict[str, Any]:
-        """Returns the run's summary; before, if the training came to its end, makes all results of the best weights.
+        """If the training came to its end, makes all results of the best weights. Returns the run's summary.
 
         Args:
           outcome: how the loop ended.
@@ -269,14 +269,14 @@ def open_session(
     log: RunLog,
     stragglers: StragglerMonitor,
 ) -> Iterator[Session]:
-    """A context with the tracker and the remote copy of a training; a failure in it is the end of the run.
+    """A context with the tracker and the remote copy of a training; a failure in it ends the run.
 
     Args:
       run: the state to resume from and, if training is not over, the compiled step.
       folder: the run folder.
-      checkpoints: of this folder.
+      checkpoints: this folder's.
       runner: predicts frames.
-      log: of this folder.
+      log: this folder's.
       stragglers: compares the speed of the processes.
     """
     config = run.setup.config
@@ -294,7 +294,7 @@ def put_checked_on_devices(setup: Setup) -> CompiledRun:
     """Puts the state before the first step on the devices.
 
     Raises:
-      UserError: the processes have other initial parameters.
+      UserError: the processes' initial parameters differ.
     """
     run = put_on_devices(setup)
     if jax.process_count() > 1:
@@ -309,6 +309,6 @@ def make_runner(setup: Setup) -> BatchRunner:
 
 
 def set_figures(sets: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Returns the mean errors of the sets by tag, as the network has them at the end; of those that have one."""
+    """Returns the mean errors of the sets by tag, for the final network; sets without one are left out."""
     errors_px = {name: figures["mean_px_error"] for name, figures in sets.items()}
     return {f"{RESULTS}{name}_mean_px_error": error for name, error in errors_px.items() if error is not None}

@@ -131,7 +131,7 @@ class ClipStream:
     Attributes:
       source: reads them.
       per_step: clips of an update.
-      frames: of a whole clip.
+      frames: per whole clip.
     """
 
     source: ClipSource
@@ -184,7 +184,7 @@ def check_losses_on_video(config: Config, facts: DataFacts) -> list[str]:
 
 
 def close_clips(streams: ClipStreams) -> None:
-    """Ends all decoding, in every thread, at the next frame; may be called by a signal handler."""
+    """Ends all decoding, in every thread, at the next frame; a signal handler may call it."""
     for stream in streams.values():
         stream.source.close()
 
@@ -243,10 +243,10 @@ class Setup:
       weights_option: the option that names the source of the initial weights, "" if they are random.
       weights_sha256: checksum of the weights from that source, "" if they are random.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
-      subspaces: of the training labels' poses, by the name of their loss.
+      subspaces: fitted to the training labels, by the name of their loss.
       messages: for the user, one sentence each.
-      teacher: parameters of the network whose features a distillation follows; None without one.
-      teacher_sha256: checksum of them, "" without one.
+      teacher: parameters of a distillation's teacher; None without one.
+      teacher_sha256: their checksum, "" without one.
     """
 
     config: Config

@@ -88,7 +88,7 @@ def list_files(setup: Setup) -> str:
       UserError: the processes do not see the same files.
     """
     data = setup.data
-    # All streams are of the same videos.
+    # All streams have the same videos.
     clip_files = next((stream.source.files() for stream in setup.clips.values()), [])
     files_beside = on_all_processes(lambda: dataset.files_beside(data.project, setup.config))
     of_clips = on_all_processes(lambda: boxes_of_videos(setup.config.data, clip_files))
@@ -113,7 +113,7 @@ def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
 
     Args:
       run: the training, or the first one of an ensemble's members.
-      members: of the ensemble, 1 for a single network.
+      members: their number, 1 for a single network.
     """
     setup = run.setup
     config, facts = setup.config, setup.facts
