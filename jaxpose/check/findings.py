@@ -1,4 +1,4 @@
-"""What a check finds, as a list: everything that the page marks, for a terminal and as CSV."""
+"""The findings of a check as a list, for a terminal and as CSV: everything that the page marks."""
 
 import csv
 import dataclasses
@@ -17,14 +17,14 @@ _HEADER = "kind,place,image,keypoints,text\n"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something to look at.
+    """Something to review.
 
     Attributes:
-      kind: row (it cannot be used), outside (likewise: a point is outside of its image), swap or outlier.
+      kind: row (unusable), outside (unusable: a point is outside its image), swap or outlier.
       place: FILE:LINE, or FILE: and the entry of the file.
-      image: its name, "" if it is unknown.
-      keypoints: names of those that look wrong.
-      text: what is wrong, for the user.
+      image: its name, "" if unknown.
+      keypoints: names of the keypoints that look wrong.
+      text: the problem, for the user.
     """
 
     kind: str
@@ -43,8 +43,8 @@ def headline(usable: int, findings: Sequence[Finding], is_compared: bool) -> str
     """Returns the result of a check in one line.
 
     Args:
-      usable: frames.
-      findings: all.
+      usable: number of usable frames.
+      findings: all findings.
       is_compared: whether the poses of all views were compared.
     """
     found = Counter(finding.kind for finding in findings)
@@ -73,7 +73,7 @@ def as_csv(findings: Sequence[Finding]) -> bytes:
 
 
 def list_file(page: Path) -> Path:
-    """Returns the list that belongs to a page."""
+    """Returns the list file of a page."""
     return page.with_suffix(".csv")
 
 
@@ -81,7 +81,7 @@ def refuse_other_list(page: Path, overwrite: bool) -> None:
     """Checks that the list next to a page is absent, or was written by a check.
 
     Args:
-      page: what --out names.
+      page: the file that --out names.
       overwrite: the list may be another file.
 
     Raises:
