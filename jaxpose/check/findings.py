@@ -1,4 +1,4 @@
-"""The findings of a check as a list, for a terminal and as CSV: everything that the page marks."""
+"""The findings of a check (all that the page marks) as a list, for a terminal and as CSV."""
 
 import csv
 import dataclasses
@@ -43,9 +43,9 @@ def headline(usable: int, findings: Sequence[Finding], is_compared: bool) -> str
     """Returns the result of a check in one line.
 
     Args:
-      usable: number of usable frames.
-      findings: all findings.
-      is_compared: whether the poses of all views were compared.
+      usable: frames.
+      findings: all.
+      is_compared: whether all views' poses were compared.
     """
     found = Counter(finding.kind for finding in findings)
     refused, poses = found[ROW] + found[OUTSIDE], found[SWAP] + found[OUTLIER]
@@ -78,10 +78,10 @@ def list_file(page: Path) -> Path:
 
 
 def refuse_other_list(page: Path, overwrite: bool) -> None:
-    """Checks that the list next to a page is absent, or was written by a check.
+    """Checks that the list next to a page is absent or was written by a check.
 
     Args:
-      page: the file that --out names.
+      page: the file of --out.
       overwrite: the list may be another file.
 
     Raises:

@@ -244,9 +244,9 @@ def _frames_of(
     labelled_px: np.ndarray,
     marks: list[tuple[PoseOutlier | None, float]],
 ) -> list[tuple[Frame, np.ndarray]]:
-    """Returns a frame for each image, and its points (k, 2) in pixels of the image.
+    """Returns a frame for each image and its points (k, 2) in pixels of the image.
 
-    `labelled_px` (n, k, 2), in frame pixels, and `marks` (outlier, unusual) belong to the usable frames.
+    `labelled_px` (n, k, 2), in frame pixels, and `marks` (outlier, unusual) are of usable frames.
     """
     project, refused = one.project, _by_image(one.refused)
     origins_px = [(project.crop_px(row) or (0, 0))[:2] for row in range(len(project.paths))]

@@ -125,11 +125,11 @@ _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 def summary_section(
     project: Project, data: DataConfig, result: str, pairs: Sequence[tuple[int, int]], reason: str
 ) -> Section:
-    """Returns a summary of the labels.
+    """Summarizes the labels.
 
     Args:
       project: the usable frames.
-      data: including options that depend on the project.
+      data: with options that depend on the project.
       result: the headline.
       pairs: (left, right) keypoints.
       reason: why there are no pairs.

@@ -182,8 +182,8 @@ def measure_not_visible(errors_px: list[np.ndarray], otherwise_px: list[np.ndarr
     """Returns the effect in each run, [] if no run has such points.
 
     Args:
-      errors_px: (n, k) for each run.
-      otherwise_px: (n, k) for each run, as `RunErrors.otherwise_px`.
+      errors_px: (n, k) of each run.
+      otherwise_px: (n, k) of each run, as `RunErrors.otherwise_px`.
     """
     found = []
     for errors, otherwise in zip(errors_px, otherwise_px, strict=True):
@@ -245,11 +245,11 @@ def bootstrap_means(errors_px: np.ndarray, seed: int, resamples: int = RESAMPLES
 
 
 def interval_px(resampled_px: np.ndarray, frames: np.ndarray) -> np.ndarray:
-    """Returns the percentile intervals (2, m) of resampled means; NaN below LEAST_FRAMES frames.
+    """Returns percentile intervals (2, m) of resampled means; NaN below LEAST_FRAMES frames.
 
     Args:
       resampled_px: (resamples, m).
-      frames: (m,) number of frames behind each mean.
+      frames: (m,) frames in each mean.
     """
     edges = np.full((2, resampled_px.shape[1]), np.nan)
     tail = (100 - PERCENT) / 2

@@ -59,7 +59,7 @@ def _format_runs(found: Comparison, letters: list[str], width: int) -> str:
 
 
 def _start(training: Training, letter_of: dict[Path, str]) -> str:
-    """Returns a run's start weights; names a compared run by its letter."""
+    """Returns a run's start weights, a compared run as its letter."""
     start = training.start
     if not start:
         return "unknown, as converted" if training.is_converted else "random weights"
@@ -195,7 +195,7 @@ def _with_interval(means: np.ndarray, interval: np.ndarray, column: int, sign: s
 
 
 def _format_table(rows: Sequence[Sequence[str]], width: int, most: int = 0) -> str:
-    """Returns rows as a table; with a width, no cell except the first of a row is wider than `most` or the width."""
+    """Returns rows as a table; with a width, only a row's first cell may exceed `most` or the width."""
     if width:
         room = max(_CELL, width - max(len(row[0]) for row in rows) - len("  "))
         rows = [line for row in rows for line in _wrapped(list(row), min(most or room, room))]
@@ -214,12 +214,12 @@ _NAMED = 5
 
 @dataclasses.dataclass(frozen=True)
 class ChangedFrame:
-    """A frame with the same labels in both runs.
+    """A frame with equal labels in both runs.
 
     Attributes:
       image: its name in the run.
       before_px: its mean error in the parent.
-      after_px: its mean error in the run.
+      after_px: that in the run.
     """
 
     image: str

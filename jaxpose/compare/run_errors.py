@@ -34,10 +34,10 @@ class Training:
     """A run's training data and initial weights.
 
     Attributes:
-      set_sizes: {set: number of labelled frames}.
+      set_sizes: {set: labelled frames}.
       start: the run, file or published weights that it started from, "" for random weights.
       start_sha256: of these weights, "" for random weights.
-      is_converted: whether another tool trained the network, so that `start` is unknown.
+      is_converted: another tool trained the network, so `start` is unknown.
     """
 
     set_sizes: dict[str, int]
@@ -82,7 +82,7 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is not a run, or is a pretraining; the run has no error table, or does not record its
+      UserError: the folder is not a run, or a pretraining; the run has no error table or does not record its
         training frames; or a file is damaged or belongs to another run.
     """
     refuse_no_run(run)
@@ -131,7 +131,7 @@ def _stem(view: str) -> str:
 
 
 def _frame(image: str, split: KnownSplit, evaluated: Evaluated) -> tuple[Frame, str]:
-    """Returns a frame with the labels from which its errors were measured, and its set, "" if the run has none."""
+    """Returns a frame with the labels that its errors were measured from, and its set, or ""."""
     frame = Frame(evaluated.images.get(image, ""), evaluated.labels.get(image, ""))
     return frame, split.set_of_same(image, frame.image_sha256)
 

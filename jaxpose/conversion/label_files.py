@@ -183,7 +183,7 @@ def _dropped(checked: CheckedTable, labels: LabelTable, form: str, holds_images:
 
 
 def _other_use(table: LabelTable, form: str) -> list[str]:
-    """Returns a line if training on the new files would treat positions marked as not visible differently."""
+    """Returns a line if training would treat positions marked as not visible differently."""
     if form not in _USE_OF_HIDDEN:
         return []
     used = table.visibility[is_hidden(table.poses)]

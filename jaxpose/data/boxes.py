@@ -175,7 +175,7 @@ def boxes_checksum(boxes_px: Sequence[Sequence[int]] | np.ndarray, *of_videos: n
 
 
 def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: int) -> list[int]:
-    """Returns x, y, width and height from a row, zeros if it has no box.
+    """Returns x, y, width and height of a row, zeros without a box.
 
     Raises:
       UserError: the row is not a box.
@@ -251,7 +251,7 @@ def over_time(centres_px: np.ndarray, frames: int) -> np.ndarray:
 
 
 def boxes_around(centres_px: np.ndarray, side_px: int, frame_sizes_px: np.ndarray) -> np.ndarray:
-    """Returns square boxes (n, 4) (x, y, width, height), moved into the frame and cut only if the frame is smaller.
+    """Returns square boxes (n, 4) (x, y, width, height), moved into the frame, cut only if it is smaller.
 
     Args:
       centres_px: (n, 2), finite.

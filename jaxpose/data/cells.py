@@ -1,4 +1,4 @@
-"""Reads and checks CSV cells: accepts only numbers and names that every program reads in the same way."""
+"""Reads and checks CSV cells: numbers and names that every program reads in the same way."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def usable_name(given: object) -> str:
 
 
 def path_cell(path: str) -> str:
-    """Returns the cell for a path, or a text that begins with one: ./=a.png for =a.png, so that it is not a formula.
+    """Returns the cell for a path, or a text that begins with one: ./=a.png for =a.png, not a formula.
 
     `path_of_cell` reverses it.
     """

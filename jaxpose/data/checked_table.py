@@ -64,7 +64,7 @@ def decide_orientation(given: str, table: LabelTable, facts: Sequence[ImageFacts
 
 
 def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: str) -> None:
-    """Raises UserError if an image has an orientation and it is unknown which pixels its labels refer to."""
+    """Raises UserError if it is unknown which pixels of an oriented image the labels refer to."""
     if facts.orientation == NORMAL or decided != AUTO:
         return
     image = table.poses.frames[row]
@@ -150,7 +150,7 @@ class LabelledImage:
     """An intact image.
 
     Attributes:
-      size_px: (width, height) of the pixels that the labels refer to.
+      size_px: (width, height) of the labels' pixels.
       facts: about the file.
       byte_count: the file size.
       checksum: its SHA-256, hexadecimal.
@@ -250,7 +250,7 @@ def note_images(label_file: Path, noted: dict[str, ImageFacts], images: Iterable
 
 
 def _facts(value: Any) -> ImageFacts | None:
-    """Returns the facts of an image from a note with the fields of `ImageFacts` in order; None for other content."""
+    """Returns the image facts in a note (the fields of `ImageFacts` in order), None for other content."""
     try:
         (width, height), stored, upright, orientation, values = value
         is_known = min(width, height) > 0 and orientation in range(1, 9) and type(stored) is type(upright) is str
@@ -266,14 +266,14 @@ def _note_key(label_file: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CheckedTable:
-    """The checked rows of a view.
+    """The rows of a view.
 
     Attributes:
       view: its name, "" with only one camera.
       table: the rows.
       images: {moment: (row, image)} of the usable rows.
-      problems: one for each other row.
-      orientation: which pixels the labels refer to, as in `PixelRule`.
+      problems: of the other rows.
+      orientation: the labels' pixels, as in `PixelRule`.
       notes: sentences for the user about the images.
     """
 
@@ -405,7 +405,7 @@ def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: 
 
     Args:
       table, row: the image.
-      facts: of the image; label files may give its upright or its stored size.
+      facts: of the image; label files may give its upright or stored size.
       orientation: for the message.
     """
     name, size_px = table.poses.frames[row], facts.size_px(orientation)
@@ -418,7 +418,7 @@ def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: 
 
 
 def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
-    """Refuses an image that is neither a frame of its video (resized or not) nor its crop: the content is unknown."""
+    """Refuses images that are neither frames of the video (resized or not) nor its crop: what do they show?"""
     image, video = table.poses.frames[row], table.videos[row]
     crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
     (width, height), (frame_width, frame_height) = size_px, frame_px or size_px

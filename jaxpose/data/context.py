@@ -1,4 +1,4 @@
-"""Loads the frames around each labelled frame, for networks that see several frames.
+"""Loads the frames around each labelled frame, for networks that see several.
 
 The frame before img0007.png is img0006.png in the same folder, unless the pixels contradict that (`data.neighbours`).
 Without such a file, it is frame 6 of the video with the folder's name, if frame 7 of that video is the labelled frame;
@@ -46,10 +46,10 @@ class Window:
     """The sources of the frames around a labelled frame.
 
     Attributes:
-      number: the number of the labelled frame, None if its name has none.
+      number: of the labelled frame, None if its name has none.
       keys: the images at the 2 r + 1 offsets from it, None without a file.
-      index: the video with the folder's name, if it is readable and one of its frames is needed.
-      has_video: whether there is such a video and one of its frames is needed.
+      index: the video with the folder's name, if readable and needed.
+      has_video: whether such a video exists and is needed.
       likeness: of images in the folder with consecutive numbers; refuted neighbours have no key.
       refuted: number of refuted neighbours around this frame.
     """
@@ -63,7 +63,7 @@ class Window:
 
 
 def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Window]:
-    """Returns the window of each labelled frame; for the arguments, see `load_windows`.
+    """Returns the window of each labelled frame; arguments as in `load_windows`.
 
     Raises:
       UserError: an image next to a labelled one is a link out of the project and `data.on_bad_frame` is stop (with
@@ -190,7 +190,7 @@ def describe_windows(
     Args:
       project: n labelled frames.
       windows: of these frames.
-      origins: (n, 2 r + 1) origins of the frames in each window.
+      origins: (n, 2 r + 1), of the frames in each window.
       videos: {name without suffix: file} of the project's videos.
     """
     counts = _describe(project, windows, origins, videos)
@@ -224,7 +224,7 @@ def _describe_refuted(project: Project, windows: list[Window]) -> list[str]:
 
 
 def _describe(project: Project, windows: list[Window], origins: np.ndarray, videos: Mapping[str, Path]) -> list[str]:
-    """Returns sentences about the frames in windows, from their origins (n, 2 r + 1)."""
+    """Returns sentences about window frames, from their origins (n, 2 r + 1)."""
     whole, filled = (origins <= VIDEO).all(axis=1), (origins >= NEAREST).any(axis=1)
     at_end, from_video = ~whole & ~filled, (whole & (origins == VIDEO).any(axis=1)).sum()
     parts = [
@@ -428,7 +428,7 @@ def _join(
 def _choose(
     window: Window, offset: int, image: np.ndarray | None, shown: dict[int, np.ndarray]
 ) -> tuple[np.ndarray, int] | None:
-    """Returns the frame at an offset from the labelled one, and its origin; None if neither file nor video has it."""
+    """Returns the frame at an offset from the labelled one and its origin; None if file and video lack it."""
     wanted = (window.number or 0) + offset
     existing = max(wanted, 0)
     if image is not None:

@@ -171,7 +171,7 @@ class Dataset:
         return np.flatnonzero(self.sets == name)
 
     def is_selection_tested(self, monitor: str) -> bool:
-        """Returns whether some errors come from frames that did not select the checkpoint by the metric `monitor`."""
+        """Returns whether some errors are of frames that did not select the checkpoint by `monitor`."""
         return len(self.rows(TEST)) > 0 or not len(self.rows(VALIDATION)) or not chooses_by_validation(monitor)
 
     def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ class Dataset:
         return self.project.labelled_frame_px()[rows]
 
     def measured_frame_px(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the labels (m, k, 2) of rows from which errors are measured: see `Project.measured_frame_px`."""
+        """Returns the labels (m, k, 2) of rows to measure errors from: see `Project.measured_frame_px`."""
         return self.project.measured_frame_px()[rows]
 
 
@@ -234,7 +234,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
 
 
 def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:
-    """Returns the edges of the given skeleton, or of the project's, in the form of `data.skeleton`."""
+    """Returns the edges of the given or the project's skeleton in the form of `data.skeleton`."""
     names = tuple(found.poses.keypoint_names)
     edges = edges_given("data.skeleton", data.skeleton, names) or known_pairs(found.poses.skeleton.edges, names)
     return tuple(edge_text(edge) for edge in edges)
@@ -340,7 +340,7 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
 
 
 def _other_white(found: project.Project, data: DataConfig) -> list[str]:
-    """Returns a sentence if a run's white differs from that of a project's images of more than 8 bits."""
+    """Returns a sentence if a run's white differs from a project's, for images above 8 bits."""
     white = data.white or WHOLE_RANGE
     if found.white in (0, white):
         return []
@@ -351,13 +351,13 @@ def _other_white(found: project.Project, data: DataConfig) -> list[str]:
 
 
 def _videos(found: project.Project, config: Config) -> dict[str, Path]:
-    """Returns {name: video} of the videos that hold frames around the labelled ones."""
+    """Returns {name: video} of videos with frames around the labelled ones."""
     files = inputs.video_files(config.data, config.video) | dict(found.video_files)
     return files | {name: file for name in set(found.videos) if (file := of_name(name, files))}
 
 
 def check_decoding(found: project.Project, config: Config) -> list[str]:
-    """Decodes the frames of `decode` without keeping them; returns sentences about the frames around labelled ones.
+    """Decodes like `decode`, keeps no frames; returns sentences about the frames around labelled ones.
 
     Raises:
       UserError: as `decode`.

@@ -26,7 +26,7 @@ _NAMED = re.compile("(?:img|[Ff]rame)[ _-]?([0-9]+)")
 
 
 class FrameNames:
-    """The image names of one folder. A place is the index of a number in a name, from 0; the suffix does not count."""
+    """The image names of one folder. A place is the index of a number in a name, from 0, without the suffix."""
 
     def __init__(self, names: Iterable[str]):
         self._varying: dict[str, set[int]] = {}
@@ -53,7 +53,7 @@ class FrameNames:
         return likely[-1:] or varying or list(last)
 
     def of_shape(self, name: str) -> list[str]:
-        """Returns the names that differ from this one only in their numbers, including itself."""
+        """Returns the names that differ from this only in numbers, including itself."""
         return self._of_shape.get(_shape(name), [])
 
     def number(self, name: str) -> int | None:
@@ -62,7 +62,7 @@ class FrameNames:
         return number_at(name, places[0]) if places else None
 
     def renumbered(self, name: str, number: int) -> str:
-        """Returns the name of another frame, with its number at the likeliest place."""
+        """Returns another frame's name by the likeliest place."""
         return renumbered(name, self.places(name)[0], number)
 
 
@@ -81,7 +81,7 @@ def number_at(name: str, place: int) -> int:
 
 
 def renumbered(name: str, place: int, number: int) -> str:
-    """Returns a name with another number, padded to the same width: img07.png, 0, 8 gives img08.png."""
+    """Returns a name with another number, padded to the same width: img07.png, 0, 8 is img08.png."""
     match = _numbers(name)[place]
     return f"{name[: match.start()]}{str(number).zfill(len(match[0]))}{name[match.end() :]}"
 
@@ -131,7 +131,7 @@ class Likeness:
 
     @property
     def is_known(self) -> bool:
-        """Whether the pixels are conclusive."""
+        """Whether pixels decide."""
         return self.far >= _LEAST_LEVELS and not math.isnan(self.near)
 
     @property
@@ -226,12 +226,12 @@ def find_series(images: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]
 def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np.ndarray]:
     """Returns the rows of each stretch of video, in the order of their first rows in `rows`.
 
-    A stretch ends if the next frame is more than NEAR_FRAMES later. Long stretches are cut into equal parts.
+    A stretch ends if the next frame is more than NEAR_FRAMES later. Long ones are cut into equal parts.
 
     Args:
       images: n names with folders.
       rows: of the images to divide, in order.
-      most: maximum number of frames of a stretch, at least 1.
+      most: maximum length in frames, at least 1.
     """
     rank = np.full(len(images), len(images))
     rank[rows] = np.arange(len(rows))

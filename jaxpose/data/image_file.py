@@ -193,7 +193,7 @@ def range_of(pixels: np.ndarray) -> ValueRange | None:
 
 
 def choose_white(ranges: Sequence[ValueRange]) -> float:
-    """Returns the white of images of more than 8 bits, 0 without such images.
+    """Returns the white of images of more than 8 bits, 0 without any.
 
     It is 1 for fractions, otherwise the largest value of 8, 10, 12, 14 or 16 bits that no image exceeds.
 
@@ -317,11 +317,11 @@ class ImageFacts(NamedTuple):
     values: ValueRange | None = None
 
     def size_px(self, orientation: str) -> tuple[int, int]:
-        """Returns (width, height) of the pixels for a `PixelRule.orientation`."""
+        """Returns (width, height) of the pixels for an orientation."""
         return upright_size_px(self.stored_px, self.orientation) if orientation == UPRIGHT else self.stored_px
 
     def pixel_checksum(self, orientation: str) -> str:
-        """Returns the SHA-256 of the pixels for a `PixelRule.orientation`."""
+        """Returns the SHA-256 of the pixels for an orientation."""
         return self.upright_checksum if orientation == UPRIGHT else self.stored_checksum
 
 
@@ -429,7 +429,7 @@ def _is_tiff(content: bytes) -> bool:
 
 
 def _deep_tiff(content: bytes) -> dict[int, int]:
-    """Returns the tags of a TIFF file with more than 8 bits, {} for other files.
+    """Returns the tags of a TIFF file with more than 8 bits, {} for others.
 
     Raises:
       UserError: OpenCV would read it wrongly.
@@ -473,7 +473,7 @@ def _is_negative(content: bytes) -> bool:
 
 
 def _refuse_damaged_jpeg(content: bytes) -> None:
-    """Raises UserError if pixels are missing: OpenCV makes them grey, but FFmpeg can fail on them."""
+    """Raises UserError if pixels are missing: OpenCV makes them grey, FFmpeg can fail on them."""
     decoder = av.CodecContext.create("mjpeg", "r")
     decoder.options, decoder.thread_count = {"err_detect": "explode"}, 1
     try:

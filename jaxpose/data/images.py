@@ -1,4 +1,4 @@
-"""Decodes each labelled frame once, fits it into the network's input by an affine, and draws keypoints on frames.
+"""Decodes each labelled frame once, fits it into the network's input by an affine; draws keypoints on frames.
 
 Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """
@@ -109,7 +109,7 @@ def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
 
 
 def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns whether points (..., 2) in frame pixels lie outside a crop, bool (...); none does if crop_px is ().
+    """Returns whether points (..., 2) in frame pixels lie outside a crop, bool (...); none if crop_px is ().
 
     The crop extends half a pixel beyond the centres of its outer pixels. NaN is not outside.
     """

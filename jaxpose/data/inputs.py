@@ -1,4 +1,4 @@
-"""Lists, in natural order, the images and videos that a user asks to predict, and the videos of a project."""
+"""Lists, in natural order, the images and videos that a user asks to predict, and a project's videos."""
 
 import contextlib
 import dataclasses
@@ -88,7 +88,7 @@ def natural_key(name: str) -> list[tuple[int, str]]:
 
 
 def _listed(names: Sequence[str]) -> Iterator[str]:
-    """Yields the names, with @FILE replaced by its lines, except empty lines and those that begin with #."""
+    """Yields the names, with @FILE replaced by its lines, except empty lines and comments (#)."""
     for name in names:
         if not name.startswith("@"):
             yield name
@@ -147,7 +147,7 @@ def _matches(pattern: Path) -> list[tuple[Path, Path]]:
 
 
 def _expand(pattern: Path) -> list[str]:
-    """Returns the matches of a glob; ** follows links, but not in loops, in which glob.glob would never end."""
+    """Returns the matches of a glob; ** follows links, but not loops, in which glob.glob would never end."""
     if "**" not in pattern.parts:
         return glob.glob(str(pattern))
     at = pattern.parts.index("**")
@@ -159,7 +159,7 @@ def _expand(pattern: Path) -> list[str]:
 
 
 def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yields a folder and its subfolders, except hidden ones and links back to one in `above`."""
+    """Yields a folder and its subfolders, except hidden ones and links back to `above`."""
     real = os.path.realpath(folder)
     if real in above or not os.path.isdir(folder):
         return
@@ -259,7 +259,7 @@ def clip_sessions(
       why: why videos are needed, for the message.
 
     Raises:
-      UserError: as `sessions`; or there are no sessions.
+      UserError: as `sessions`, or there are none.
     """
     found = sessions(data, video)
     if not found:

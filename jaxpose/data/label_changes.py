@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def locked_labels(folder: Path) -> Iterator[None]:
-    """A context in which no other jaxpose process writes label files of a project; waits for such a process.
+    """A context in which no other jaxpose process writes label files of a project; waits for one.
 
     The system releases the lock when the process dies. It works across machines on network file systems with locks
     (NFS, Lustre with flock); elsewhere a warning reports that there is no lock.
@@ -106,8 +106,8 @@ class _Entry:
 
     Attributes:
       path: relative to the project.
-      old: SHA-256 before the change, "" for a new file.
-      new: SHA-256 after the change.
+      old: previous SHA-256, "" for a new file.
+      new: new SHA-256.
     """
 
     path: str
@@ -222,7 +222,7 @@ def _stage(folder: Path, staging: Path, number: int, file: Path, content: bytes)
 
 
 def _place(folder: Path, staging: Path, number: int, entry: _Entry) -> Path | None:
-    """Moves a file into place; returns the copy of the previous file, None if there was none."""
+    """Moves a file into place; returns the copy of the previous file, or None."""
     file, backup = folder / entry.path, None
     file.parent.mkdir(parents=True, exist_ok=True)
     if entry.old:

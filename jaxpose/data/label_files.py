@@ -29,7 +29,7 @@ def label_file_of_view(labels: str, view: str) -> str:
       view: "" with only one camera.
 
     Raises:
-      UserError: `labels` gives a file for each view, but not for this one.
+      UserError: `labels` gives files for views, but not for this one.
     """
     if not view:
         return labels
@@ -51,7 +51,7 @@ def with_ending(labels: str, ending: str) -> str:
 
 
 def files_of_views(labels: str) -> dict[str, str]:
-    """Returns {view: file} from "top:a.csv,side:b.csv", {} for any other name."""
+    """Returns {view: file} from "top:a.csv,side:b.csv", {} for others."""
     entries = [entry.partition(":") for entry in labels.split(",")]
     return {view: file for view, _, file in entries} if all(view and file for view, _, file in entries) else {}
 
@@ -93,7 +93,7 @@ _GIVE_PROJECT = "give the folder of a project, or its file"
 def extra_label_files(data: DataConfig) -> list[str]:
     """Returns the label files next to `data.labels` that are evaluated after training, relative to the project.
 
-    They are CollectedData_new.csv, CollectedData_test.csv, and the name of `data.labels` with the same endings. With
+    They are CollectedData_new.csv, CollectedData_test.csv, and `data.labels` with the same endings. With
     several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
     """
     stems = [data.labels]
@@ -112,7 +112,7 @@ def ending_beside(labels: str, own: str) -> str:
 
 
 def find_folder(project: str) -> Path:
-    """Returns the absolute folder of a project, with links resolved.
+    """Returns a project's absolute folder, links resolved.
 
     Raises:
       UserError: it does not exist or is not a folder.
@@ -129,11 +129,11 @@ def refuse_absent_project(project: str, name: str = "PROJECT") -> None:
     """Checks that a project (a folder or a file) exists.
 
     Args:
-      project: as given by the user.
+      project: the user's text.
       name: of the argument, for the message.
 
     Raises:
-      UserError: it does not exist; the message suggests the closest names.
+      UserError: it does not exist; the message has the closest names.
     """
     if not project:
         raise UserError("data.project is empty; give the project folder with data.project=FOLDER")

@@ -59,7 +59,7 @@ def _is_alone(points: np.ndarray, at: tuple[float, float], number: int) -> bool:
 
 
 def place_text(at: Sequence[float]) -> str:
-    """Returns a place in the form of an option: 0,0 or 12.25,30."""
+    """Returns a place as option text: 0,0 or 12.25,30."""
     return ",".join(repr(float(number)).removesuffix(".0") for number in at)
 
 
@@ -145,7 +145,7 @@ def is_hidden(poses: Poses) -> np.ndarray:
 
 
 def hidden_columns(points: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the columns `HIDDEN_PX` for positions (..., 2)."""
+    """Returns columns `HIDDEN_PX` for positions (..., 2)."""
     return {name: points[..., axis] for axis, name in enumerate(HIDDEN_PX)}
 
 

@@ -61,8 +61,8 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
     """Returns the header of a label file.
 
     Args:
-      file: for messages, and to recognise a label file by its name.
-      numbered_rows: the line number and the cells of each row.
+      file: for messages, and to recognise label files by name.
+      numbered_rows: line number and cells of each row.
 
     Raises:
       UserError: it is not a header of labels of one animal, or a keypoint name cannot be used.
@@ -192,10 +192,10 @@ EMPTY = ("", "nan", "na", "n/a", "null", "none")
 
 
 def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
-    """Reads a label file in the layout of Lightning Pose that is a project by itself.
+    """Reads a label file in Lightning Pose's layout that is a project by itself.
 
     Args:
-      folder: the project; image names in the file are relative to it.
+      folder: the project; image names are relative to it.
       file: the CSV.
       data: defines missing labels.
 
@@ -206,10 +206,10 @@ def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
 
 
 def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
-    """Reads a label file unchanged: the reader of several files joins them and calls `normalised`.
+    """Reads a label file as is: the reader of several joins them and calls `normalised`.
 
     Args:
-      folder: the project; image names in the file are relative to it.
+      folder: the project; image names are relative to it.
       file: the CSV.
       missing: as in `read_labels`.
 

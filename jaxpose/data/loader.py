@@ -116,7 +116,7 @@ def _order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
-    """Returns the row of each draw from the endless stream; negative draws (empty slots) give -1.
+    """Returns each draw's row from the endless stream; negative draws (empty slots) give -1.
 
     Epoch e is shuffle e of all rows: draw d is row `shuffle_e[d mod n]` with e = floor(d / n).
 

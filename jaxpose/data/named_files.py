@@ -27,7 +27,7 @@ class Match:
 
     Attributes:
       file: the file, or None.
-      reason: why a similar file is not a match; "" if there is a match, or no similar file.
+      reason: why a similar file is not a match; "" for a match or no similar file.
       end: the shortest end of the name that no other name has, with forward slashes.
       is_exact: whether the file lies where the name says.
     """
@@ -77,7 +77,7 @@ def of_name(name: str, known: Mapping[str, Value]) -> Value | None:
 
 
 class _Listings:
-    """Folder entries; each folder is read once."""
+    """Folder entries; reads each folder once."""
 
     def __init__(self) -> None:
         self._entries: dict[Path, dict[str, list[str]]] = {}

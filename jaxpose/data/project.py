@@ -91,7 +91,7 @@ class Project:
         return self.poses.labels()[1]
 
     def pixel_rule(self, white: float) -> PixelRule:
-        """Returns the rule that turns images into pixels, with a run's white."""
+        """Returns how images become pixels, with a run's white."""
         return PixelRule(self.orientation, white)
 
     def crop_px(self, row: int) -> tuple[int, ...]:
@@ -146,7 +146,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
       labels: a label file to read instead of `data.labels`, relative to the project, without a view name.
 
     Raises:
-      UserError: the folder or a label file is missing or cannot be understood, or as `make_project`.
+      UserError: the folder or a label file is missing or not understood, or as `make_project`.
     """
     folder, labels = find_folder(data.project), labels or data.labels
     tables = [read_table(folder, find_labels(folder, labels, view), data) for view in data.views or ("",)]
@@ -242,7 +242,7 @@ def _white(chosen: list[tuple[CheckedTable, int, LabelledImage]], data: DataConf
 def _video_crops_px(
     chosen: list[tuple[CheckedTable, int, LabelledImage]], crops_px: tuple[tuple[int, ...], ...]
 ) -> tuple[str, ...]:
-    """Returns the crops of videos in the form of `data.video_crops_px`; () if no image is a crop."""
+    """Returns video crops in the form of `data.video_crops_px`; () if no image is a crop."""
     of_videos = {view.table.videos[row]: crop for (view, row, _), crop in zip(chosen, crops_px, strict=True) if crop}
     others = {name: crop for view, *_ in chosen for name, crop in view.table.crops_px.items() if name == "*"}
     # The crop for all other videos does not apply to a video labelled as a whole.

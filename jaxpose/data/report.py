@@ -128,7 +128,7 @@ def _sizes(found: Project) -> str:
 
 
 def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
-    """Returns a line for all videos of the project and a line for each of the first few."""
+    """Returns a line for all project videos and one for each of the first few."""
     folder = found.folder / config.video.folder
     links = [path for path in folder.iterdir() if path.is_symlink() and not path.exists()] if folder.is_dir() else []
     broken = [f"  {path.name}: a link to {path.readlink()}, which does not exist" for path in sorted(links)]

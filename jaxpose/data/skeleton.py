@@ -14,7 +14,7 @@ DEFAULT_ANIMAL = "animal"
 
 
 def animal_name(given: object) -> str:
-    """Returns the attribute `animal` from a name in a file."""
+    """Returns the attribute `animal` of a name in a file."""
     name = usable_name(given)
     return name if name != DEFAULT_ANIMAL else ""
 
@@ -77,7 +77,7 @@ def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[s
         digits and case changes. left and right also count within a token: leftear, rightear.
 
     Raises:
-      UserError: a pair is wrong, a name with a side does not have exactly one partner, or no name has a side.
+      UserError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
     """
     names = list(keypoint_names)
     partners = _partners_given(names, given) if given else _partners_by_name(names)
@@ -88,7 +88,7 @@ def refuse_unknown_names(keypoint_names: list[str] | tuple[str, ...], given: tup
     """Checks that every pair is "left_name:right_name" with keypoint names.
 
     Raises:
-      UserError: a pair is malformed or unknown.
+      UserError: one is not.
     """
     for pair in given:
         left, colon, right = pair.partition(":")

@@ -38,7 +38,7 @@ Sizes = tuple[int, int, int]
 
 
 def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
-    """Returns the numbers of training, validation and test moments.
+    """Returns how many moments train, validate and test.
 
     Raises:
       UserError: no moment would be left to train on.
@@ -66,7 +66,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
 
 
 def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
-    """Returns the numbers of training, validation and test videos, which have `moments` moments in all."""
+    """Returns how many videos train, validate and test; together they have `moments` moments."""
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
         train, validation, test = _apportioned(videos)
@@ -108,7 +108,7 @@ _DIVIDE, _LIMIT = 2, 3
 
 
 def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Divides the frames missing from a known split, by folder if the split keeps folders together."""
+    """Divides frames missing from a known split, by folder if the split keeps folders together."""
     known = sets != ""
     by_folder = set(zip(folder_of[known].tolist(), _trained(sets[known]).tolist(), strict=True))
     keeps_folders = len(by_folder) == len({folder for folder, _ in by_folder}) and len({of for _, of in by_folder}) > 1
@@ -119,7 +119,7 @@ def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: D
 
 
 def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Gives each frame without a set the set of its folder; divides folders that have no set."""
+    """Gives each frame without a set the set of its folder; divides other folders."""
     folders, place = np.unique(folder_of, return_inverse=True)
     folder_sets = np.full(len(folders), "", sets.dtype)
     known = np.flatnonzero(sets != "")
@@ -131,7 +131,7 @@ def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> 
 
 
 def fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
-    """Gives sets to rows so that all rows together reach the sizes, as far as existing sets allow."""
+    """Gives sets to rows so that all rows together have the sizes, as existing sets allow."""
     counts = [int((_trained(sets) == name).sum()) for name in (VALIDATION, TEST)]
     validation, test = (max(wanted - count, 0) for wanted, count in zip(sizes[1:], counts, strict=True))
     if validation + test > len(rows):
@@ -193,8 +193,8 @@ class KnownSplit:
       sets: {path: set}.
       checksums: {path: SHA-256} of the images, "" if the file lacks it.
       labels_checksums: {path: SHA-256} of the labels, "" if the file lacks it.
-      trained_before: {SHA-256: path} of images that trained a run's initial weights but not the run.
-      is_predictions: whether the file is a predictions.csv.
+      trained_before: {SHA-256: path} of images that trained a run's initial weights, not the run.
+      is_predictions: it is a predictions.csv.
     """
 
     sets: dict[str, str]
@@ -359,7 +359,7 @@ def split_text(
 
 
 def count_training_frames(rows: Iterable[dict[str, str]]) -> int:
-    """Returns how many rows of a split.csv, each {column: cell}, are training frames."""
+    """Counts the training rows of a split.csv, each {column: cell}."""
     return sum(row["set"] == TRAIN for row in rows)
 
 
@@ -476,7 +476,7 @@ class Leaks:
     near: Mapping[str, int]
 
     def only(self, name: str) -> "Leaks":
-        """Returns the leaks of one set."""
+        """Returns one set's leaks."""
         return Leaks({name: self.frames[name]} if name in self.frames else {}, self.same, self.near)
 
     def sentences(self, split: str) -> list[str]:
@@ -535,7 +535,7 @@ def find_leaks(
 
 
 def _are_refuted(images: Sequence[str], paths: Sequence[Path], rows: list[int]) -> bool:
-    """Returns whether the pixels show that the images of one series are not in the order of their numbers."""
+    """Returns whether pixels show that the images of a series are not in the order of their numbers."""
     files = {PurePosixPath(images[row]).name: paths[row] for row in rows if paths and paths[row].is_file()}
     names = FrameNames(files)
     places = names.places(next(iter(files))) if files else []

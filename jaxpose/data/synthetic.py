@@ -117,7 +117,7 @@ def _write_video(
     leaves: int,
     looks: int,
 ) -> dict[str, np.ndarray]:
-    """Writes a video, its ground truth and its labelled frames; returns the labels {image: keypoints (k, 2)}."""
+    """Writes a video, its ground truth and labelled frames; returns the labels {image: keypoints (k, 2)}."""
     name = f"session{number:02d}"
     for part in (f"labeled-data/{name}", "videos", "ground_truth"):
         (project / part).mkdir(parents=True, exist_ok=True)

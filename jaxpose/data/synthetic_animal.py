@@ -25,11 +25,11 @@ _SPEED = 0.025  # per frame
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """An animal and its lighting.
+    """An animal and its light.
 
     Attributes:
       size: relative to the mean animal.
-      fur, head, limbs, nose: colours (3,), RGB from 0 to 255.
+      fur, head, limbs, nose: colours (3,), RGB, 0 to 255.
       light: (side, side, 1), a factor.
       noise: standard deviation in grey levels.
     """
@@ -235,7 +235,7 @@ def _goal(rng: np.random.Generator) -> np.ndarray:
 
 
 def _wave(rng: np.random.Generator, frames: int, period_frames: int) -> np.ndarray:
-    """Returns a smooth random signal (frames,) with approximately unit variance and this period."""
+    """Returns a smooth random signal (frames,) with about unit variance and this period."""
     rates = 2 * np.pi / (period_frames * rng.uniform(0.6, 1.6, size=3))
     phases = rng.uniform(0, 2 * np.pi, size=3)
     return np.sin(np.arange(frames)[:, None] * rates + phases).sum(axis=1) * np.sqrt(2 / 3)

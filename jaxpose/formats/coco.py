@@ -377,7 +377,7 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
 def write_labels(file: Path, labels: LabelTable) -> None:
     """Writes an image for each row, and an annotation if it has a label.
 
-    v is 2 for a visible keypoint and 1 for a keypoint that has a position but is not visible. The box is the smallest
+    v is 2 for a visible keypoint and 1 for one with a position that is not visible. The box is the smallest
     around the keypoints.
     """
     images: list[dict[str, Any]] = []

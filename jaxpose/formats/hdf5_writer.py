@@ -29,7 +29,7 @@ def open_hdf5(file: Path) -> Iterator[Any]:
 
 
 def write_pandas(file: Path, table: Any) -> None:
-    """Writes a pandas table in the form of `pandas_content`.
+    """Writes a pandas table, see `pandas_content`.
 
     Raises:
       OSError: the file cannot be written.

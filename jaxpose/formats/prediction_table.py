@@ -172,7 +172,7 @@ def write_predictions(file: Path, predictions: PredictionTable) -> None:
 
 
 def read_predictions(file: Path) -> PredictionTable:
-    """Reads a table from `write_predictions`.
+    """Reads a `write_predictions` table.
 
     Raises:
       UserError: pyarrow is not installed, or the file is not such a table; the message names the row.

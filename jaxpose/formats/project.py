@@ -47,8 +47,8 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     """Reads the labels of a folder.
 
     Args:
-      folder: the project; image names in the files are relative to it.
-      data: gives the meaning of an empty pair of cells.
+      folder: the project; image names are relative to it.
+      data: the meaning of an empty pair of cells.
 
     Raises:
       UserError: a file cannot be understood, or the files belong to several cameras.
@@ -124,7 +124,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project.
 
     Args:
-      data: the project's location, and how to treat bad frames.
+      data: the location, and how to treat bad frames.
       labels: a label file to read instead of the project's own: a CSV in Lightning Pose's layout, relative to the
         project folder.
 
@@ -150,7 +150,7 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
 
     Args:
       data: the project.
-      with_hidden: includes images that training ignores because all their positions are marked as not visible (SLEAP).
+      with_hidden: also images that training ignores because all positions are marked as not visible (SLEAP).
 
     Raises:
       UserError: the project's kind is unknown, or its label files cannot be understood.
@@ -257,7 +257,7 @@ def _two_kinds(data: DataConfig) -> tuple[str, ...]:
 
 
 def _refuse_part_of_deeplabcut(folder: Path) -> None:
-    """Refuses a project's folder of labelled images, or of one video's images, instead of the project."""
+    """Refuses a project's folder of labelled images, or one video's in it, instead of the project."""
     parts = {folder.name: folder.parent, folder.parent.name: folder.parent.parent}
     project = parts.get(IMAGES_FOLDER)
     if project and deeplabcut.is_project(project):

@@ -134,7 +134,7 @@ def named_videos(file: Path) -> tuple[dict[str, Path], list[str]]:
 
 
 def load(file: Path) -> Any:
-    """Returns a .slp as read by sleap-io, without opening its videos.
+    """Returns a .slp from sleap-io, without opening its videos.
 
     Raises:
       UserError: sleap-io is not installed, or the file cannot be read.
@@ -171,7 +171,7 @@ def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 def _rows(
     file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
 ) -> tuple[list[_Row], list[str], list[str]]:
-    """Returns the rows, "PLACE: reason" of unusable ones, and notes."""
+    """Returns rows, "PLACE: reason" of the others, and notes."""
     rows, problems, used, left = [], [], 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for frame in labels.labeled_frames:

@@ -103,7 +103,7 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
 
 
 def _is_link(video: Any) -> bool:
-    """Returns whether a `SleapVideo` names a file with all its frames."""
+    """Returns whether a `SleapVideo` names a file of all frames."""
     source = video.video.source_video
     if source is None:
         return not video.is_embedded and not video.is_sequence

@@ -38,7 +38,7 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
     Args:
       file: the .slp, or the .pkg.slp, which holds the labelled images.
       labels: the labels to write.
-      image_bytes: maximum bytes of the images in a package.
+      image_bytes: maximum for the images in a package.
 
     Raises:
       OSError: the file cannot be written; the error names it.
@@ -184,8 +184,8 @@ def read_slp(file: Path) -> PredictionTable:
     """Reads the predicted instances of a SLEAP project of one video and one animal.
 
     Raises:
-      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predicted instance; or a
-        frame has several predicted instances.
+      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predictions; or a frame
+        has several instances.
     """
     labels = sleap.load(file)
     names = sleap.keypoint_names(file, labels)
@@ -216,7 +216,7 @@ def read_slp(file: Path) -> PredictionTable:
 
 
 def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | None) -> None:
-    """Writes the arrays of SLEAP's analysis export, with one track.
+    """Writes the arrays of SLEAP's analysis export: one track.
 
     Raises:
       UserError: h5py is not installed.
@@ -298,13 +298,13 @@ def read_analysis(file: Path) -> PredictionTable:
 
 
 def _canonical(name: str, content: Any) -> np.ndarray:
-    """Returns an array with those of the axes frame, track, node, xy that it has, in this order."""
+    """Orders an array's axes as frame, track, node, xy, as far as present."""
     axes = json.loads(content.attrs["dims"]) if "dims" in content.attrs else _AXES[name]
     return content[...].transpose([axes.index(axis) for axis in ("frame", "track", "node", "xy") if axis in axes])
 
 
 def _instance_scores(confidence: np.ndarray) -> np.ndarray:
-    """Returns the mean (n,) of the known confidences of points (n, k), NaN where none is known."""
+    """Returns the mean (n,) of the known confidences (n, k) of points, NaN without any."""
     known = np.isfinite(confidence)
     total = np.where(known, confidence, 0).sum(axis=1)
     return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)

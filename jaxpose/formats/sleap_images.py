@@ -366,8 +366,8 @@ def _open(path: Path, given: dict[str, Any], has_pages: bool) -> Iterator[tuple[
 def _is_frame_a_page(path: Path, given: dict[str, Any], frames: list[int], reach_px: np.ndarray) -> bool:
     """Returns whether each page of a TIFF file is a frame.
 
-    With the package tifffile, sleap-io reads a stack of pages as one array with the axes height, width, time. That is
-    right if the points lie in its frames; if they only lie in the pages, the pages are the frames.
+    With the package tifffile, sleap-io reads a stack of pages as an array with axes height, width, time. That is right
+    if the points lie in its frames; if they only lie in the pages, the pages are frames.
     """
     if path.suffix.lower() not in (".tif", ".tiff"):
         return False
@@ -434,7 +434,7 @@ def _open_hdf5(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable[[in
 
 
 def _is_grey(given: dict[str, Any]) -> bool:
-    """Returns whether only the first channel counts according to the .slp."""
+    """Returns whether the .slp uses only the first channel."""
     is_grey, shape = given.get("grayscale"), given.get("shape")
     return bool(shape and shape[-1] == 1) if is_grey is None else bool(is_grey)
 

@@ -81,7 +81,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Returns a tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
+    """Returns a tensor as an array; bfloat16, which numpy lacks, becomes float32."""
     import torch
 
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

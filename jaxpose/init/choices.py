@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
       title: a line such as "Size of the network's input".
-      reason: sentences, possibly with changes to consider.
+      reason: sentences; may name changes.
       options: {dotted name: value}.
     """
 
@@ -266,7 +266,7 @@ def largest_microbatch(
       size_px: (width, height) of the network's input.
       gpu_gib: memory of a GPU.
       batch: labelled frames per update on one GPU.
-      clip_frames: number of additional unlabelled frames per pass.
+      clip_frames: additional unlabelled frames per pass.
     """
     if backbone not in _FRAME_MIB:
         return None
@@ -351,7 +351,7 @@ def rate(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def batch(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the batch, and how many of its frames the GPU processes at once."""
+    """Yields the batch, and how many of its frames the GPU takes at once."""
     rule = f"{count(config.train.batch_size, 'frame')} make one update, on any number of devices."
     if not facts.gpu_gib:
         yield Choice("Batch", rule, {"train.batch_size": BATCH})
@@ -375,7 +375,7 @@ def batch(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def _is_short(facts: Facts, config: Config) -> bool:
-    """Returns whether the default number of epochs gives too few steps, whatever length is given."""
+    """Returns whether the default epochs give too few steps, whatever length is given."""
     return _EPOCHS * steps_per_epoch(config.train, facts.training_frames) < _LEAST_STEPS
 
 

@@ -132,7 +132,7 @@ _SHARED = 3
 
 
 def left_right_pairs(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Returns the pairs that a flip swaps, in the form of `data.flip_pairs`, and the reason if there are none."""
+    """Returns the pairs for a flip in the form of `data.flip_pairs`, and the reason if there are none."""
     try:
         partners = flip_permutation(names, ())
     except UserError as error:

@@ -33,10 +33,10 @@ from jaxpose.terminal import count, print_lines, say
 
 
 def absent_video_sets(project: ProjectLabels, images: Sequence[str]) -> Mapping[str, str]:
-    """Returns {image folder: lines for `video_sets` of config.yaml} for folders that the file does not name.
+    """Returns {image folder: lines for `video_sets` of config.yaml} for folders that the file lacks.
 
     Args:
-      project: a DeepLabCut project; without a config.yaml, returns {}.
+      project: a DeepLabCut project; {} without a config.yaml.
       images: names of its images.
 
     Raises:

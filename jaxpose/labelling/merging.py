@@ -122,7 +122,7 @@ _NEIGHBOURS = 2
 
 
 def folder_of(new: Path) -> Path:
-    """Returns the folder to which image names in new label files are relative."""
+    """Returns the base folder of image names in new label files."""
     if new.is_dir():
         return new
     is_per_video = new.parent.parent.name == IMAGES_FOLDER
@@ -310,7 +310,7 @@ def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str])
 
 
 def _own_name(project: ProjectLabels, view: str) -> str:
-    """Returns the name of the project's label file for a view."""
+    """Returns the name of a view's label file in the project."""
     return project.files[view][0].name
 
 
@@ -407,7 +407,7 @@ class Merged:
       backups: copies of the previous label files.
       images: number of images copied into the project.
       h5: rewritten HDF5 files next to label files.
-      stale: HDF5 files that lack the new rows because a package is not installed or a row does not fit DeepLabCut.
+      stale: HDF5 files that lack the new rows because a package is missing or a row does not fit DeepLabCut.
     """
 
     rows: dict[Path, int]

@@ -55,8 +55,8 @@ class PoseOutlier:
 
     Attributes:
       row: its index among the poses.
-      keypoints: the wrong-looking ones: one, or both of each swapped pair.
-      is_swap: whether left and right are swapped.
+      keypoints: those that look wrong: one, or both of each swapped pair.
+      is_swap: left and right are swapped.
       distance_px: from the keypoint to the nearest plausible pose; for a swap, the largest of its keypoints.
       usual_px: the median of that distance over all poses.
       expected_px: (k, 2) the nearest plausible pose; for a swap, the swapped labels.
@@ -70,7 +70,7 @@ class PoseOutlier:
     expected_px: np.ndarray
 
     def text(self, keypoint_names: Sequence[str]) -> str:
-        """Returns a description of the problem for the user."""
+        """Describes the problem for the user."""
         wrong = [keypoint_names[place] for place in self.keypoints]
         if self.is_swap:
             return f"left and right look exchanged: {', '.join(wrong)}"

@@ -48,9 +48,9 @@ class LabelLayout:
     """How to write a label file.
 
     Attributes:
-      name: of the file; for a project with one file, relative to the project and without the view.
+      name: of the file; if the project has one file, relative to it, without the view.
       is_per_video: whether each image folder has its own file.
-      header: the header rows.
+      header: its rows.
       index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
     """
 
@@ -61,7 +61,7 @@ class LabelLayout:
 
     @property
     def scorer(self) -> str:
-        """The name in the scorer row, "" without such a row."""
+        """The name in the scorer row, "" without one."""
         return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) == 3 else ""
 
     def columns(self) -> list[tuple[str, str]]:
@@ -80,7 +80,7 @@ class LabelLayout:
 
         Args:
           image: labeled-data/<video>/<name>.
-          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; cells of missing keypoints and NaN are empty.
+          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; missing or NaN gives empty cells.
         """
         index = [image] if self.index_columns == 1 else image.split("/")
         cells = []
@@ -139,7 +139,7 @@ class ProjectLabels:
 
     @property
     def folder(self) -> Path:
-        """The folder to which image names are relative."""
+        """The base folder of image names."""
         return project_folder(str(self.path))
 
     def all_tables(self) -> list[LabelTable]:
@@ -147,7 +147,7 @@ class ProjectLabels:
         return [table for of_view in self.tables.values() for table in of_view]
 
     def labelled_frames(self) -> set[tuple[str, int]]:
-        """Returns (video, frame number) of each labelled image with a number in its name."""
+        """Returns (video, frame number) of labelled images with a number in their name."""
         of_video: dict[str, list[str]] = {}
         for table in self.all_tables():
             for image, video in zip(table.poses.frames, table.videos, strict=True):
@@ -244,7 +244,7 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
 
 
 def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
-    """Returns the form of the first label file with all keypoints, or a plain form with them."""
+    """Returns the form of the first label file with all keypoints, or a plain one."""
     headers = [read_header(file) for file in files if file.suffix == ".csv"]
     full = [header for header in headers if set(table.poses.keypoint_names) <= set(header[0][-2])]
     plain = plain_header(table.scorer, table.poses.keypoint_names, 3), 3
@@ -252,7 +252,7 @@ def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
 
 
 def _files_of_rows(table: LabelTable) -> list[Path]:
-    """Returns the label files of a combined table, in which each row has a source FILE:LINE."""
+    """Returns the label files of a combined table with sources FILE:LINE."""
     places = [*table.sources, *(problem.partition(": ")[0] for problem in table.problems)]
     return list(dict.fromkeys(Path(place.rpartition(":")[0]) for place in places))
 
@@ -323,7 +323,7 @@ def refuse_other_labels(folder: Path, file: Path) -> None:
       file: the label file (.csv).
 
     Raises:
-      UserError: there is such a file with different labels.
+      UserError: it has other labels.
     """
     beside = file.with_suffix(".h5")
     if not (file.is_file() and beside.is_file() and is_installed("h5py")):

@@ -34,7 +34,7 @@ class Recording:
       name: of the video without suffix, or of the session.
       videos: {view: video}; the view is "" with one camera.
       folders: {view: its image folder in labeled-data/}.
-      crop_px: the part (x, y, width, height) of frames that images show, () for whole frames.
+      crop_px: part (x, y, width, height) of frames in images, () for whole frames.
     """
 
     name: str
@@ -134,10 +134,10 @@ def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarr
 
 
 def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
-    """Returns how far each keypoint (n, k, 2) is from where neighbouring frames suggest, (n, k) in pixels.
+    """Returns how far each keypoint (n, k, 2) is from where neighbouring frames suggest, (n, k) px.
 
-    It is the larger of two distances: from the median of the frames around it, which shows short failures; and half of
-    the larger step into or out of the frame beyond the usual motion, which shows the ends of long failures.
+    It is the larger of two distances: from the median of the frames around it (shows short failures), and half of the
+    larger step into or out of the frame beyond the usual motion (shows the ends of long failures).
     """
     padded = np.pad(keypoints_px, ((_RADIUS, _RADIUS), (0, 0), (0, 0)), mode="reflect")
     from_median = np.empty(keypoints_px.shape[:2])

@@ -39,7 +39,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
 
     Args:
       given: the flags of jaxpose.suggest.
-      runs: folders of runs that predicted the videos, if any.
+      runs: run folders with video predictions, if any.
       videos: as given.
 
     Raises:
@@ -88,8 +88,8 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
 
 
 def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, VideoConfig, int]:
-    """Returns the location of the labels and, with runs, their keypoints; the location of the videos; and how many
-    frames on either side the runs' networks see."""
+    """Returns where the labels are and, with runs, their keypoints; where the videos are; and how many frames on either
+    side the runs' networks see."""
     configs = read_run_configs(runs) if runs else [Config()]
     data, radius = configs[0].data, max(CONTEXT_RADIUS[config.model.kind] for config in configs)
     changes = {name: getattr(given, name) for name in ("project", "labels") if getattr(given, name)}

@@ -1,6 +1,6 @@
-"""Runs a network on any number of frames on all devices of the mesh, in batches of one fixed shape per device.
+"""Runs a network on any number of frames on all devices of the mesh, in batches of fixed shape per device.
 
-Neither the shape nor the program depends on the number of devices, so predictions do not either, bit for bit.
+The shape and the program do not depend on the number of devices, so predictions are equal bit for bit.
 """
 
 import threading
@@ -70,7 +70,7 @@ class BatchRunner:
         self._labelled_per_step = (labelled_at_once or frames_at_once) * mesh.size
 
     def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
-        """Returns weights on the mesh in the form for `frames`, `one` and `video`; both forms give the same results."""
+        """Returns weights on the mesh for `frames`, `one` and `video`; results are the same as without this form."""
         with pinned_settings(self._precision):
             return replicate(self._mesh, fold_norms(*jax.device_get((params, statistics))))
 
@@ -183,12 +183,12 @@ class BatchRunner:
         return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
 
     def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray, in_step: int = 0) -> Batch:
-        """Returns sequences with affines, padded so that all steps have the same shape.
+        """Returns sequences with affines, padded so that all steps have one shape.
 
         Args:
           sequences: (q, s, h, w, 3).
           frame_from_input: (q, 2, 3), or (2, 3) for all sequences.
-          in_step: number of frames in the step; 0 means `frames_per_step`.
+          in_step: frames of the step; 0 is `frames_per_step`.
         """
         count = (in_step or self.frames_per_step) // (sequences.shape[1] - 2 * self.radius)
         frames = np.zeros((count, *sequences.shape[1:]), np.uint8)

@@ -114,7 +114,7 @@ def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
     """Returns {table: row} from the content of an index.csv.
 
     Raises:
-      DamagedFile: it is not an index, or has changed since jaxpose wrote it.
+      DamagedFile: it is not an index, or not as written by jaxpose.
     """
     mend = "remove the file and give --overwrite, or choose another --out"
     rows = {}
@@ -182,7 +182,7 @@ def remove_smoothed(table: Path) -> None:
 
 
 def remove_tables(table: Path) -> None:
-    """Removes a prediction table and all tables that can be next to it, including unfinished ones."""
+    """Removes a prediction table and all tables next to it, including unfinished ones."""
     remove_smoothed(table)
     for file in (table, *(beside(table, suffix) for suffix in TABLES_BESIDE)):
         file.unlink(missing_ok=True)
@@ -204,7 +204,7 @@ _MOMENT_S = 0.02
 
 
 class Claim:
-    """A claim that this process holds; as a context manager, it releases the claim.
+    """A claim that this process holds; a context manager that releases it.
 
     Attributes:
       token: unique to this claim.
@@ -390,7 +390,7 @@ class PredictionIndex:
         self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
 
     def rows(self) -> dict[str, Row]:
-        """Returns {table: row}; reads the file again if it has changed.
+        """Returns {table: row}; reads a changed file again.
 
         Raises:
           DamagedFile: the file is not an index, or has changed since jaxpose wrote it.

@@ -81,7 +81,7 @@ class Job:
         return row is not None and row.is_of_same(self.row) and row.state != WAITING
 
     def state_without_frames(self) -> str:
-        """Returns the state of a job whose frames do not decode: DAMAGED if the files are readable, else FAILED."""
+        """Returns the state of a job whose frames do not decode: DAMAGED if files are readable, else FAILED."""
         try:
             for source in self.sources:
                 ends_checksum(source)
@@ -90,11 +90,11 @@ class Job:
         return DAMAGED
 
     def join(self, parts: Sequence[Path], name: str, file: Path) -> int:
-        """Joins one table from all segments into a file; returns the number of rows."""
+        """Joins one table from all segments into a file; returns its row count."""
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
     def rescue(self, scratch: Path) -> int:
-        """Copies the rows of an interrupted prediction to a file next to the table; returns the number of rows."""
+        """Copies rows of an interrupted prediction to a file next to the table; returns their number."""
         rows = 0
         for partial in scratch.glob(f"*.csv{PARTIAL}"):
             name = partial.name.removesuffix(PARTIAL)
@@ -125,7 +125,7 @@ class Job:
         )
 
     def unknown_length(self, rows: int) -> str:
-        """Returns a remark on a video that does not state its length, "" for other videos."""
+        """Returns a remark on a video that does not state its length, or ""."""
         if not self.video or self.video.states_length:
             return ""
         return (
@@ -181,7 +181,7 @@ class Outcomes:
         self._settle(job, DONE, reason, rows, seconds, arithmetic, warning=dropped)
 
     def settle_failed(self, job: Job, reason: str) -> None:
-        """Records why a job cannot be finished now; keeps its finished segments for the next command."""
+        """Records why a job cannot be finished now; keeps finished segments for the next command."""
         self._settle(job, FAILED, reason)
 
     def settle_lost(self, job: Job, reason: str) -> None:

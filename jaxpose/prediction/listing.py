@@ -79,7 +79,7 @@ def list_jobs(
 
 
 def needed_bytes(predictor: Predictor, jobs: list[Job]) -> int:
-    """Returns the maximum disk space that the tables of jobs still need."""
+    """Returns the maximum disk space that jobs' tables still need."""
     frames = sum(job.row.frames_announced for job in jobs)
     # While a table is joined from its segments, both are on the disk.
     largest = max(job.row.frames_announced for job in jobs)
@@ -123,7 +123,7 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
     """Reports the amount of work.
 
     Raises:
-      UserError: the disk has too little space for the tables.
+      UserError: the tables do not fit on the disk.
     """
     videos = [job for job in jobs if job.video or job.problem]
     frames = sum(job.row.frames_announced for job in jobs)
@@ -141,7 +141,7 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
 
 
 def report_existing(tables: list[Path], outputs: OutputFiles) -> None:
-    """Reports inputs whose tables already exist."""
+    """Reports inputs with existing tables."""
     for table in tables[:_LISTED]:
         source = outputs[table]
         first = source if isinstance(source, Path) else source[0]

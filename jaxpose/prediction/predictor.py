@@ -279,7 +279,7 @@ class Predictor:
         return f"<{self.weights_label}: {model.backbone}, {model.kind} of {names}>"
 
     def labelled(self, samples: Samples, rows: np.ndarray, stops: Callable[[], bool] = lambda: False) -> Predictions:
-        """Returns predictions and losses of labelled frames, like `BatchRunner.labelled`."""
+        """Predicts labelled frames, with losses, like `BatchRunner.labelled`."""
         return self.runner.labelled(*self.weights, samples, rows, stops)
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
@@ -315,7 +315,7 @@ class Predictor:
         return found["keypoints_frame_px"][0], found["confidence"][0]
 
     def to_dataframe(self, keypoints_frame_px: np.ndarray, confidence: np.ndarray) -> "pandas.DataFrame":
-        """Returns the results of `predict` or `predict_video` as a table: see `make_dataframe`.
+        """Returns results of `predict` or `predict_video` as a table, see `make_dataframe`.
 
         Raises:
           UserError: pandas is not installed.

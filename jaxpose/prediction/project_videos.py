@@ -112,7 +112,7 @@ def _sessions(predictions: Mapping[Path, str], views: tuple[str, ...]) -> list[_
 
 
 def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
-    """Writes the errors of a session; returns why it could not, or ""."""
+    """Writes a session's errors; returns why it could not, or ""."""
     for file in session.files.values():
         if not sha256_of(file).startswith(predictions[file]):
             return f"{file} was damaged or changed by hand; --overwrite predicts it again"

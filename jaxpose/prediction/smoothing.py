@@ -56,7 +56,7 @@ def smooth_tables(
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:
-    """Returns the sources of a smoothed table: the smoother, its parameters, and the checksums of tables."""
+    """Returns a smoothed table's sources: the smoother, its parameters, and the checksums of tables."""
     window = {"smooth_window": options.smooth_window} if options.smooth == "median" else {}
     return {
         "smooth": options.smooth,

@@ -106,7 +106,7 @@ class Progress:
     """Counts the frames that this process predicts; threads may share it. As a context manager, it shows the bar.
 
     Args:
-      frames: total number of frames to predict.
+      frames: number of frames to predict.
     """
 
     def __init__(self, frames: int):

@@ -47,11 +47,11 @@ class ClipFit:
     crop_px: tuple[int, ...] | np.ndarray
 
     def affine(self, first: int) -> np.ndarray:
-        """Returns input_from_frame (2, 3) of the clip that contains a frame."""
+        """Returns input_from_frame (2, 3) of a frame's clip."""
         return self.input_from_frame[first] if self.input_from_frame.ndim == 3 else self.input_from_frame
 
     def is_shown(self, first: int) -> bool:
-        """Returns whether the clip that contains a frame has a box, or needs none."""
+        """Returns whether a frame's clip has a box, or needs none."""
         return isinstance(self.crop_px, tuple) or bool(self.crop_px[first, 2])
 
 
@@ -150,7 +150,7 @@ def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows:
 
 
 def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:
-    """Returns the frames [start, end) of the block with the clip that begins at frame `first` of a session."""
+    """Returns the frames [start, end) of the block of the clip from frame `first` of a session."""
     length = _block_windows(sequence_length) * sequence_length
     # The last window was moved back and may begin before its block; if alone there, it is the block.
     window_start = -(-first // sequence_length) * sequence_length
@@ -217,10 +217,10 @@ Result = TypeVar("Result")
 
 
 class Once(Generic[Result]):
-    """Holds results by key; threads wait for a result in progress instead of making it twice."""
+    """Holds results by key; threads wait for a result in progress and do not make it twice."""
 
     def __init__(self, limit: int | None = None):
-        """Holds at most `limit` results, the most recently used; None means no limit."""
+        """Holds the `limit` most recently used results; None means all."""
         self._limit = limit
         self._lock = threading.Lock()
         self._held: collections.OrderedDict[Hashable, concurrent.futures.Future[Result]] = collections.OrderedDict()

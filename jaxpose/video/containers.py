@@ -47,9 +47,9 @@ class _Element:
 
 
 def find_matroska_damage(path: Path) -> tuple[str, bool]:
-    """Returns a clause about a Matroska file's damage, and whether the file is truncated.
+    """Returns a clause about a Matroska file's damage, and whether it is truncated.
 
-    The clause is "" without visible damage and for other kinds of files.
+    The clause is "" without visible damage and for other files.
     """
     size = path.stat().st_size
     with open(path, "rb") as stream:
@@ -90,7 +90,7 @@ class _Walk:
         """Returns the element at a position.
 
         Raises:
-          _Damaged: there is no element, or it does not end before `end`.
+          _Damaged: none is there, or it does not end before `end`.
         """
         self._stream.seek(at)
         head = self._stream.read(_HEADER_BYTES)
@@ -143,7 +143,7 @@ class _Walk:
             return self._size - at < _HEADER_BYTES
 
     def _check_part(self, part: _Element, end: int) -> int:
-        """Checks the elements in a part; returns its end, derived from the elements for a cluster without a length."""
+        """Checks a part's elements; returns its end (from the elements for a cluster without a length)."""
         at, last = part.content, part.end if part.length >= 0 else end
         while at < last:
             try:
@@ -240,11 +240,11 @@ _Box = tuple[bytes, int, int]
 
 
 def find_mp4_damage(path: Path, unshown: int) -> tuple[str, bool]:
-    """Returns a clause about visible damage ("" without any), and whether the file is truncated.
+    """Returns a clause about visible damage, or "", and whether the file is truncated.
 
     Args:
       path: the file.
-      unshown: how many frames FFmpeg leaves out because they lie outside the file's stated time.
+      unshown: number of frames that FFmpeg leaves out as outside the file's stated time.
     """
     size = path.stat().st_size
     with open(path, "rb") as stream:
@@ -270,7 +270,7 @@ def find_mp4_damage(path: Path, unshown: int) -> tuple[str, bool]:
 
 
 def lists_fragments(path: Path) -> bool:
-    """Returns whether a fragmented file lists the positions of fragments, so that a lost one shows."""
+    """Returns whether a fragmented file lists its fragments, so that a lost one shows."""
     with open(path, "rb") as stream:
         return _is_mp4(stream) and bool(_listed(stream, list(_boxes(stream, 0, path.stat().st_size))))
 
@@ -390,7 +390,7 @@ def _listed_at_end(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]
 
 
 def _listed_before(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]:
-    """Reads sidx (ISO 14496-12, 8.16.3); positions count from its end."""
+    """Reads sidx (ISO 14496-12, 8.16.3); counts from its end."""
     width = 8 if _number(stream, at, 1) == 1 else 4
     place, head = end + _number(stream, at + 12 + width, width), at + 12 + 2 * width
     found = []
@@ -469,7 +469,7 @@ def _shown_times(steps: list[tuple[int, int]], shifts: list[tuple[int, int]]) ->
 
 
 def _table(stream: BinaryIO, at: int, end: int, letter: str) -> list[tuple[int, int]]:
-    """Returns a table of counts and numbers; a `struct` letter gives the type of the numbers."""
+    """Returns a table of counts and numbers; a `struct` letter types the latter."""
     table = _bytes(stream, at + 8, min(end - at - 8, _LARGEST_TABLE))
     return list(struct.iter_unpack(f">I{letter}", table[: len(table) // 8 * 8]))
 

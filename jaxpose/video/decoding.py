@@ -94,7 +94,7 @@ class Decoding:
 
     @property
     def unshown(self) -> int:
-        """Number of frames so far, from the start, that the file announces but never shows."""
+        """Frames so far, from the start, that the file announces but never shows."""
         return self._walk.unshown
 
     def __iter__(self) -> Iterator[tuple[int, VideoFrame] | Flaw]:
@@ -247,7 +247,7 @@ class RangeReader:
 
 
 def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damage]:
-    """Decodes a whole video from its start and returns its damage; the cache folder keeps the result.
+    """Decodes a whole video from its start; returns its damage, kept in the cache folder.
 
     Raises:
       Stopped: `is_stopped` returned true.
@@ -280,7 +280,7 @@ def _decode(
 
 
 def _spread(index: VideoIndex, flaw: Flaw, is_stopped: Callable[[], bool]) -> Damage:
-    """Returns the frames that a flaw makes unusable: its own, and those that may depend on them, up to a key frame."""
+    """Returns the frames that a flaw makes unusable: its own and all that may depend on them, up to a key frame."""
     begins = index.key_frames if can_begin_at_key_frames(index, is_stopped) else []
     following = bisect.bisect_right(begins, flaw.last)
     until = begins[following] - 1 if following < len(begins) else index.frame_count - 1

@@ -39,7 +39,7 @@ def is_nearly_black(frame: VideoFrame) -> bool:
 
 
 def describe_depth(path: object, bits: int) -> str:
-    """Returns a sentence about a video of more than 8 bits, "" for other videos."""
+    """Returns a sentence about a video of more than 8 bits, or ""."""
     return f"{path}: of its {bits} bits per channel, the upper 8 are used" if bits > 8 else ""
 
 
@@ -82,7 +82,7 @@ class Video:
 
     @property
     def expected_frames(self) -> int:
-        """The announced frames without the places that the file systematically leaves empty."""
+        """The announced frames without the places left empty by `places_per_frame`."""
         return -(-self.announced_frames // self.places_per_frame)
 
 
@@ -163,7 +163,7 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 
 
     Args:
       frame: as decoded.
-      converter: shared by all frames of a video, because creating one costs as much as decoding a frame.
+      converter: shared by a video's frames, because creating one costs as much as decoding a frame.
       quarter_turns: clockwise, 0 to 3.
     """
     # More threads cost more than they gain.

@@ -150,7 +150,7 @@ def ends_checksum(path: Path) -> str:
 
 
 def _identity(path: Path) -> str:
-    """Returns a hash that changes with the file, from its size, modification time and both ends of its content."""
+    """Returns a hash that changes with the file: of its size, modification time and both ends of its content."""
     status = path.stat()
     known = (_VERSION, av.library_versions["libavformat"], status.st_size, status.st_mtime_ns, ends_checksum(path))
     return hashlib.sha256(repr(known).encode()).hexdigest()
@@ -215,7 +215,7 @@ def _gaps(leaps: list[int], lost: list[int]) -> str:
 
 
 def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
-    """Returns the numbers of frames before which others are lost, and how many are lost before each.
+    """Returns the numbers of frames before which others are lost, and how many before each.
 
     Lost frames leave rare gaps of whole frames in a constant rate. Late frames of a variable rate are frequent or
     irregular.
@@ -301,7 +301,7 @@ def key_frame_before(index: VideoIndex, number: int, is_stopped: Callable[[], bo
 
 
 def _agree(index: VideoIndex, before: int, key: int, is_stopped: Callable[[], bool]) -> bool:
-    """Returns whether decoding from a key frame and from an earlier one gives the same frames."""
+    """Returns whether decoding from a key frame and an earlier one gives the same frames."""
     end = min(key + _COMPARED_FRAMES, index.frame_count)
     reference = _sums(index, before, key, end, is_stopped)
     return bool(reference) and _sums(index, key, key, end, is_stopped)[: len(reference)] == reference

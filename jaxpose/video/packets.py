@@ -225,7 +225,7 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     """Returns the video stream of an open file.
 
     Raises:
-      UserError: the file has no video stream, or its codec is unknown.
+      UserError: there is none, or its codec is unknown.
     """
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream):

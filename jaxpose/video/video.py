@@ -37,7 +37,7 @@ from jaxpose.video.index import (
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """The frames [first, end) of an index's video; the index has the time of each frame."""
+    """The frames [first, end) of an index's video; the index has frame times."""
 
     index: VideoIndex
     first: int

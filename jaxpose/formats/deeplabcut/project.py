@@ -65,7 +65,7 @@ def read_config(file: Path) -> ProjectConfig:
     """Reads the file.
 
     Raises:
-      UserError: it is not YAML, belongs to a project with several animals, or has an invalid value.
+      UserError: it is not YAML, a value cannot be used, or the project has several animals.
     """
     tree, words = _read_yaml(file)
     scorer, bodyparts = _names(file, tree, words)
@@ -111,7 +111,7 @@ def spelled_as(name: str, labelled: Iterable[str]) -> str:
 
 
 def _names(file: Path, tree: dict[str, Any], words: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Returns the scorer and the bodyparts; a project set up for several animals may have one animal."""
+    """Returns scorer and bodyparts; a multi-animal project may have just one animal."""
     animals, key = tree.get("individuals"), "bodyparts"
     if tree.get("multianimalproject"):
         key = "multianimalbodyparts"
@@ -214,7 +214,7 @@ _CSV_IS_READ = "the CSV is read; DeepLabCut itself reads the .h5, which deeplabc
 
 
 def is_project(folder: Path) -> bool:
-    """Returns whether a folder has DeepLabCut labels or a DeepLabCut config.yaml."""
+    """Returns whether a folder has DeepLabCut labels or its config.yaml."""
     return is_config(folder / CONFIG_FILE) or bool(_label_files(folder))
 
 

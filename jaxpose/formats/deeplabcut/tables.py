@@ -85,7 +85,7 @@ def _depths(table: Table) -> set[int]:
 
 
 def _is_same(first: Table, other: Table) -> bool:
-    """Returns whether two tables have the same positions, regardless of row and column order."""
+    """Returns whether two tables have the same positions, in any row and column order."""
     columns = [sorted(column[1:] for column in table.columns if column[2] in "xy") for table in (first, other)]
     if columns[0] != columns[1] or sorted(first.index) != sorted(other.index):
         return False

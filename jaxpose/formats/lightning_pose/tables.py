@@ -35,7 +35,7 @@ _MOST_SHOWN = 40  # characters of a wrong cell
 
 
 def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS) -> list[list[str]]:
-    """Returns the header, with the columns `coords` for every keypoint."""
+    """Returns the header, with columns `coords` for each keypoint."""
     names = [name for name in keypoint_names for _ in coords]
     return [["scorer", *[scorer] * len(names)], ["bodyparts", *names], ["coords", *list(coords) * len(keypoint_names)]]
 
@@ -128,10 +128,10 @@ def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
 
 @contextlib.contextmanager
 def write_rows(file: Path, keeps_rows: bool = False) -> Iterator[Any]:
-    """Yields a CSV writer; the file gets its name at the end.
+    """Yields a CSV writer; names the file at the end.
 
     Args:
-      file: the table; its folder is created.
+      file: the table; creates its folder.
       keeps_rows: as in `PredictionWriter`.
 
     Raises:
@@ -150,7 +150,7 @@ def write_rows(file: Path, keeps_rows: bool = False) -> Iterator[Any]:
 
 
 class _Utf8:
-    """The target of `csv.writer`: encodes text as UTF-8 into a binary file."""
+    """A target for `csv.writer`: a binary file that gets UTF-8."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -243,7 +243,7 @@ def write_predictions(
 
 
 class ErrorWriter:
-    """A context manager like `PredictionWriter` that writes a number for each frame and keypoint, row by row."""
+    """Writes a number for each frame and keypoint by row; a context manager like `PredictionWriter`."""
 
     def __init__(
         self, file: Path, keypoint_names: Sequence[str], *, with_sets: bool = False, keeps_rows: bool = False

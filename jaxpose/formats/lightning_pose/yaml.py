@@ -48,7 +48,7 @@ class Keys:
         return default if value is None else value
 
     def read_list(self, key: str) -> list[Any]:
-        """Returns the entries of a list; treats a single value as a list of one, absent or null as an empty list."""
+        """Returns a list's entries; a single value gives a list of one, an absent or null value an empty list."""
         value = self.read(key, [])
         return value if isinstance(value, list) else [value]
 
@@ -62,7 +62,7 @@ class Keys:
         return [word if isinstance(value, bool | int | float) else value for value, word in pairs]
 
     def read_whole(self, key: str, default: int | None = None) -> Any:
-        """Returns a whole number of at least 0, or the default.
+        """Returns a whole number from 0, or the default.
 
         Raises:
           UserError: the value is not such a number.
@@ -266,7 +266,7 @@ def _flatten(
 
 
 def _leaves(tree: dict, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yields the dotted keys and values of a tree of tables."""
+    """Yields a table tree's values by dotted key."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{name}.")
