@@ -82,8 +82,8 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is not a run, or a pretraining; the run has no error table or does not record its
-        training frames; or a file is damaged or belongs to another run.
+      UserError: the folder is not a run, or a pretraining; the run has no error table or does not record its training
+        frames; or a file is damaged or belongs to another run.
     """
     refuse_no_run(run)
     if not (run / SPLIT_FILE).is_file():

@@ -135,8 +135,8 @@ def convert_checkpoint(
       overwrite: the run folder may hold a converted run.
 
     Raises:
-      UserError: the checkpoint, its config or the project cannot be used, or they do not match; or the run folder
-        holds files.
+      UserError: the checkpoint, its config or the project cannot be used, or they do not match; or the run folder holds
+        files.
     """
     out = Path(os.path.abspath(out.expanduser()))
     refuse_used(out, overwrite)

@@ -32,8 +32,8 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
       video: for a table, its video; for a folder, the only video to convert.
 
     Raises:
-      UserError: a table or a video cannot be used, or a file already exists with other content;
-        files written so far stay, and the same command writes the others.
+      UserError: a table or a video cannot be used, or a file already exists with other content; files written so far
+        stay, and the same command writes the others.
     """
     if target.form == NWB and target.session_start is None:
         raise UserError(nwb.NEEDS_START)

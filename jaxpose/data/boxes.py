@@ -234,8 +234,8 @@ def centres_of_poses(poses_px: np.ndarray, confidence: np.ndarray, least: float)
 def over_time(centres_px: np.ndarray, frames: int) -> np.ndarray:
     """Fills gaps in the centres (n, 2) of consecutive frames, then smooths them with a running median.
 
-    A straight line fills a gap; the first and last known centres extend to the ends of the video.
-    The median spans `frames` frames around each frame, fewer at the ends.
+    A straight line fills a gap; the first and last known centres extend to the ends of the video. The median spans
+    `frames` frames around each frame, fewer at the ends.
 
     Args:
       centres_px: (n, 2), NaN where unknown; at least one is known.

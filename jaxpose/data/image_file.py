@@ -371,8 +371,8 @@ def decode_image(content: bytes, rule: PixelRule = PixelRule(), is_known: bool =
       is_known: the content was found intact before, so a JPEG file is not checked again for missing pixels.
 
     Raises:
-      UserError: it is not an image, is truncated or damaged, is a kind of JPEG file that cannot be checked, or does
-        not fit the rule.
+      UserError: it is not an image, is truncated or damaged, is a kind of JPEG file that cannot be checked, or does not
+        fit the rule.
     """
     orientation = read_orientation(content)
     if orientation != NORMAL and rule.orientation == AUTO:

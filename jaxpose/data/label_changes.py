@@ -1,8 +1,8 @@
 """Writes all label files of a change to a project, or none.
 
-It first writes all new content, and the content that it replaces, to a folder in the project. A journal there lists
-the files while they are moved into place. If an error or a kill interrupts this, the previous files are restored:
-after an error at once, after a kill by the next change. Until then, readers refuse the project.
+It first writes all new content, and the content that it replaces, to a folder in the project. A journal there lists the
+files while they are moved into place. If an error or a kill interrupts this, the previous files are restored: after an
+error at once, after a kill by the next change. Until then, readers refuse the project.
 """
 
 import contextlib

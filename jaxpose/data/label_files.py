@@ -93,8 +93,8 @@ _GIVE_PROJECT = "give the folder of a project, or its file"
 def extra_label_files(data: DataConfig) -> list[str]:
     """Returns the label files next to `data.labels` that are evaluated after training, relative to the project.
 
-    They are CollectedData_new.csv, CollectedData_test.csv, and `data.labels` with the same endings. With
-    several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
+    They are CollectedData_new.csv, CollectedData_test.csv, and `data.labels` with the same endings. With several
+    cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
     """
     stems = [data.labels]
     if not files_of_views(data.labels):

@@ -84,8 +84,8 @@ class LabelTable:
     Attributes:
       file: the label file, or the folder of several.
       poses: n frames with one animal each, in pixels of the image. Frames are names with forward slashes: paths
-        relative to the project for files inside it. Points are NaN without a label; `visibility` says how training
-        uses each, and the columns `HIDDEN_PX` what the file says about others.
+        relative to the project for files inside it. Points are NaN without a label; `visibility` says how training uses
+        each, and the columns `HIDDEN_PX` what the file says about others.
       paths: n files.
       videos: n names of the videos that the images come from.
       sources: n places of the rows: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.

@@ -377,8 +377,8 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
 def write_labels(file: Path, labels: LabelTable) -> None:
     """Writes an image for each row, and an annotation if it has a label.
 
-    v is 2 for a visible keypoint and 1 for one with a position that is not visible. The box is the smallest
-    around the keypoints.
+    v is 2 for a visible keypoint and 1 for one with a position that is not visible. The box is the smallest around the
+    keypoints.
     """
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []

@@ -42,8 +42,7 @@ def crop(given: argparse.Namespace) -> int:
     """Makes and writes the boxes that the flags of jaxpose.crop describe; returns the exit code.
 
     Raises:
-      UserError: a flag, the run, the project or a prediction table cannot be used, or a file exists with other
-        content.
+      UserError: a flag, the run, the project or a prediction table cannot be used, or a file exists with other content.
     """
     _check_flags(given)
     run, out = Path(given.run).expanduser(), Path(given.out).expanduser()

@@ -52,8 +52,8 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
       known: {name: file} of videos that the project names; others are named after their files.
 
     Raises:
-      UserError: a name does not exist or is an image; two videos would share an image folder; or, with several
-        cameras, a video belongs to no view or a session lacks a video.
+      UserError: a name does not exist or is an image; two videos would share an image folder; or, with several cameras,
+        a video belongs to no view or a session lacks a video.
     """
     inputs = find_inputs(names)
     if inputs.images:

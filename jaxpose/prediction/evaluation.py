@@ -285,8 +285,8 @@ def evaluate(
       As `evaluate_dataset`.
 
     Raises:
-      UserError: the run, the project or the labels cannot be used, or results for other frames would replace the
-        run's own files.
+      UserError: the run, the project or the labels cannot be used, or results for other frames would replace the run's
+        own files.
     """
     run = Path(run_folder(run))
     config = _with_project(read_run_config(run), run, project, orientation)

@@ -292,9 +292,9 @@ class Predictor:
 
         Args:
           frames: uint8, RGB (OpenCV reads BGR: convert it with `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
-            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array
-            (n, h, 3) is one colour frame. With `data.resize=lightning_pose`, frames are resized like images;
-            `predict_video` smooths them, so that keypoints differ by about a pixel.
+            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array (n, h, 3) is one
+            colour frame. With `data.resize=lightning_pose`, frames are read as images; `predict_video` smooths
+            them, so that keypoints differ by about a pixel.
           boxes_px: for a run with `data.boxes`, the box (x, y, width, height) of the frame, or of each frame.
 
         Raises:

@@ -228,8 +228,8 @@ class Once(Generic[Result]):
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
         """Returns the result for a key; makes it if necessary.
 
-        An error of `make` is raised in every waiting thread and not held. `make` must not call `get`: two threads
-        could then wait for each other.
+        An error of `make` is raised in every waiting thread and not held. `make` must not call `get`: two threads could
+        then wait for each other.
         """
         with self._lock:
             future = self._held.get(key)

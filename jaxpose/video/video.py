@@ -143,11 +143,11 @@ def read_chunks(
 class ChunkReader:
     """Iterates once over chunks (m, height, width, 3) uint8 RGB in display order.
 
-    Chunks of windows are (m, 2 radius + 1, height, width, 3); the first and last frames repeat beyond the ends.
-    At a lost frame the iteration ends early and `problem` reports it: the numbers of later frames would be a guess.
-    Frames that the decoder repaired are delivered and listed in `problem`. Damage that the decoder does not notice
-    (other pixels, same number of frames) cannot be reported. The end of the iteration ends the thread; after an early
-    exit (break, exception), call `close`.
+    Chunks of windows are (m, 2 radius + 1, height, width, 3); the first and last frames repeat beyond the ends. At a
+    lost frame the iteration ends early and `problem` reports it: the numbers of later frames would be a guess. Frames
+    that the decoder repaired are delivered and listed in `problem`. Damage that the decoder does not notice (other
+    pixels, same number of frames) cannot be reported. The end of the iteration ends the thread; after an early exit
+    (break, exception), call `close`.
 
     Attributes:
       delivered: number of frames delivered so far.
