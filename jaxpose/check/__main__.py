@@ -97,7 +97,7 @@ def _read_config(given: argparse.Namespace) -> "Config":
 
 
 def _name(project: str) -> str:
-    """Returns the project's name for the page's file name: that of its folder, or of its only file."""
+    """Returns the project's name for the page's file name: its folder's, or its only file's."""
     # Also for .., which is not a useful name.
     path = Path(os.path.abspath(Path(project).expanduser()))
     return path.parent.name if path.suffix in (".yaml", ".yml") else path.stem if path.is_file() else path.name

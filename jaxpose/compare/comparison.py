@@ -27,7 +27,7 @@ class Frames:
     Attributes:
       is_paired: whether all runs are measured on the same frames.
       compared: number of frames of each run.
-      validated: those of `compared` that validated any run, and so may have selected its checkpoint.
+      validated: compared frames that validated any run, and so may have selected its checkpoint.
       trained: frames left out because they trained a run.
       not_shared: frames left out because a run lacks them.
       other_labels: images that all runs have but measured from different labels; left out if the runs share others.

@@ -294,7 +294,7 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
     """Returns the boxes (n, 4) of a video's frames, cut to the frame; width 0 without a box.
 
     Args:
-      file: as `video_box_file` returned it.
+      file: from `video_box_file`.
       video: with its frame size as read.
 
     Raises:

@@ -264,7 +264,7 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
         )
     if not data.keypoint_names:
         return found
-    # The given Unicode form may differ from that of the label file.
+    # The given Unicode form may differ from the label file's.
     spelled = {same_letters(name): name for name in found.poses.keypoint_names}
     wanted = tuple(spelled.get(same_letters(name), name) for name in data.keypoint_names)
     unknown = [name for name in wanted if name not in found.poses.keypoint_names]

@@ -83,7 +83,7 @@ def _notes(found: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
 
 
 def _how_to_test(data: DataConfig, different: int, moments: int) -> str:
-    """Returns how to get a test set if the split leaves none, for moments of which some may be identical."""
+    """Returns how to get a test set if the split leaves none; some of the moments may be identical."""
     if data.split in ("frame", "moment"):
         more = _shares_for_test(data, different, "frame" if different == moments else "different image")
     elif data.split == "video":

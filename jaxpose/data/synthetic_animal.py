@@ -192,7 +192,7 @@ def walk(rng: np.random.Generator, frames: int, side_px: int, size: float) -> di
 
 
 def drift(rng: np.random.Generator, count: int, middle_px: np.ndarray, side_px: int) -> list[list[Leaf]]:
-    """Returns the leaves in each frame: `count` leaves, each of which crosses the animal once.
+    """Returns the leaves in each frame: `count` leaves; each crosses the animal once.
 
     Args:
       rng: determines their paths, sizes and looks.

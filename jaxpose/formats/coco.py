@@ -99,7 +99,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
 
 
 def _has_own_box(annotation: dict[str, Any]) -> bool:
-    """Returns whether a box differs from the one around the keypoints, which new files have."""
+    """Returns whether a box differs from the box around the keypoints, which new files have."""
     keypoints = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
     placed = keypoints[keypoints[:, 2] > 0, :2]
     size = np.ptp(placed, axis=0)

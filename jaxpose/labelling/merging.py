@@ -65,7 +65,7 @@ def target_file(project: ProjectLabels, view: str, image: str) -> Path:
 
 
 def layout_of(project: ProjectLabels, target: Path) -> LabelLayout:
-    """Returns a label file's form; if absent, that of the project's other files."""
+    """Returns a label file's form; if absent, the form of the project's other files."""
     assert project.layout is not None
     if not target.is_file():
         return project.layout

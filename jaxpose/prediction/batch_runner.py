@@ -113,8 +113,8 @@ class BatchRunner:
         A five-frame network sees each frame five times.
 
         Args:
-          params: parameters that `fold` returned.
-          statistics: batch statistics, likewise.
+          params: parameters from `fold`.
+          statistics: batch statistics from `fold`.
           chunks: frames uint8 (m, h, w, 3), or with neighbours (m, 5, h, w, 3), m at most `frames_per_step`; and their
             frame_from_input: (m, 2, 3), or (2, 3) for all frames.
         """
@@ -143,8 +143,8 @@ class BatchRunner:
         For a five-frame network, the first and last frames are repeated beyond the ends.
 
         Args:
-          params: parameters that `fold` returned.
-          statistics: batch statistics, likewise.
+          params: parameters from `fold`.
+          statistics: batch statistics from `fold`.
           chunks: uint8 arrays (m, h, w, 3) of one video's frames in order, m at least 1.
           frame_from_input: (2, 3), maps input pixels to frame pixels.
         """

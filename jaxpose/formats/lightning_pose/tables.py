@@ -47,7 +47,7 @@ def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]]
 
     Args:
       file: for the messages.
-      lines: the rows of the table; consumes those of the header.
+      lines: the rows of the table; consumes the header rows.
 
     Raises:
       UserError: there are several animals.
@@ -217,7 +217,7 @@ class PredictionWriter:
           sets: the set of each frame, if and only if the file has that column.
 
         Raises:
-          ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+          ValueError: the lengths do not agree, or a set is not train, validation, test or unused.
         """
         if (sets is not None) != self._with_sets:
             raise ValueError(f"{self._file}: sets are {sets!r}, but the file has {'a' if self._with_sets else 'no'} "
@@ -264,7 +264,7 @@ class ErrorWriter:
         """Writes a row for each frame: errors (n, k), in frame pixels, NaN as an empty cell.
 
         Raises:
-          ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+          ValueError: the lengths do not agree, or a set is not train, validation, test or unused.
         """
         _write_cells(self._rows, self._file, index, errors, (len(self._keypoint_names),), sets)
 
