@@ -1,8 +1,8 @@
 """Checks the labels of a project before training: `jaxpose check PROJECT`.
 
-Input: a project, and the options of `jaxpose train`. Output: a list of suspicious labels, on the terminal and as
-check_<project>.csv, and check_<project>.html, a page that works offline, with a picture of every labelled frame, the
-rows that a training would refuse, counts, pairs, sizes and the split.
+Input: a project and the options of `jaxpose train`. Output: a list of suspicious labels, on the terminal and as
+check_<project>.csv; and check_<project>.html, an offline page with a picture of every labelled frame, the rows that
+training would refuse, counts, pairs, sizes and the split.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from jaxpose.terminal import console, count, print_lines, say, size
 if TYPE_CHECKING:
     from jaxpose.config import Config
 
-# Maximum number of findings that are printed; the list has all.
+# Maximum number of printed findings; the list has all.
 _LISTED = 20
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the verb and returns its exit code: 0, 1 (something was found) or 2 (a mistake of the user)."""
+    """Runs the verb and returns its exit code: 0, 1 (findings) or 2 (a user error)."""
     arguments = Arguments(
         "jaxpose.check",
         "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: no findings; 1: there "
@@ -64,7 +64,7 @@ def _run(given: argparse.Namespace) -> int:
         from jaxpose.check.page import write_check
         from jaxpose.formats.project import refuse_absent
 
-    # The little that is computed needs no GPU, which a training may be using.
+    # The small computation needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")
     with console("jaxpose.check"):
         refuse_absent(config.data)
@@ -80,7 +80,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _read_config(given: argparse.Namespace) -> "Config":
-    """Returns the config that the arguments describe.
+    """Returns the config for the arguments.
 
     Raises:
       UserError: there is no project, or an option is wrong.
@@ -97,8 +97,8 @@ def _read_config(given: argparse.Namespace) -> "Config":
 
 
 def _name(project: str) -> str:
-    """Returns the name of a project in the name of its page: that of its folder, or of its file of several."""
-    # Also of .., whose own name says nothing.
+    """Returns the project's name for the page's file name: its folder's, or its only file's."""
+    # Also for .., which is not a useful name.
     path = Path(os.path.abspath(Path(project).expanduser()))
     return path.parent.name if path.suffix in (".yaml", ".yml") else path.stem if path.is_file() else path.name
 

@@ -1,4 +1,4 @@
-"""What a check finds, as a list: everything that the page marks, for a terminal and as CSV."""
+"""The findings of a check (all that the page marks) as a list, for a terminal and as CSV."""
 
 import csv
 import dataclasses
@@ -17,14 +17,14 @@ _HEADER = "kind,place,image,keypoints,text\n"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something to look at.
+    """Something to review.
 
     Attributes:
-      kind: row (it cannot be used), outside (likewise: a point is outside of its image), swap or outlier.
+      kind: row (unusable), outside (unusable: a point is outside its image), swap or outlier.
       place: FILE:LINE, or FILE: and the entry of the file.
-      image: its name, "" if it is unknown.
-      keypoints: names of those that look wrong.
-      text: what is wrong, for the user.
+      image: its name, "" if unknown.
+      keypoints: names of the keypoints that look wrong.
+      text: the problem, for the user.
     """
 
     kind: str
@@ -45,7 +45,7 @@ def headline(usable: int, findings: Sequence[Finding], is_compared: bool) -> str
     Args:
       usable: frames.
       findings: all.
-      is_compared: whether the poses of all views were compared.
+      is_compared: whether all views' poses were compared.
     """
     found = Counter(finding.kind for finding in findings)
     refused, poses = found[ROW] + found[OUTSIDE], found[SWAP] + found[OUTLIER]
@@ -73,15 +73,15 @@ def as_csv(findings: Sequence[Finding]) -> bytes:
 
 
 def list_file(page: Path) -> Path:
-    """Returns the list that belongs to a page."""
+    """Returns the list file of a page."""
     return page.with_suffix(".csv")
 
 
 def refuse_other_list(page: Path, overwrite: bool) -> None:
-    """Checks that the list next to a page is absent, or was written by a check.
+    """Checks that the list next to a page is absent or was written by a check.
 
     Args:
-      page: what --out names.
+      page: the file of --out.
       overwrite: the list may be another file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The labelled frames of a check: first refused frames, then outliers, then all others."""
+"""The labelled frames of a check: refused frames, then outliers, then all others."""
 
 import dataclasses
 import functools
@@ -23,16 +23,16 @@ from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
 from jaxpose.labelling.project_labels import frame_keypoints_px, read_cells, read_project_labels
 from jaxpose.poses import NOT_USED, Poses, join_poses
 
-# Poses of another project, with which the labels are compared.
+# Poses of another project for comparison with the labels.
 
 
 def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mapping[str, np.ndarray]:
-    """Returns {view: poses (n, k, 2) in frame pixels} of all label files of a project.
+    """Returns {view: poses (n, k, 2) in frame pixels} from all label files of a project.
 
     Args:
-      data: the options, as the user gave them, with which it is read.
+      data: the user's options, for reading it.
       like: the project.
-      names: k keypoints; NaN where the project lacks one.
+      names: k keypoints; those that the project lacks are NaN.
 
     Raises:
       UserError: it does not exist, is the checked project, has none of the keypoints, or cannot be read.
@@ -54,15 +54,15 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
 
 
 def _place(data: DataConfig) -> Path:
-    """Returns the folder or the file of a project, also of its config file."""
+    """Returns the folder or file of a project, also given its config file."""
     return Path(without_config_file(data).project).expanduser().resolve()
 
 
-# Rows of labels that a training refuses, with the image and the points that can still be read.
+# Label rows that training refuses, with the image and the points that can still be read.
 
 
 def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
-    """Returns the tables of all views, whose images are not opened.
+    """Returns the tables of all views without opening images.
 
     Args:
       data: the project.
@@ -78,21 +78,21 @@ def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
 
 
 def refused_rows(project: Project, tables: Sequence[LabelTable], names: tuple[str, ...]) -> LabelTable:
-    """Returns a row for each problem of a project, in their order, with that problem.
+    """Returns a row with its problem for each problem of a project, in order.
 
-    Points are those that have both coordinates. Where the image is unknown, its name is "". Visibility is not read.
+    Includes points with both coordinates. An unknown image is named "". Visibility is not read.
 
     Args:
       project: with its problems.
-      tables: the tables that it was made of.
-      names: k keypoints of the result; those that only the tables have follow.
+      tables: the project's tables.
+      names: k keypoints of the result; keypoints that only the tables have follow.
     """
     places = {source: (table, row) for table in tables for row, source in enumerate(table.sources)}
     names = tuple(dict.fromkeys([*names, *(name for table in tables for name in table.poses.keypoint_names)]))
     parts, paths, sources = [_poses("", (), np.empty((0, 2)), names).at([])], list[Path](), list[str]()
     rows_of = functools.cache(read_cells)
     for problem in project.problems:
-        # A name of a file may contain what separates the place from the reason.
+        # A file name may contain the separator of place and reason.
         ends = [match.start() for match in re.finditer(": ", problem)]
         known = next((end for end in ends if problem[:end] in places), None)
         if known is not None:
@@ -111,26 +111,26 @@ def refused_rows(project: Project, tables: Sequence[LabelTable], names: tuple[st
 
 
 def outside_of(refused: LabelTable, row: int) -> tuple[str, ...]:
-    """Returns the keypoints outside of the image of a refused row, if that is the reason."""
+    """Returns the keypoints outside the image of a refused row, if that is the reason."""
     outside, poses = refused.problems[row].partition(OUTSIDE_OF_IT)[2], refused.poses
     named = zip(poses.keypoint_names, poses.points_px[row, 0], strict=True)
     return tuple(name for name, point in named if name_place(name, point) in outside)
 
 
 def reason_of(refused: LabelTable, row: int) -> str:
-    """Returns the problem of a refused row, without its place."""
+    """Returns the problem of a refused row without its place."""
     return refused.problems[row].removeprefix(f"{refused.sources[row]}: ")
 
 
 def _poses(image: str, given: Sequence[str], points: np.ndarray, names: Sequence[str]) -> Poses:
-    """Returns the pose of an image from the points (k, 2) of the given keypoints."""
+    """Returns an image's pose from the points (k, 2) of the given keypoints."""
     return Poses.of_one_animal(given, (image,), points[None], pixels="image").with_keypoints(names)
 
 
 def _from_csv(
     problem: str, folder: Path, names: tuple[str, ...], rows_of: Callable[[Path], dict[str, Any]]
 ) -> tuple[str, Path, Poses]:
-    """Returns the place, image and pose of a problem, "FILE.csv:LINE: reason", as far as they can be read."""
+    """Returns the readable place, image and pose of a problem "FILE.csv:LINE: reason"."""
     match = re.match(r"(.+?\.csv):(\d{1,9}): ", problem, re.DOTALL)
     if not match or not Path(match[1]).is_file():
         return problem.partition(": ")[0], Path(), _poses("", (), np.empty((0, 2)), names)
@@ -140,7 +140,7 @@ def _from_csv(
     given = list(dict.fromkeys(name for name, _ in cells))
     points = np.array([[_number(cells.get((name, coord), "")) for coord in "xy"] for name in given]).reshape(-1, 2)
     points = np.where(np.isfinite(points).all(axis=1, keepdims=True), points, np.nan)
-    # DeepLabCut finds an image by its name next to the label file.
+    # DeepLabCut finds images by name next to the label file.
     near, inside = file.parent / PurePosixPath(image).name, folder / image
     path = inside if inside.is_file() or not near.is_file() else near
     return place, path if image else Path(), _poses(image, given, points, names)
@@ -158,14 +158,14 @@ class Frame:
     """A labelled image.
 
     Attributes:
-      place: of the labels that are shown: FILE:LINE, or FILE: and the entry of the file.
+      place: of the shown labels: FILE:LINE, or FILE: and the entry of the file.
       image: its name.
       path: the file.
-      set: that a training would put it into, "" if it refuses the image or has no split; of a label file that is only
-        evaluated, what its name ends in, such as new.
+      set: its set in training, "" if training refuses the image or there is no split; for a label file that is only
+        evaluated, the ending of its name, such as new.
       origin_px: (x, y) of the image in its frame.
-      refused: places of refused rows of the image, each with the reason; other rows of it may be usable.
-      is_usable: whether a row of it is.
+      refused: places and reasons of the image's refused rows; other rows of it may be usable.
+      is_usable: whether any of its rows is usable.
       outlier: the problem of its pose, or None.
       unusual: robust standard deviations of its most unusual keypoint, 0 if poses were not compared.
     """
@@ -182,7 +182,7 @@ class Frame:
 
     @property
     def is_marked(self) -> bool:
-        """Whether somebody should look at it before training."""
+        """Whether it needs a review before training."""
         return bool(self.refused or self.outlier)
 
 
@@ -193,7 +193,7 @@ class CheckedLabels:
     Attributes:
       project: n usable frames.
       sets: (n,) their sets, "" without a split.
-      refused: the other rows, each with its problem.
+      refused: the other rows with their problems.
     """
 
     project: Project
@@ -207,14 +207,14 @@ def make_frames(
     pairs: list[tuple[int, int]],
     like_px: Mapping[str, np.ndarray],
 ) -> tuple[list[Frame], Poses, list[str]]:
-    """Returns every labelled image once, in the order in which a person should look, and checks that were impossible.
+    """Returns every labelled image once, in review order, with the poses and notes on impossible checks.
 
-    The poses are those of the frames, in pixels of the images, NaN without a label.
+    The poses belong to the frames, in pixels of the images, NaN without a label.
 
     Args:
       checked: the labels.
       names: k keypoints of the frames.
-      pairs: (left, right) keypoints, of which exchanges are looked for.
+      pairs: (left, right) keypoints to check for swaps.
       like_px: {view: (m, k, 2)} poses in frame pixels that also count as plausible.
     """
     labelled = [_labelled_frame_px(one.project, names) for one in checked]
@@ -233,7 +233,7 @@ def make_frames(
 
 
 def _labelled_frame_px(project: Project, names: Sequence[str]) -> np.ndarray:
-    """Returns the labels (n, k, 2) of some keypoints, NaN where there is none."""
+    """Returns the labels (n, k, 2) of some keypoints, NaN where missing."""
     points_px, visibility = project.poses.with_keypoints(names).labels()
     return np.where((visibility > NOT_USED)[..., None], points_px, np.nan)
 
@@ -244,9 +244,9 @@ def _frames_of(
     labelled_px: np.ndarray,
     marks: list[tuple[PoseOutlier | None, float]],
 ) -> list[tuple[Frame, np.ndarray]]:
-    """Returns a frame for each image, with its points (k, 2) in pixels of the image.
+    """Returns a frame for each image and its points (k, 2) in pixels of the image.
 
-    `labelled_px` (n, k, 2), in frame pixels, and `marks` (outlier, unusual) are of the usable ones.
+    `labelled_px` (n, k, 2), in frame pixels, and `marks` (outlier, unusual) are of usable frames.
     """
     project, refused = one.project, _by_image(one.refused)
     origins_px = [(project.crop_px(row) or (0, 0))[:2] for row in range(len(project.paths))]
@@ -275,7 +275,7 @@ def _frames_of(
 
 
 def _by_image(refused: LabelTable) -> dict[Path, list[int]]:
-    """Returns {path: refused rows} of the images that are known."""
+    """Returns {path: refused rows} for known images."""
     rows: dict[Path, list[int]] = {}
     for row, (image, path) in enumerate(zip(refused.poses.frames, refused.paths, strict=True)):
         if image:
@@ -284,12 +284,12 @@ def _by_image(refused: LabelTable) -> dict[Path, list[int]]:
 
 
 def without_folder(text: str, folder: Path) -> str:
-    """Returns a place or a reason with files named from the folder of the project, which the page names once."""
+    """Returns a place or reason with paths relative to the project folder, which the page names once."""
     return text.replace(f"{folder}/", "")
 
 
 def _order(frame: Frame) -> tuple[bool, float, float]:
-    """Returns the key of a frame: refused, then outliers, then others, each the most unusual first."""
+    """Returns a frame's sort key: refused, outliers, then others, each most unusual first."""
     outlier = frame.outlier
     strength = outlier.distance_px / max(outlier.usual_px, 0.5) if outlier else 0.0
     return not frame.refused, -strength, -frame.unusual
@@ -298,7 +298,7 @@ def _order(frame: Frame) -> tuple[bool, float, float]:
 def _outliers(
     labelled_px: np.ndarray, views: Sequence[str], pairs: list[tuple[int, int]], like_px: Mapping[str, np.ndarray]
 ) -> tuple[dict[int, PoseOutlier], np.ndarray, list[str]]:
-    """Returns {row: outlier}, how unusual each row (n,) is, and sentences about views that could not be checked."""
+    """Returns {row: outlier}, how unusual each row is (n,), and sentences about unchecked views."""
     found: dict[int, PoseOutlier] = {}
     unusual, notes = np.zeros(len(views)), []
     for view in dict.fromkeys(views):
@@ -317,10 +317,10 @@ def _outliers(
 
 
 def make_findings(frames: Sequence[Frame], refused: Sequence[LabelTable], names: Sequence[str]) -> list[Finding]:
-    """Returns a finding for each refused row, then one for each outlier, in the order of the page.
+    """Returns a finding for each refused row, then for each outlier, in page order.
 
     Args:
-      frames: all.
+      frames: all frames.
       refused: the refused rows of all files.
       names: k keypoints.
     """

@@ -1,4 +1,4 @@
-"""Writes the page about a project, with all pictures and figures inside, and the list of findings."""
+"""Writes the page about a project, which contains all pictures, and the list of findings."""
 
 import dataclasses
 from collections import Counter
@@ -40,9 +40,9 @@ from jaxpose.report.pictures import cut_around, draw_picture
 from jaxpose.terminal import count, listed, size
 from jaxpose.threads import map_in_threads
 
-# The sections with pictures: frames to look at first, and all other frames.
+# The picture sections: frames to review first, and all other frames.
 
-# Number of pictures that are shown before their title is clicked.
+# Number of pictures in each fold of a section.
 _PER_FOLD = 100
 _LISTED = 1000
 
@@ -50,13 +50,13 @@ _LISTED = 1000
 def marked_section(
     frames: Sequence[Frame], thumbnails: Sequence[str], refused: Sequence[tuple[str, str]], notes: Sequence[str]
 ) -> Section:
-    """Returns the frames that somebody should look at before training, and the list of refused rows.
+    """Returns the frames to review before training, and the list of refused rows.
 
     Args:
-      frames: all, the marked ones first.
-      thumbnails: figures of the first of them.
+      frames: all frames, marked ones first.
+      thumbnails: figures of the first frames.
       refused: place and reason of all refused rows.
-      notes: why some checks were not possible.
+      notes: why some checks were impossible.
     """
     marked = sum(frame.is_marked for frame in frames)
     parts = [paragraph(note) for note in notes]
@@ -88,7 +88,7 @@ def marked_section(
 
 
 def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Section:
-    """Returns all other frames; arguments as those of `marked_section`."""
+    """Returns all other frames; arguments as in `marked_section`."""
     marked = sum(frame.is_marked for frame in frames)
     shown, others = thumbnails[marked:], len(frames) - marked
     if not others:
@@ -108,7 +108,7 @@ def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Sectio
 
 
 def _grid(figures: Sequence[str], kind: str) -> str:
-    """Returns figures in a grid of a class of page.css, those after the first hundred folded in hundreds."""
+    """Returns figures in a grid with a page.css class; after the first hundred, folded in hundreds."""
     parts = []
     for start in range(0, len(figures), _PER_FOLD):
         part = figures[start : start + _PER_FOLD]
@@ -117,7 +117,7 @@ def _grid(figures: Sequence[str], kind: str) -> str:
     return "".join(parts)
 
 
-# The sections with figures: the labels, the points of each keypoint, and the proposed split.
+# The sections with numbers: the labels, the points of each keypoint, and the proposed split.
 
 _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 
@@ -125,14 +125,14 @@ _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 def summary_section(
     project: Project, data: DataConfig, result: str, pairs: Sequence[tuple[int, int]], reason: str
 ) -> Section:
-    """Returns what the labels are.
+    """Summarizes the labels.
 
     Args:
       project: the usable frames.
-      data: with the options that depend on the project.
+      data: with options that depend on the project.
       result: the headline.
       pairs: (left, right) keypoints.
-      reason: why there are none.
+      reason: why there are no pairs.
     """
     names = project.poses.keypoint_names
     views = list(dict.fromkeys(project.views))
@@ -182,7 +182,7 @@ def keypoints_section(project: Project, picture: str) -> Section:
 
 
 def split_section(project: Project, sets: np.ndarray | None, problem: str, data: DataConfig) -> Section:
-    """Returns the number of frames of each video in each set; `sets` is None with a problem."""
+    """Returns the number of each video's frames in each set; `sets` is None with a problem."""
     title = "The proposed split"
     if sets is None:
         return Section("split", title, paragraph(f"There is no split: {problem}"))
@@ -227,26 +227,26 @@ def _sizes(project: Project) -> str:
     return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
 
 
-# Thumbnails of labelled frames, as large as a page of reasonable size allows.
+# Thumbnails of labelled frames, as large as a reasonable page size allows.
 
-# Total size of all thumbnails; with the rest of the page, the file stays below 25 MB.
+# Total size of all thumbnails; keeps the whole page below 25 MB.
 MOST_BYTES = 22_000_000
-# Sides of thumbnails: the largest side with which all fit is used. If even the smallest is too large, the last
-# thumbnails are left out.
+# Sides of thumbnails: uses the largest with which all fit. If even the smallest is too large, leaves out the last
+# thumbnails.
 _SIDES_PX = (360, 240, 160)
-# Number of frames that are drawn to find that side.
+# Number of frames drawn to find that side.
 _SAMPLE = 12
 # The first marked frames are always large.
 _LARGE = 100
 
 
 def draw_thumbnails(frames: Sequence[Frame], poses: Poses, rule: PixelRule, threads: int) -> list[str]:
-    """Returns figures (HTML) of the first frames, of all of them if they fit into a page.
+    """Returns figures (HTML) of the frames, or of the first frames if not all fit into a page.
 
     Args:
-      frames: in their order.
-      poses: of the frames, in pixels of the images, with the skeleton that is drawn.
-      rule: how the images become pixels.
+      frames: in order.
+      poses: of the frames, in pixels of the images, with the skeleton to draw.
+      rule: how images become pixels.
       threads: as `data.threads`.
     """
     side_px, drawn, size = _side_px(frames, poses, rule), [], 0
@@ -264,14 +264,14 @@ def draw_thumbnails(frames: Sequence[Frame], poses: Poses, rule: PixelRule, thre
 
 
 def draw_thumbnail(frame: Frame, poses: Poses, rule: PixelRule, side_px: int, is_named: bool = False) -> str:
-    """Returns a frame with its points, cut to them, as a figure with its name, set and marks.
+    """Returns a frame cropped to its points as a figure with name, set and marks.
 
     Args:
       frame: the frame.
-      poses: of this frame alone, in pixels of its image.
+      poses: of only this frame, in pixels of its image.
       rule: how the image becomes pixels.
-      side_px: of the picture, at most.
-      is_named: whether all names are written, not only those of a keypoint that looks wrong.
+      side_px: maximum side of the picture.
+      is_named: whether to write all names, not only those of keypoints that look wrong.
     """
     names, points = poses.keypoint_names, poses.points_px[0, 0]
     known = int(np.isfinite(points).all(axis=1).sum())
@@ -291,7 +291,7 @@ def draw_thumbnail(frame: Frame, poses: Poses, rule: PixelRule, side_px: int, is
 
 
 def _expected_image_px(frame: Frame, absent: np.ndarray) -> np.ndarray:
-    """Returns where the keypoints (k, 2) in question might belong, in pixels of the image; NaN for the others."""
+    """Returns where suspicious keypoints might belong, (k, 2) in pixels of the image; NaN for others."""
     if frame.outlier:
         places = list(frame.outlier.keypoints)
         absent[places] = frame.outlier.expected_px[places] - frame.origin_px
@@ -311,7 +311,7 @@ def _caption(frame: Frame, names: Sequence[str]) -> str:
 def _read(frame: Frame, rule: PixelRule) -> np.ndarray:
     """Returns the image (h, w, 3); raises UserError or OSError if it cannot be used."""
     if not frame.is_usable:
-        # Not known to be intact, nor to lie in the project.
+        # It may be damaged or outside the project.
         check_image(frame.path, frame.image, {})
     return decode_image(read_bytes(frame.path, most_bytes=None), rule, is_known=True)
 
@@ -321,34 +321,34 @@ def _side_px(frames: Sequence[Frame], poses: Poses, rule: PixelRule) -> int:
     sample = [usable[place] for place in np.unique(np.linspace(0, len(usable) - 1, _SAMPLE).astype(int))]
     for side_px in _SIDES_PX:
         mean = np.mean([len(draw_thumbnail(frame, of_frame, rule, side_px).encode()) for frame, of_frame in sample])
-        # The sample may be of smaller ones than the others.
+        # The sampled pictures may be smaller than the others.
         if 1.1 * mean * len(frames) < MOST_BYTES:
             return side_px
     return _SIDES_PX[-1]
 
 
-# Puts the sections together, and writes the page and the list.
+# Combines the sections, and writes the page and the list.
 
-# Side of the picture with all keypoint names.
+# Side of the picture that shows all keypoint names.
 _LARGE_PX = 640
 
 
 def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Finding]]:
-    """Writes a page about the labels of a project, and the list next to it.
+    """Writes a page about a project's labels, and the list next to it.
 
     Args:
-      config: as the user gave it.
+      config: as given by the user.
       out: the page.
-      like: a project whose poses also count as plausible, "" without one.
+      like: a project whose poses also count as plausible, or "".
 
     Returns:
-      The result in one line and a line for each note, and what was found.
+      The result in one line and a line for each note, and the findings.
 
     Raises:
-      UserError: a project cannot be used, or no row of it.
+      UserError: a project, or every row of it, is unusable.
       OSError: a file cannot be written.
     """
-    # Refused rows are shown, whatever a training would do with them.
+    # Shows refused rows, whatever training would do with them.
     kept = dataclasses.replace(config, data=dataclasses.replace(config.data, on_bad_frame="skip"))
     given = kept.data
     kept, project = prepare(resolve(kept))
@@ -391,14 +391,14 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
 
 
 def _extra(data: DataConfig, labels: str, names: tuple[str, ...]) -> CheckedLabels:
-    """Returns the labels of a file that is only evaluated after a training."""
+    """Returns the labels of a file that is only evaluated after training."""
     project = read_project(data, labels)
     refused = refused_rows(project, read_tables(data, labels), names)
     return CheckedLabels(project, [ending_beside(labels, data.labels)] * len(project.poses.frames), refused)
 
 
 def _untouched(given: DataConfig) -> list[str]:
-    """Returns a sentence about predictions of `jaxpose suggest` that nobody corrected, if there are any."""
+    """Returns a sentence about uncorrected predictions of `jaxpose suggest`, if any."""
     if given.project == SYNTHETIC:
         return []
     rows = count_untouched_in(read_project_labels(given))
@@ -406,7 +406,7 @@ def _untouched(given: DataConfig) -> list[str]:
 
 
 def _sets(project: Project, data: DataConfig) -> tuple[np.ndarray | None, str]:
-    """Returns the set of each frame (n,), or why there is no split."""
+    """Returns each frame's set (n,), or why there is no split."""
     try:
         return assign_sets(project, data), ""
     except UserError as error:
@@ -414,7 +414,7 @@ def _sets(project: Project, data: DataConfig) -> tuple[np.ndarray | None, str]:
 
 
 def _pairs(names: tuple[str, ...], data: DataConfig) -> tuple[list[tuple[int, int]], str]:
-    """Returns the (left, right) keypoints of `data.flip_pairs`, or those of the names, and why there are none."""
+    """Returns the (left, right) keypoints of `data.flip_pairs` or from names, and why there are none."""
     if not data.flip_pairs:
         found, reason = left_right_pairs(names)
         if not found:
@@ -424,7 +424,7 @@ def _pairs(names: tuple[str, ...], data: DataConfig) -> tuple[list[tuple[int, in
 
 
 def _fullest(frames: list[Frame], poses: Poses) -> int:
-    """Returns the place of the usable frame with the most labels, an unmarked one if there is one."""
+    """Returns the index of the usable frame with the most labels, preferably an unmarked one."""
     usable = [place for place, frame in enumerate(frames) if frame.is_usable]
     labels = np.isfinite(poses.points_px).sum(axis=(1, 2, 3)).tolist()
     return max(usable, key=lambda place: (not frames[place].is_marked, labels[place]))

@@ -1,7 +1,7 @@
 """Compares trained runs: `jaxpose compare RUN RUN ...`, or `compare(runs)` from Python.
 
-Input: run folders, of which only tables are read. Output: the options that differ, the error of each keypoint with
-bootstrap intervals on the frames that none of the runs was trained on, and the spread over seeds.
+Input: run folders; reads only their tables. Output: the options that differ, the error of each keypoint with bootstrap
+intervals on the frames that no run was trained on, and the spread over seeds.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from jaxpose.terminal import columns
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
+    """Runs the verb and returns its exit code: 0 or 2 (a user error)."""
     arguments = Arguments(
         "jaxpose.compare", "Compares trained runs: differing options, and errors on frames that none was trained on."
     )

@@ -1,4 +1,4 @@
-"""Compares runs on the labelled frames that none of them was trained on."""
+"""Compares runs on labelled frames that none of them was trained on."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,20 +17,20 @@ from jaxpose.formats.project import read_label_tables
 from jaxpose.run.paths import run_folder
 from jaxpose.terminal import count
 
-# Chooses the frames to compare: those that none of the runs was trained on, measured from the same labels.
+# Chooses the frames to compare: those that no run was trained on, measured from the same labels.
 
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """How many frames were compared, and how many were not.
+    """How many frames were compared or left out.
 
     Attributes:
       is_paired: whether all runs are measured on the same frames.
-      compared: frames of each run.
-      validated: those of `compared` that validated one of the runs, and so may have chosen its checkpoint.
-      trained: frames left out because they trained one of the runs.
+      compared: number of frames of each run.
+      validated: compared frames that validated any run, and so may have selected its checkpoint.
+      trained: frames left out because they trained a run.
       not_shared: frames left out because a run lacks them.
-      other_labels: images that all runs have, but measured from different labels; left out if the runs share others.
+      other_labels: images that all runs have but measured from different labels; left out if the runs share others.
       unknown: frames left out because they were labelled after a run was trained.
     """
 
@@ -44,11 +44,11 @@ class Frames:
 
 
 def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Frame]], Frames]:
-    """Returns the frames on which each run is measured, and how many these are.
+    """Returns the frames on which each run is measured, and their numbers.
 
     Args:
       read: the runs.
-      test_only: leave out frames that validated one of them.
+      test_only: leaves out frames that validated any run.
 
     Raises:
       UserError: no frame is left.
@@ -91,7 +91,7 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
     return chosen, frames
 
 
-# The current labels of a run's project, to find errors that were measured from other labels; opens no image.
+# The current labels of a run's project, to find errors measured from other labels; opens no images.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +99,8 @@ class LabelsToday:
     """How the current labels relate to the compared frames of a run.
 
     Attributes:
-      changed: frames that have other labels today, or none.
-      unread: why that is not known, "" if it is.
+      changed: number of frames with other labels today, or none.
+      unread: why that is unknown, or "".
     """
 
     changed: int
@@ -108,11 +108,11 @@ class LabelsToday:
 
 
 def compare_with_today(read: Sequence[RunErrors], chosen: Sequence[Iterable[Frame]]) -> list[LabelsToday]:
-    """Returns, for each run, how many of its compared frames have labels that changed since its errors were measured.
+    """Returns, for each run, how many compared frames have other labels than when its errors were measured.
 
     Args:
       read: the runs.
-      chosen: the compared frames of each.
+      chosen: the compared frames of each run.
     """
     tables: dict[str, list[LabelTable] | str] = {}
     found = []
@@ -125,7 +125,7 @@ def compare_with_today(read: Sequence[RunErrors], chosen: Sequence[Iterable[Fram
 
 
 def _read(data: DataConfig) -> list[LabelTable] | str:
-    """Returns the labels of a project, a table for each view, or why they cannot be read."""
+    """Returns a project's labels, a table for each view, or why they cannot be read."""
     if not data.project:
         return "the run names no project"
     if not Path(data.project).exists():
@@ -147,9 +147,9 @@ def _compare(run: RunErrors, frames: Iterable[Frame], tables: list[LabelTable] |
 
 
 def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str]]:
-    """Returns {image: SHA-256 of its labels} for the keypoints of a run.
+    """Returns {image: SHA-256 of its labels} for a run's keypoints.
 
-    An image may show a crop of its frame or all of it, which only its size would tell: then there are two.
+    If an image may show a crop or the whole frame (only its size would tell), there are two.
     """
     points_px, visibility = table.poses.with_keypoints(names).labels()
     found = {}
@@ -160,17 +160,17 @@ def _checksums(table: LabelTable, names: Sequence[str]) -> Mapping[str, list[str
     return found
 
 
-# How points that are marked as not visible would change the errors of compared runs.
+# How points marked as not visible affect the errors of compared runs.
 
 
 @dataclasses.dataclass(frozen=True)
 class NotVisible:
-    """The points of a run that are marked as not visible, on the compared frames and keypoints.
+    """A run's points marked as not visible, on the compared frames and keypoints.
 
     Attributes:
       points: their number.
-      counted: whether the errors of the comparison have counted them.
-      mean_px: the mean error over all keypoints if they were treated the other way, NaN without a number.
+      counted: whether the comparison's errors count them.
+      mean_px: the mean error over all keypoints with the opposite choice, NaN without values.
     """
 
     points: int
@@ -179,7 +179,7 @@ class NotVisible:
 
 
 def measure_not_visible(errors_px: list[np.ndarray], otherwise_px: list[np.ndarray]) -> list[NotVisible]:
-    """Returns the figures of each run, [] if no run has such points.
+    """Returns the effect in each run, [] if no run has such points.
 
     Args:
       errors_px: (n, k) of each run.
@@ -195,11 +195,11 @@ def measure_not_visible(errors_px: list[np.ndarray], otherwise_px: list[np.ndarr
     return found if any(one.points for one in found) else []
 
 
-# Mean errors with bootstrap intervals: whole frames are resampled with replacement, each with all its keypoints.
+# Mean errors with bootstrap intervals: resamples whole frames, with all keypoints, with replacement.
 
 RESAMPLES = 10_000
 PERCENT = 95
-# Fewer frames than this give no interval: their resamples hardly differ, whatever other frames would show.
+# Fewer frames give no interval: their resamples hardly differ, whatever other frames would show.
 LEAST_FRAMES = 5
 # Bounds the memory of the resamples.
 _AT_ONCE = 500
@@ -207,12 +207,12 @@ _AT_ONCE = 500
 
 @dataclasses.dataclass(frozen=True)
 class Means:
-    """Means of errors by column: each keypoint, then all keypoints together.
+    """Mean errors by column: each keypoint, then all keypoints together.
 
     Attributes:
-      means_px: (k + 1,) NaN in a column without a number.
-      frames: (k + 1,) frames that have a number in each column; in the last one, frames with any.
-      resampled_px: (resamples, k + 1) the means of drawn frames; NaN where no drawn frame has a number.
+      means_px: (k + 1,) NaN in a column without values.
+      frames: (k + 1,) number of frames with a value in each column; in the last, with any value.
+      resampled_px: (resamples, k + 1) means of drawn frames; NaN if no drawn frame has a value.
     """
 
     means_px: np.ndarray
@@ -221,11 +221,11 @@ class Means:
 
 
 def bootstrap_means(errors_px: np.ndarray, seed: int, resamples: int = RESAMPLES) -> Means:
-    """Returns the mean of each keypoint over frames and of all numbers, with the means of resampled frames.
+    """Returns the mean of each keypoint over frames and of all values, with the means of resampled frames.
 
     Args:
-      errors_px: (n, k), NaN where there is no number.
-      seed: decides which frames are drawn. With one seed, arrays of the same n are resampled by the same frames, so
+      errors_px: (n, k), NaN where missing.
+      seed: determines the drawn frames. With the same seed, arrays of the same n are resampled by the same frames, so
         differences of their resampled means are paired.
       resamples: number of draws of n frames.
     """
@@ -245,11 +245,11 @@ def bootstrap_means(errors_px: np.ndarray, seed: int, resamples: int = RESAMPLES
 
 
 def interval_px(resampled_px: np.ndarray, frames: np.ndarray) -> np.ndarray:
-    """Returns the percentile intervals (2, m) of resampled means; NaN below LEAST_FRAMES frames.
+    """Returns percentile intervals (2, m) of resampled means; NaN below LEAST_FRAMES frames.
 
     Args:
       resampled_px: (resamples, m).
-      frames: (m,) frames behind each mean.
+      frames: (m,) frames in each mean.
     """
     edges = np.full((2, resampled_px.shape[1]), np.nan)
     tail = (100 - PERCENT) / 2
@@ -259,7 +259,7 @@ def interval_px(resampled_px: np.ndarray, frames: np.ndarray) -> np.ndarray:
 
 
 def mean_by_frame(errors_px: np.ndarray) -> np.ndarray:
-    """Returns the mean error (n,) of each frame of (n, k), NaN where it has no number."""
+    """Returns the mean error (n,) of each frame of (n, k), NaN without values."""
     present = np.isfinite(errors_px)
     return _ratio(np.where(present, errors_px, 0).sum(axis=1), present.sum(axis=1))
 
@@ -274,17 +274,17 @@ _SEED_KEY = "train.seed"
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The errors of a run by column: each keypoint, then all keypoints together.
+    """A run's errors by column: each keypoint, then all keypoints together.
 
     Attributes:
       run: the folder.
-      frames: (k + 1,) frames that have a label.
+      frames: (k + 1,) number of frames with a label.
       means_px: (k + 1,) mean errors in frame pixels.
       interval_px: (2, k + 1) of the means, NaN below LEAST_FRAMES frames.
-      difference_px: (k + 1,) mean error minus that of the first run.
+      difference_px: (k + 1,) mean error minus the first run's.
       difference_interval_px: (2, k + 1).
       images: n names of the compared frames.
-      frames_px: (n,) mean error of each compared frame, NaN without a number.
+      frames_px: (n,) mean error of each compared frame, NaN without values.
     """
 
     run: Path
@@ -302,9 +302,9 @@ class Seeds:
     """Runs that differ only in train.seed.
 
     Attributes:
-      runs: their places among the compared runs.
+      runs: their indices among the compared runs.
       means_px: (k + 1,) means of the runs' mean errors.
-      deviations_px: (k + 1,) standard deviations of the runs' mean errors, with one degree of freedom less than runs.
+      deviations_px: (k + 1,) standard deviations of the runs' mean errors, with runs - 1 degrees of freedom.
     """
 
     runs: list[int]
@@ -317,15 +317,15 @@ class Comparison:
     """The differences between runs.
 
     Attributes:
-      options: {option: the value of each run}.
+      options: {option: value in each run}.
       training: the training data and initial weights of each run.
       keypoint_names: k names that all runs have.
-      other_keypoints: names that only some of the runs have.
+      other_keypoints: names that only some runs have.
       frames: the compared frames.
       measured: the errors of each run.
       seeds: groups of runs that differ only in their seed.
-      not_visible: for each run, the effect of its points marked as not visible; [] if no run has such points.
-      today: for each run, how many of its compared frames have changed labels.
+      not_visible: the effect of points marked as not visible in each run; [] if no run has such points.
+      today: how many compared frames of each run have changed labels.
     """
 
     options: dict[str, list[Any]]
@@ -340,17 +340,17 @@ class Comparison:
 
 
 def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
-    """Compares finished runs by the tables in their folders.
+    """Compares finished runs by their tables.
 
-    If the runs share held-out frames, all of them are measured on these, and differences are paired. If they share no
-    frame, each is measured on its own.
+    If the runs share held-out frames, all are measured on these and differences are paired. Otherwise, each run is
+    measured on its own.
 
     Args:
-      runs: two or more run folders; for a folder of runs, the newest is used.
-      test_only: leave out validation frames of the runs.
+      runs: two or more run folders; a folder of runs means its newest run.
+      test_only: leaves out validation frames of the runs.
 
     Raises:
-      UserError: fewer than two runs, or one twice; a folder is not a run, is not evaluated or does not know its
+      UserError: fewer than two runs, or a repeated run; a folder is not a run, has no evaluation or does not record its
         training frames; no keypoint is in all runs; or no frame is left.
     """
     runs = [Path(run_folder(run)) for run in runs]
@@ -395,13 +395,13 @@ def _refuse_bad_number(runs: Sequence[Path]) -> None:
 
 
 def _errors(run: RunErrors, errors_px: np.ndarray, frames: list[Frame], names: list[str]) -> np.ndarray:
-    """Returns the errors (n, k) of some frames and keypoints, in their order."""
+    """Returns the errors (n, k) of the given frames and keypoints, in order."""
     columns = [run.keypoint_names.index(name) for name in names]
     return errors_px[[run.frames[frame] for frame in frames]][:, columns]
 
 
 def _known_in_all(errors_px: list[np.ndarray]) -> list[np.ndarray]:
-    """Returns the errors (n, k) of runs on the same frames; a point that one run did not predict is NaN for all."""
+    """Returns the errors (n, k) of runs on the same frames; a point that any run did not predict is NaN for all."""
     is_known = np.isfinite(errors_px).all(axis=0)
     return [np.where(is_known, of_run, np.nan) for of_run in errors_px]
 
@@ -421,10 +421,10 @@ def _measure(run: RunErrors, means: Means, first: Means, images: list[str], erro
 
 
 def _differing(read: list[RunErrors]) -> dict[str, list[Any]]:
-    """Returns the options that may change a number and differ, also those that differ only by an absolute path.
+    """Returns the differing options that may change results, including those that differ only by an absolute path.
 
-    To resume a run, such paths may differ, because split.csv has the checksums of the files there. Here they may be
-    the difference of interest: the run that gave the weights, the split, or the project.
+    When a run resumes, such paths may differ, because split.csv has the files' checksums. Here they may be the
+    difference of interest: the run that gave the weights, the split or the project.
     """
     values, harmless = [flat_options(run.config) for run in read], harmless_keys()
     by_option = {key: [of_run[key][1] for of_run in values] for key in flat_options(Config()) if key not in harmless}
@@ -449,7 +449,7 @@ def _seeds(read: list[RunErrors], means: list[Means]) -> list[Seeds]:
 
 
 def _differ_in_seed(first: RunErrors, other: RunErrors) -> bool:
-    """Returns whether two runs have the same options except the seed, the same initial weights and the same frames."""
+    """Returns whether two runs have the same options (except the seed), initial weights and frames."""
     is_same = not differing_keys(first.config, other.config).keys() - {_SEED_KEY}
     is_same &= first.training.start_sha256 == other.training.start_sha256
     return is_same and first.trained == other.trained and first.frames.keys() == other.frames.keys()

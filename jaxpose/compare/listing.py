@@ -1,4 +1,4 @@
-"""Formats a comparison as text for the terminal, and compares a run with its parent."""
+"""Formats a comparison as terminal text, and compares a run with its parent."""
 
 import dataclasses
 import itertools
@@ -24,11 +24,11 @@ _CELL = 16
 
 
 def format_comparison(found: Comparison, width: int = 0) -> str:
-    """Returns the runs, the options that differ, the frames, the errors and the spread over seeds as tables.
+    """Returns the runs, differing options, frames, errors and spread over seeds as tables.
 
     Args:
       found: the comparison.
-      width: characters of a line. Columns that do not fit follow in further tables; 0 = lines of any length.
+      width: characters per line. Columns that do not fit follow in further tables; 0 = lines of any length.
     """
     letters = [_letter(place) for place in range(len(found.measured))]
     blocks = [_format_runs(found, letters, width)]
@@ -44,7 +44,7 @@ def format_comparison(found: Comparison, width: int = 0) -> str:
 
 
 def _letter(place: int) -> str:
-    """Returns the name of a run: A to Z, then R27 and so on."""
+    """Returns a run's name: A to Z, then R27 and so on."""
     return string.ascii_uppercase[place] if place < 26 else f"R{place + 1}"
 
 
@@ -59,7 +59,7 @@ def _format_runs(found: Comparison, letters: list[str], width: int) -> str:
 
 
 def _start(training: Training, letter_of: dict[Path, str]) -> str:
-    """Returns the start weights of a run, a compared run by its letter."""
+    """Returns a run's start weights, a compared run as its letter."""
     start = training.start
     if not start:
         return "unknown, as converted" if training.is_converted else "random weights"
@@ -67,7 +67,7 @@ def _start(training: Training, letter_of: dict[Path, str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Returns the value of an option; a path in the present folder is relative to it."""
+    """Returns an option's value; a path in the current folder becomes relative."""
     if isinstance(value, str) and os.path.isabs(value) and Path(value).is_relative_to(Path.cwd()):
         return os.path.relpath(value)
     return excerpt(value, quoted=value == "")
@@ -77,19 +77,19 @@ def _format_options(options: dict[str, list[Any]], letters: list[str], width: in
     if not options:
         return "no option differs"
     rows = [[name, *map(_shown, values)] for name, values in options.items()]
-    # So that all runs stand side by side, if there are few of them.
+    # So that a few runs fit side by side.
     cell = (width - max(map(len, options))) // len(letters) - len("  ")
     return _format_table([["option", *letters], *rows], width, max(_CELL, cell))
 
 
 def _wrapped(row: list[str], width: int) -> list[list[str]]:
-    """Returns a row as one or more lines, in which only the first cell may be longer than `width` characters."""
+    """Returns a row as one or more lines; only the first cell may be longer than `width` characters."""
     cells = [row[:1], *(_wrap(cell, width) for cell in row[1:])]
     return [list(line) for line in itertools.zip_longest(*cells, fillvalue="")]
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    """Returns a text in lines of at most `width` characters, broken behind a space, comma or slash where it has one."""
+    """Breaks a text into lines of at most `width` characters, after a space, comma or slash if possible."""
     lines = [""]
     for part in re.split(r"(?<=[ ,/])", text):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
@@ -101,7 +101,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def format_frames(found: Comparison, letters: Sequence[str]) -> str:
-    """Returns which frames were compared and which were not, as lines; `letters` name the runs."""
+    """Returns lines about the frames compared and left out; `letters` name the runs."""
     frames = found.frames
     compared = count(frames.compared[0], "frame") if frames.is_paired else ", ".join(map(str, frames.compared))
     lines = [f"compared: the same {compared}" if frames.is_paired else f"compared: {compared} frames, none in common"]
@@ -127,7 +127,7 @@ def format_frames(found: Comparison, letters: Sequence[str]) -> str:
 
 
 def _today_lines(found: Comparison, names: Sequence[str]) -> list[str]:
-    """Returns lines about the runs whose frames have other labels today, and those of which that is not known."""
+    """Returns lines about the runs whose frames have other labels today, or for which that is unknown."""
     runs: dict[str, list[str]] = {}
     for name, today, frames in zip(names, found.today, found.frames.compared, strict=True):
         if today.unread:
@@ -142,7 +142,7 @@ def _today_lines(found: Comparison, names: Sequence[str]) -> list[str]:
 
 
 def format_not_visible(found: Comparison, names: Sequence[str]) -> str:
-    """Returns a line for each run: its mean error if points marked as not visible were treated the other way.
+    """Returns a line for each run: its mean error with the opposite choice for points marked as not visible.
 
     Args:
       found: the comparison.
@@ -156,7 +156,7 @@ def format_not_visible(found: Comparison, names: Sequence[str]) -> str:
 
 
 def frames_cell(found: Comparison, column: int) -> str:
-    """Returns the frames behind the means of a column: one number if all runs are measured on the same frames."""
+    """Returns the number of frames behind a column's means: one number if all runs use the same frames."""
     measured = found.measured[:1] if found.frames.is_paired else found.measured
     return "/".join(str(one.frames[column]) for one in measured)
 
@@ -195,7 +195,7 @@ def _with_interval(means: np.ndarray, interval: np.ndarray, column: int, sign: s
 
 
 def _format_table(rows: Sequence[Sequence[str]], width: int, most: int = 0) -> str:
-    """Returns rows as a table; with a width, no cell but the first of a row is wider than `most` or the width."""
+    """Returns rows as a table; with a width, only a row's first cell may exceed `most` or the width."""
     if width:
         room = max(_CELL, width - max(len(row[0]) for row in rows) - len("  "))
         rows = [line for row in rows for line in _wrapped(list(row), min(most or room, room))]
@@ -206,20 +206,20 @@ def _prose(text: str, width: int) -> str:
     return wrapped(text, width) if width else text
 
 
-# Compares a run with its parent, whose weights or split it uses: whether another round of labels helped, and where.
+# Compares a run with its parent, whose weights or split it uses: did another round of labels help, and where?
 
-# Number of frames that are listed by name.
+# Number of frames listed by name.
 _NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class ChangedFrame:
-    """A frame that both runs measured from the same labels.
+    """A frame with equal labels in both runs.
 
     Attributes:
       image: its name in the run.
       before_px: its mean error in the parent.
-      after_px: in the run.
+      after_px: that in the run.
     """
 
     image: str
@@ -228,7 +228,7 @@ class ChangedFrame:
 
 
 def find_parent(config: Config) -> Path | None:
-    """Returns the run in `train.init_from` of a config, or else in `data.split`; None if neither is a run."""
+    """Returns the run in a config's `train.init_from`, or else in `data.split`; None if neither is a run."""
     for value in (config.train.init_from, config.data.split):
         if value and (Path(value) / CONFIG_FILE).is_file():
             return Path(value)
@@ -236,7 +236,7 @@ def find_parent(config: Config) -> Path | None:
 
 
 def compare_with_parent(parent: Path, run: Path) -> tuple[Comparison, list[ChangedFrame]]:
-    """Compares a run with its parent, and returns the frames whose mean errors changed most, the largest change first.
+    """Compares a run with its parent; returns the frames whose mean errors changed most, largest change first.
 
     Raises:
       UserError: as `compare`.
@@ -255,7 +255,7 @@ def compare_with_parent(parent: Path, run: Path) -> tuple[Comparison, list[Chang
 
 
 def parent_lines(found: Comparison, changed: list[ChangedFrame]) -> list[str]:
-    """Returns the result of `compare_with_parent` as lines for a log."""
+    """Returns the result of `compare_with_parent` as log lines."""
     before, after = found.measured
     again = f"jaxpose evaluate --run {before.run} uses the current labels"
     if not found.frames.is_paired:

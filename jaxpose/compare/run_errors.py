@@ -1,4 +1,4 @@
-"""Reads the errors of a finished run on its labelled frames from its folder; builds no network."""
+"""Reads a finished run's errors on labelled frames from its folder; builds no network."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, Evaluated, read_eva
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A labelled frame: two runs have the same frame if its image and its labels are the same, whatever its path.
+    """A labelled frame: two runs have the same frame if image and labels are the same, whatever the path.
 
     Attributes:
       image_sha256: of the image.
@@ -31,13 +31,13 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The training data and the initial weights of a run.
+    """A run's training data and initial weights.
 
     Attributes:
       set_sizes: {set: labelled frames}.
       start: the run, file or published weights that it started from, "" for random weights.
-      start_sha256: of these weights, "" for random ones.
-      is_converted: the network was trained by another tool, so `start` is not known.
+      start_sha256: of these weights, "" for random weights.
+      is_converted: another tool trained the network, so `start` is unknown.
     """
 
     set_sizes: dict[str, int]
@@ -55,14 +55,14 @@ class RunErrors:
       config: of the run.
       training: its training data and initial weights.
       keypoint_names: k names.
-      frames: {frame: row of `errors_px`}, n of them.
+      frames: n entries {frame: row of `errors_px`}.
       images: n names of their images.
       errors_px: (n, k) float64 in frame pixels, NaN where a keypoint is not labelled.
-      otherwise_px: (n, k) the same if points that are marked as not visible were treated the other way: with them if
-        `errors_px` is without, and without them if it has them.
+      otherwise_px: (n, k) the same with the opposite choice for points marked as not visible: with them if `errors_px`
+        is without, and vice versa.
       trained: SHA-256 of the images that trained the run, or the runs that it started from.
-      validated: SHA-256 of the images that chose its checkpoint.
-      unknown: rows of the table that split.csv lacks: frames that were labelled after the training.
+      validated: SHA-256 of the images that selected its checkpoint.
+      unknown: rows of the table that split.csv lacks: frames labelled after the training.
     """
 
     run: Path
@@ -82,8 +82,8 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is not a run, or a pretraining; the run has no table of errors, or does not know its
-        training frames; or a file is damaged, or is not of this run.
+      UserError: the folder is not a run, or a pretraining; the run has no error table or does not record its training
+        frames; or a file is damaged or belongs to another run.
     """
     refuse_no_run(run)
     if not (run / SPLIT_FILE).is_file():
@@ -113,7 +113,7 @@ def read_run_errors(run: Path) -> RunErrors:
                     f"{file}: {image} is in the set {name}, but {run / SPLIT_FILE} has it in {of_run}; "
                     f"the table is not of this run: write it again with jaxpose evaluate --run {run}"
                 )
-            # Two copies of one image with the same labels are one frame.
+            # Two copies of an image with the same labels are one frame.
             if frame not in frames:
                 frames[frame] = len(rows)
                 rows.append((table.errors_px[row], otherwise_px[row]))
@@ -131,7 +131,7 @@ def _stem(view: str) -> str:
 
 
 def _frame(image: str, split: KnownSplit, evaluated: Evaluated) -> tuple[Frame, str]:
-    """Returns a frame with the labels that its errors were measured from, and its set, "" if the run has none."""
+    """Returns a frame with the labels that its errors were measured from, and its set, or ""."""
     frame = Frame(evaluated.images.get(image, ""), evaluated.labels.get(image, ""))
     return frame, split.set_of_same(image, frame.image_sha256)
 
@@ -162,7 +162,7 @@ def _read_table(file: Path, run: Path, names: list[str]) -> ErrorTable:
 
 
 def _otherwise(run: Path, view: str, table: ErrorTable, names: list[str], evaluated: Evaluated) -> np.ndarray:
-    """Returns the errors (n, k) of a table if points that are marked as not visible were treated the other way."""
+    """Returns a table's errors (n, k) with the opposite choice for points marked as not visible."""
     name = f"{_stem(view)}_{NOT_VISIBLE_ERROR}.csv"
     if name not in evaluated.files:
         return table.errors_px

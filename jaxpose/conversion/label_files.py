@@ -1,4 +1,4 @@
-"""Converts the labels of a project into label files of other tools, with their images."""
+"""Converts a project's labels into other tools' label files, with their images."""
 
 import dataclasses
 import datetime
@@ -31,11 +31,11 @@ from jaxpose.terminal import count, tally
 
 
 def refuse_out(project: str, out: Path) -> None:
-    """Checks that new label files change no project.
+    """Checks that new label files do not change a project.
 
     Raises:
-      UserError: `out` lies in the folder of the project, or a DeepLabCut project would get a label file that is read in
-        place of its own labels.
+      UserError: `out` lies in the project folder, or a DeepLabCut project would get a label file that replaces its own
+        labels when read.
     """
     path, folder = Path(project).expanduser(), project_folder(project).resolve()
     is_folder = path.is_dir() or path.suffix.lower() in (".yaml", ".yml")
@@ -56,11 +56,11 @@ class Target:
     """The output of a conversion.
 
     Attributes:
-      form: the format, one of those of `label_files` or `prediction_tables`.
-      out: a file with the suffix of the form; for tables, or labels of DeepLabCut, a folder.
-      scorer: who labelled, or the name of the network in a table of DeepLabCut; "" keeps that of the source.
-      session_start: for NWB, the time of the first frame, with its time zone.
-      overwrite: replace files with other content.
+      form: a format of `label_files` or `prediction_tables`.
+      out: a file with the form's suffix; for tables, or DeepLabCut labels, a folder.
+      scorer: the labeller, or the network name in a DeepLabCut table; "" keeps the source's.
+      session_start: for NWB, the time of the first frame, with time zone.
+      overwrite: replaces files with other content.
     """
 
     form: str
@@ -75,8 +75,8 @@ SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", NWB: "nwb"}
 _DEFAULT_SCORER = "jaxpose"
 
-# What each format can store besides the positions of visible keypoints: positions and marks of keypoints that are not
-# visible, the animal and its skeleton, and images without any position.
+# Additional content that formats can store: positions and marks of keypoints that are not visible, the animal and its
+# skeleton, and images without positions.
 _HIDDEN, _MARKS, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY = range(6)
 _HOLDS = {
     CSV: {_HIDDEN, _MARKS, _EMPTY},
@@ -85,7 +85,7 @@ _HOLDS = {
     SLP: {_HIDDEN, _ANIMAL, _EDGES, _SYMMETRIES, _EMPTY},
     NWB: {_ANIMAL, _EDGES, _EMPTY},
 }
-# How jaxpose treats a position that is marked as not visible, in each format that can store one.
+# How jaxpose treats a position marked as not visible, in each format that can store it.
 _USE_OF_HIDDEN = {CSV: NOT_VISIBLE, COCO: VISIBLE, SLP: NOT_USED}
 _USES = {
     VISIBLE: "trains them at their positions",
@@ -95,7 +95,7 @@ _USES = {
 
 
 def convert_labels(data: DataConfig, target: Target) -> list[str]:
-    """Writes the labels of a project of one camera, and returns lines about the written files.
+    """Writes the labels of a one-camera project; returns lines about the written files.
 
     Args:
       data: the project.
@@ -103,7 +103,7 @@ def convert_labels(data: DataConfig, target: Target) -> list[str]:
 
     Raises:
       UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file
-        already exists with other content; no label file is written then.
+        already exists with other content; then writes no label file.
     """
     form, out = target.form, target.out
     if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):
@@ -147,7 +147,7 @@ def convert_labels(data: DataConfig, target: Target) -> list[str]:
 
 
 def _write_files(folder: Path, labels: LabelTable, target: Target) -> None:
-    """Writes the label files of a target into another folder."""
+    """Writes a target's label files into another folder."""
     file = folder / target.out.name
     if target.form == DEEPLABCUT:
         deeplabcut.write_labels(folder, labels)
@@ -162,8 +162,8 @@ def _write_files(folder: Path, labels: LabelTable, target: Target) -> None:
 
 
 def _dropped(checked: CheckedTable, labels: LabelTable, form: str, holds_images: bool) -> list[str]:
-    """Returns what the project has and the new files do not."""
-    # A package holds the images of its labelled frames only.
+    """Returns the project's content that the new files lack."""
+    # A package holds only the images of labelled frames.
     holds, skeleton = _HOLDS[form] - ({_EMPTY} if holds_images else set()), labels.poses.skeleton
     hidden, placed, marks = is_hidden(labels.poses), np.isfinite(labels.keypoints_image_px[..., 0]), labels.visibility
     numbers = {
@@ -183,7 +183,7 @@ def _dropped(checked: CheckedTable, labels: LabelTable, form: str, holds_images:
 
 
 def _other_use(table: LabelTable, form: str) -> list[str]:
-    """Returns a line if training on the new files uses positions marked as not visible in another way."""
+    """Returns a line if training would treat positions marked as not visible differently."""
     if form not in _USE_OF_HIDDEN:
         return []
     used = table.visibility[is_hidden(table.poses)]
@@ -197,7 +197,7 @@ def _other_use(table: LabelTable, form: str) -> list[str]:
 
 
 def _written(table: LabelTable, sizes_px: list[tuple[int, int]], form: str, scorer: str) -> LabelTable:
-    """Returns the table with the names, marks and sizes of the new file; all positions are among its points."""
+    """Returns the table with the new file's names, marks and sizes; its points have all positions."""
     images, poses = [_name(table, row, form) for row in range(len(table.paths))], table.poses
     for image in images:
         if images.count(image) > 1:
@@ -218,10 +218,10 @@ def _written(table: LabelTable, sizes_px: list[tuple[int, int]], form: str, scor
 
 
 def _name(table: LabelTable, row: int, form: str) -> str:
-    """Returns the path of an image from the folder of the new label file."""
+    """Returns an image's path relative to the new label file's folder."""
     image, path = PurePosixPath(table.poses.frames[row]), table.paths[row]
     if path.parts[-len(image.parts) :] != image.parts:
-        # A frame of a video, kept in the cache folder.
+        # A video frame in the cache folder.
         return f"{IMAGES_FOLDER}/{table.videos[row]}/{image.stem}.png"
     if form == DEEPLABCUT and (len(image.parts) != 3 or image.parts[0] != IMAGES_FOLDER):
         return f"{IMAGES_FOLDER}/{table.videos[row] or 'images'}/{image.name}"
@@ -229,7 +229,7 @@ def _name(table: LabelTable, row: int, form: str) -> str:
 
 
 def _refuse_existing(files: list[Path], sources: Sequence[Path], copies: list[Path], rule: PixelRule) -> None:
-    """Refuses files that this command, cut off before its end, cannot have left: it copies the images first."""
+    """Refuses files that an interrupted run of this command cannot have left: it copies the images first."""
     existing = [file for file in files if file.exists()]
     if existing and not all(copy.exists() for copy in copies):
         raise already_exist(existing)
@@ -248,7 +248,7 @@ def _copy(source: Path, copy: Path, rule: PixelRule) -> None:
 
 
 def _content(source: Path, suffix: str, rule: PixelRule) -> bytes:
-    """Returns the bytes of an image, or those of the same pixels in another format."""
+    """Returns the bytes of an image, or of the same pixels in another format."""
     data = read_bytes(source, most_bytes=None)
     if source.suffix == suffix:
         return data

@@ -1,7 +1,7 @@
-"""Converts a checkpoint of Lightning Pose into a finished run.
+"""Converts a Lightning Pose checkpoint into a finished run.
 
 Input: the checkpoint, and the config.yaml and predictions.csv that Lightning Pose left next to it. Output: a run folder
-with the same network, whose maps are decoded as Lightning Pose does.
+with the same network; its maps are decoded as in Lightning Pose.
 """
 
 import dataclasses
@@ -36,20 +36,20 @@ from jaxpose.run.weights import export_parameters
 from jaxpose.terminal import count
 from jaxpose.training.setup import fit_subspaces
 
-# Writes the folder of a finished run whose network was trained by another tool.
+# Writes the folder of a finished run with a network from another tool.
 
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """What a finished run consists of.
+    """The content of a finished run.
 
     Attributes:
-      config: with everything filled in that depends on the project.
-      params: the parameters of the network, nested dict.
-      statistics: its batch statistics, nested dict.
-      step: optimizer steps of the training.
-      split_text: of split.csv, as `jaxpose.data.split.split_text` makes it; "" if the sets of the frames are unknown.
-      subspaces: of the training labels' poses, by the name of their loss.
+      config: including all options that depend on the project.
+      params: the network's parameters, nested dict.
+      statistics: the batch statistics, nested dict.
+      step: number of optimizer steps.
+      split_text: of split.csv, from `jaxpose.data.split.split_text`; "" if the frames' sets are unknown.
+      subspaces: of the training labels' poses, by loss name.
       source: the converted file, for the summary.
     """
 
@@ -63,12 +63,12 @@ class FinishedRun:
 
 
 def write_run(out: Path, run: FinishedRun, overwrite: bool = False) -> None:
-    """Writes a finished run; the folder gets its name when it is complete.
+    """Writes a finished run; the folder gets its name when complete.
 
     Args:
-      out: the run folder; it must not exist, or be empty.
+      out: the run folder, absent or empty.
       run: its content.
-      overwrite: the folder may hold a run that was converted.
+      overwrite: the folder may hold a converted run.
 
     Raises:
       UserError: the folder cannot be written, or holds files.
@@ -79,7 +79,7 @@ def write_run(out: Path, run: FinishedRun, overwrite: bool = False) -> None:
             write_config(folder / CONFIG_FILE, run.config)
             if run.split_text:
                 write_csv(folder / SPLIT_FILE, run.split_text)
-            # Also without a subspace: a run whose file is absent has lost it.
+            # Also without a subspace: a missing file means that it was lost.
             save_subspaces(folder, run.subspaces)
             metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
             export_parameters(folder / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
@@ -91,15 +91,15 @@ def write_run(out: Path, run: FinishedRun, overwrite: bool = False) -> None:
 
 
 def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
-    """Refuses a folder that holds files, unless a killed command left them that wrote the same, or a file.
+    """Refuses a file, or a folder with files, unless a killed command that wrote the same left them.
 
     Args:
       out: the folder for a run.
-      overwrite: it may hold a run that was converted.
-      new: the content to write there, once it is known.
+      overwrite: it may hold a converted run.
+      new: the content to write, once known.
 
     Raises:
-      UserError: it is one.
+      UserError: it is such a path.
     """
     is_kept = has_same_files(new, out) if new else was_cut_off(Path(os.path.realpath(out)))
     if out.is_dir() and any(out.iterdir()) and not is_kept:
@@ -113,7 +113,7 @@ def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
 
 _logger = logging.getLogger(__name__)
 
-# Lightning Pose writes its config into the folder of the run (older versions into .hydra), and the checkpoint into
+# Lightning Pose writes its config into the run folder (older versions into .hydra), and the checkpoint into
 # tb_logs/<name>/version_0/checkpoints below it.
 _CONFIG_NAMES = ("config.yaml", ".hydra/config.yaml")
 _LEVELS = 5
@@ -125,18 +125,18 @@ _OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px
 def convert_checkpoint(
     checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "", overwrite: bool = False
 ) -> None:
-    """Writes a run folder with the network of a checkpoint, and reports the result.
+    """Writes a run folder with a checkpoint's network and reports the result.
 
     Args:
       checkpoint: a *.ckpt file of a heatmap or heatmap_mhcrnn network with a ResNet.
-      out: the run folder, which must not exist, or be empty.
-      config_file: the config.yaml of its training; None finds it next to the checkpoint or in a folder above.
-      project: the project folder; "" is the folder that the config names, if it exists on this machine.
-      overwrite: the run folder may hold a run that was converted.
+      out: the run folder, absent or empty.
+      config_file: the training's config.yaml; None finds it next to the checkpoint or in a folder above.
+      project: the project folder; "" means the folder in the config, if it exists on this machine.
+      overwrite: the run folder may hold a converted run.
 
     Raises:
-      UserError: the checkpoint, its config or the project cannot be used, or they do not belong together; or the run
-        folder holds files.
+      UserError: the checkpoint, its config or the project cannot be used, or they do not match; or the run folder holds
+        files.
     """
     out = Path(os.path.abspath(out.expanduser()))
     refuse_used(out, overwrite)
@@ -164,7 +164,7 @@ def convert_checkpoint(
 
 
 def _options_of_network(config: Config) -> list[str]:
-    """Returns the options of the network and its input that differ from their defaults."""
+    """Returns the network and input options that differ from their defaults."""
     defaults = flat_options(Config())
     return [
         f"{name}={value}"
@@ -182,12 +182,12 @@ def _find_config(checkpoint: Path) -> Path:
 
 
 def _read_config(file: Path, tensors: Tensors) -> Config:
-    """Returns the config of a training, with the options of the network that only its tensors show.
+    """Returns a training's config, including network options that only its tensors reveal.
 
     Raises:
-      UserError: it is not the config of the network with these tensors.
+      UserError: the config does not belong to a network with these tensors.
     """
-    # The importer's messages are about training anew, with options that differ here.
+    # The importer's messages are about a new training, with options that differ here.
     config, _ = read_config(file)
     if not config.data.input_width_px:
         raise UserError(f"{file} has no data.image_resize_dims, the size of the network's input; {_GIVE_CONFIG}")
@@ -209,7 +209,7 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
 
 
 def _with_project(config: Config, project: str) -> tuple[Config, Project | None]:
-    """Returns the config with everything filled in that depends on the project, and the project, if there is one."""
+    """Fills in all options that depend on the project; returns the config, and the project if there is one."""
     folder = project or config.data.project
     if not project and not (folder and Path(folder).is_dir()):
         if not config.data.keypoint_names:
@@ -225,10 +225,10 @@ def _with_project(config: Config, project: str) -> tuple[Config, Project | None]
 
 
 def _parameters(config: Config, tensors: Tensors, checkpoint: Path) -> tuple[dict, dict]:
-    """Returns the parameters and batch statistics of the network; each tensor has its place, and each place a tensor.
+    """Returns the network's parameters and batch statistics; tensors and places must match one to one.
 
     Raises:
-      UserError: the tensors are of another network than the config describes.
+      UserError: the tensors do not fit the network in the config.
     """
     names, train = config.data.keypoint_names, config.train
     keypoints = head_options(tensors)[3]
@@ -248,10 +248,10 @@ def _parameters(config: Config, tensors: Tensors, checkpoint: Path) -> tuple[dic
 
 
 def _read_sets(frames: Project, config: Config, folder: Path) -> np.ndarray | None:
-    """Returns the set (n,) of each frame in the training, `unused` if it was not part of it; None if it is unknown.
+    """Returns each frame's set (n,) in the training, `unused` if it was not part of it; None if unknown.
 
     Raises:
-      UserError: a table of predictions cannot be read, or is of another project.
+      UserError: a prediction table cannot be read, or belongs to another project.
     """
     files = [folder / label_file_of_view(_PREDICTIONS, view) for view in config.data.views or ("",)]
     if not all(file.is_file() for file in files):

@@ -1,4 +1,4 @@
-"""Converts the predictions of videos between the tables of jaxpose and the files of other tools."""
+"""Converts video predictions between jaxpose's tables and other tools' files."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,16 +24,16 @@ _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQ
 
 
 def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
-    """Converts a table, or the finished tables of a run, and returns lines about the written files.
+    """Converts a table, or a run's finished tables; returns lines about the written files.
 
     Args:
-      source: a table, or a folder in which jaxpose predict left its results.
+      source: a table, or a results folder of jaxpose predict.
       target: the output.
-      video: with a table, its video; with a folder, the only video whose table is converted.
+      video: for a table, its video; for a folder, the only video to convert.
 
     Raises:
-      UserError: a table or a video cannot be used, or a file already exists with other content;
-        files that were written before stay, and the same command makes the others.
+      UserError: a table or a video cannot be used, or a file already exists with other content; files written so far
+        stay, and the same command writes the others.
     """
     if target.form == NWB and target.session_start is None:
         raise UserError(nwb.NEEDS_START)
@@ -59,10 +59,10 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
 
 
 def read_table(file: Path) -> PredictionTable:
-    """Reads the predictions of a video from a table of any form with a reader.
+    """Reads a video's predictions from a table in any readable form.
 
     Raises:
-      UserError: it does not exist, is of another form, or is not understood.
+      UserError: it does not exist, has another form, or cannot be understood.
     """
     readers: dict[str, Callable[[Path], PredictionTable]] = {
         CSV: _read_csv,
@@ -83,7 +83,7 @@ def read_table(file: Path) -> PredictionTable:
 
 
 def is_table(file: Path) -> bool:
-    """Returns whether a file has the name of a table, of any form."""
+    """Returns whether a file is named like a table of any form."""
     return bool(_form_of(file))
 
 
@@ -92,7 +92,7 @@ def _form_of(file: Path) -> str:
 
 
 def _form_in(file: Path) -> str:
-    """Returns the form of a table that exists; SLEAP writes its analysis under any name that ends in .h5."""
+    """Returns the form of an existing table; SLEAP writes its analysis to any name that ends in .h5."""
     form = _form_of(file)
     return SLEAP_ANALYSIS if form == DEEPLABCUT and sleap_files.is_analysis(file) else form
 
@@ -117,7 +117,7 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
 
 
 def _dropped(predictions: PredictionTable, target: Target) -> str:
-    """Returns what the source has and the target does not."""
+    """Returns the source's content that the target lacks."""
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
         dropped.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")

@@ -1,7 +1,7 @@
-"""Bounding boxes in pixels of the frame: reads, writes and makes them. The network sees only the part inside a box.
+"""Reads, writes and makes bounding boxes in pixels of the frame. The network sees only the part inside a box.
 
-Input: CSV files in the layout of Lightning Pose, with a row for each labelled image or for each frame of a video: its
-path or its number, then x, y (the top left pixel), h and w. Output: boxes (x, y, width, height) inside frames.
+Input: CSV files in the layout of Lightning Pose, with a row for each labelled image or each frame of a video: its path
+or its number, then x, y (the top left pixel), h and w. Output: boxes (x, y, width, height) inside frames.
 """
 
 import csv
@@ -25,20 +25,20 @@ from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, as_labelled, labelled_sizes_px, read_index
 from jaxpose.video.video import Video
 
-# In the order of the columns; h comes before w.
+# In column order; h comes before w.
 _COLUMNS = ("x", "y", "h", "w")
-# Minimum number of rows and columns of a frame inside a box; images of one pixel are refused for the same reason.
+# A box must hold at least this many rows and columns of its frame; images of one pixel are refused for the same reason.
 LEAST_PX = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class BoxTable:
-    """The rows of a file of boxes.
+    """The rows of a box file.
 
     Attributes:
       file: the CSV.
-      names: n cells of the first column: paths of images, or numbers of frames.
-      lines: n line numbers in the file, counted from 1.
+      names: n cells of the first column: image paths or frame numbers.
+      lines: n line numbers in the file, starting at 1.
       boxes_px: (n, 4) int64 (x, y, width, height), rounded to whole pixels; width 0 without a box.
     """
 
@@ -48,10 +48,10 @@ class BoxTable:
     boxes_px: np.ndarray
 
     def inside(self, row: int, frame_size_px: tuple[int, int]) -> tuple[int, ...]:
-        """Returns the part of a box that lies in its frame of (width, height), as (x, y, width, height).
+        """Returns the part (x, y, width, height) of a box that lies in its frame of (width, height).
 
         Raises:
-          UserError: the row has no box, or it lies outside of the frame.
+          UserError: the row has no box, or the box lies outside the frame.
         """
         place = f"{self.file}:{self.lines[row]}"
         if not self.boxes_px[row, 2]:
@@ -63,14 +63,14 @@ class BoxTable:
 
 
 def clamp_boxes(boxes_px: np.ndarray, frame_size_px: tuple[int, int]) -> np.ndarray:
-    """Returns the parts of boxes (n, 4) that lie in a frame of (width, height); a side is 0 where none does."""
+    """Returns the parts of boxes (n, 4) inside a frame of (width, height); a box outside has a side of 0."""
     low = np.clip(boxes_px[:, :2], 0, frame_size_px)
     high = np.clip(boxes_px[:, :2] + boxes_px[:, 2:], 0, frame_size_px)
     return np.concatenate([low, high - low], axis=1)
 
 
 def describe_outside(box_px: np.ndarray, frame_size_px: tuple[int, int]) -> str:
-    """Returns a clause about a box that has less than two pixels in a row or column of its frame."""
+    """Returns a clause about a box that covers fewer than two rows or columns of its frame."""
     x, y, width, height = box_px.tolist()
     return (
         f"the box x = {x}, y = {y}, w = {width}, h = {height} lies outside of the frame of {frame_size_px[0]} x "
@@ -79,14 +79,14 @@ def describe_outside(box_px: np.ndarray, frame_size_px: tuple[int, int]) -> str:
 
 
 def box_file_of_labels(data: DataConfig, labels: str, view: str) -> Path:
-    """Returns the file with the boxes of a label file.
+    """Returns the box file of a label file.
 
-    Beside bbox.csv, bbox_new.csv has the boxes of CollectedData_new.csv, if it exists.
+    For CollectedData_new.csv, it is bbox_new.csv next to bbox.csv, if it exists.
 
     Args:
       data: names the file in `boxes`.
-      labels: name of the label file, with the name of the view.
-      view: of the labels, "" with only one camera.
+      labels: name of the label file, including the view.
+      view: of the labels, "" with one camera.
     """
     folder, file = project_folder(data.project), PurePosixPath(data.boxes)
     stem = PurePosixPath(labels).stem
@@ -98,10 +98,10 @@ def box_file_of_labels(data: DataConfig, labels: str, view: str) -> Path:
 
 
 def read_boxes(file: Path) -> BoxTable:
-    """Reads a file of boxes. Numbers with a fraction are rounded; a row with four empty cells has no box.
+    """Reads a box file. Fractional numbers are rounded; a row with four empty cells has no box.
 
     Raises:
-      UserError: the file does not exist or is not such a CSV; the message names the line.
+      UserError: the file does not exist or is not a valid box CSV; the message names the line.
     """
     try:
         reader = csv.reader(
@@ -127,7 +127,7 @@ def read_boxes(file: Path) -> BoxTable:
 
 
 def read_image_boxes(file: Path) -> tuple[BoxTable, dict[str, int]]:
-    """Returns the boxes of images, and the row of each by its path, with forward slashes.
+    """Returns the boxes of images, and {path: row}; paths have forward slashes.
 
     Raises:
       UserError: as `read_boxes`, or an image has two rows.
@@ -146,7 +146,7 @@ def write_boxes(file: Path, names: Sequence[str], boxes_px: np.ndarray) -> None:
 
     Args:
       file: the CSV.
-      names: n paths of images, or numbers of frames.
+      names: n image paths or frame numbers.
       boxes_px: (n, 4) whole numbers (x, y, width, height).
     """
     text = io.StringIO()
@@ -159,11 +159,11 @@ def write_boxes(file: Path, names: Sequence[str], boxes_px: np.ndarray) -> None:
 
 
 def boxes_checksum(boxes_px: Sequence[Sequence[int]] | np.ndarray, *of_videos: np.ndarray) -> str:
-    """Returns the SHA-256 of boxes, hexadecimal, "" without boxes.
+    """Returns the SHA-256 of boxes in hexadecimal, "" without boxes.
 
     Args:
-      boxes_px: n boxes (x, y, width, height) of the labelled frames, in their order.
-      of_videos: (m, 4) the boxes of each video of clips, in their order.
+      boxes_px: n boxes (x, y, width, height) of the labelled frames, in order.
+      of_videos: (m, 4) boxes of each video of clips, in order.
     """
     if not len(boxes_px):
         return ""
@@ -187,7 +187,7 @@ def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: 
     if all(is_empty):
         return [0, 0, 0, 0]
     try:
-        # With a fraction of one half, upwards: Python would round to the even number.
+        # Rounds halves up; Python's round would go to the even number.
         box = [math.floor(parse_number(cell) + 0.5) for cell in cells]
     except (ValueError, OverflowError):
         raise UserError(
@@ -198,31 +198,31 @@ def _read_box(file: Path, line: int, row: list[str], columns: list[int], width: 
     return box
 
 
-# Makes boxes of one size around poses, so that the network sees the animal at one scale.
+# Makes boxes of one size around poses, so that the network always sees the animal at the same scale.
 
 
 def side_of_poses(poses_px: np.ndarray, ratio: float) -> int:
-    """Returns the side of a square box in px, even: `ratio` times the longest side of a pose, 0 without a pose.
+    """Returns the even side of a square box in px: `ratio` times the longest side of a pose, 0 without a pose.
 
     Args:
-      poses_px: (n, k, 2) labels, NaN where there is none.
-      ratio: 1 for a box that just holds the largest pose.
+      poses_px: (n, k, 2) labels, NaN where missing.
+      ratio: 1 makes a box that just holds the largest pose.
     """
     known = poses_px[np.isfinite(poses_px).all(axis=-1).any(axis=-1)]
     if not len(known):
         return 0
     largest = float((np.nanmax(known, axis=1) - np.nanmin(known, axis=1)).max())
-    # Video codecs have even sides.
+    # Video codecs need even sides.
     return 2 * math.ceil(max(ratio * (largest + 1), 2) / 2)
 
 
 def centres_of_poses(poses_px: np.ndarray, confidence: np.ndarray, least: float) -> np.ndarray:
-    """Returns the middle (n, 2) between the outermost keypoints of each pose, NaN where none counts.
+    """Returns the midpoint (n, 2) of the outermost keypoints of each pose, NaN where no keypoint counts.
 
     Args:
       poses_px: (n, k, 2).
       confidence: (n, k).
-      least: keypoints with a lower confidence do not count.
+      least: ignores keypoints with a lower confidence.
     """
     counts = (np.isfinite(poses_px).all(axis=-1) & (confidence >= least))[..., None]
     low = np.where(counts, poses_px, np.inf).min(axis=1)
@@ -232,14 +232,14 @@ def centres_of_poses(poses_px: np.ndarray, confidence: np.ndarray, least: float)
 
 
 def over_time(centres_px: np.ndarray, frames: int) -> np.ndarray:
-    """Returns the centres (n, 2) of consecutive frames with gaps filled, then smoothed by a running median.
+    """Fills gaps in the centres (n, 2) of consecutive frames, then smooths them with a running median.
 
-    A gap is a straight line between its neighbours; before the first known centre and after the last one, it is that
-    centre. The median is of `frames` frames around each one, of fewer at the ends of the video.
+    A straight line fills a gap; the first and last known centres extend to the ends of the video. The median spans
+    `frames` frames around each frame, fewer at the ends.
 
     Args:
-      centres_px: (n, 2), NaN where unknown; one at least is known.
-      frames: an odd number, 1 does not smooth.
+      centres_px: (n, 2), NaN where unknown; at least one is known.
+      frames: an odd number; 1 does not smooth.
     """
     known = np.flatnonzero(np.isfinite(centres_px).all(axis=1))
     filled = np.stack(
@@ -251,7 +251,7 @@ def over_time(centres_px: np.ndarray, frames: int) -> np.ndarray:
 
 
 def boxes_around(centres_px: np.ndarray, side_px: int, frame_sizes_px: np.ndarray) -> np.ndarray:
-    """Returns square boxes (n, 4), x, y, width and height: moved into the frame, and cut only if it is smaller.
+    """Returns square boxes (n, 4) (x, y, width, height), moved into the frame, cut only if it is smaller.
 
     Args:
       centres_px: (n, 2), finite.
@@ -263,23 +263,23 @@ def boxes_around(centres_px: np.ndarray, side_px: int, frame_sizes_px: np.ndarra
     return np.concatenate([np.clip(corners, 0, frame_sizes_px - sides), sides], axis=1)
 
 
-# The boxes of the frames of videos, <video>_bbox.csv: a row for each frame.
+# Boxes of video frames, <video>_bbox.csv: a row for each frame.
 
 
 def video_boxes_folder(data: DataConfig) -> Path | None:
-    """Returns the folder with the boxes of the videos of a run, None without boxes."""
+    """Returns the folder with the video boxes of a run, None without boxes."""
     if not data.boxes:
         return None
     return project_folder(data.project) / (data.video_boxes or PurePosixPath(data.boxes).parent)
 
 
 def box_file_name(video: Path) -> str:
-    """Returns the name of the file with the boxes of a video's frames."""
+    """Returns the name of a video's box file."""
     return f"{video.stem}_bbox.csv"
 
 
 def video_box_file(folder: Path, video: Path) -> Path:
-    """Returns the file with the boxes of a video's frames.
+    """Returns a video's box file.
 
     Raises:
       UserError: it does not exist.
@@ -291,15 +291,15 @@ def video_box_file(folder: Path, video: Path) -> Path:
 
 
 def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
-    """Returns the boxes (n, 4) of the frames of a video, inside of its frames, width 0 without one.
+    """Returns the boxes (n, 4) of a video's frames, cut to the frame; width 0 without a box.
 
     Args:
-      file: as `video_box_file` returned it.
-      video: with the size of its frames as they are read.
+      file: from `video_box_file`.
+      video: with its frame size as read.
 
     Raises:
-      UserError: the file is not such a CSV or has other frames than the video, no frame has a box, or a box lies
-        outside of its frame.
+      UserError: the file is not a valid box CSV, its frames are not those of the video, no frame has a box, or a box
+        lies outside its frame.
     """
     table, size_px = read_boxes(file), (video.width_px, video.height_px)
     for number, (name, line) in enumerate(zip(table.names, table.lines, strict=True)):
@@ -307,7 +307,7 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
             raise UserError(f"{file}:{line}: the first cell is {name!r}; it must be {number}, the number of the frame")
     rows, frames = len(table.names), video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
     if rows != frames:
-        # Without reading all of it, a video may announce more frames than it has.
+        # A video may announce more frames than it has; only reading all of it shows this.
         frames = read_index(video.path).frame_count
     if rows != frames:
         raise UserError(f"{file} has {rows} rows, but {video.path} has {frames} frames; each frame needs a row")
@@ -324,7 +324,7 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
 
 
 def describe_boxes(data: DataConfig, files: Sequence[Path]) -> list[str]:
-    """Returns sentences about the boxes of a run, and each reason why a video cannot be predicted in its boxes.
+    """Returns sentences about the boxes of a run, and the reason for each video that has no usable boxes.
 
     Args:
       data: of the run.
@@ -343,10 +343,10 @@ def describe_boxes(data: DataConfig, files: Sequence[Path]) -> list[str]:
 
 
 def boxes_of_videos(data: DataConfig, files: Sequence[Path]) -> dict[Path, np.ndarray]:
-    """Returns {video: boxes (n, 4)} of the videos of clips, as `read_video_boxes` does; {} without boxes.
+    """Returns {video: boxes (n, 4)} for the videos of clips, as `read_video_boxes` does; {} without boxes.
 
     Raises:
-      UserError: as `read_video_boxes`, or a video has no file of boxes.
+      UserError: as `read_video_boxes`, or a video has no box file.
     """
     folder, labelled_px = video_boxes_folder(data), labelled_sizes_px(data)
     if not folder:

@@ -1,4 +1,4 @@
-"""Reads and checks cells of CSV files: numbers and names that every program reads in the same way."""
+"""Reads and checks CSV cells: numbers and names that every program reads in the same way."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from pathlib import Path
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 
-# A spreadsheet reads a cell that begins with one of these as a formula; the last four are full-width forms.
+# Spreadsheets treat a cell that begins with one of these as a formula; the last four are full-width forms.
 _FORMULA = tuple("=+-@＝＋－＠")
-# Controls (newlines among them), line and paragraph separators, and bytes of file names that are not UTF-8.
+# Control characters (such as newlines), line and paragraph separators, and bytes of file names that are not UTF-8.
 _UNPRINTABLE = ("Cc", "Zl", "Zp", "Cs")
 
 
 def parse_number(cell: str) -> float:
-    """Returns the number in a cell: decimal or with an exponent, in ASCII digits; also inf and nan.
+    """Returns the number in a cell: decimal or with an exponent, in ASCII digits; or inf or nan.
 
     Raises:
       ValueError: the cell is not a number, or only Python reads it as one (1_0, digits of other scripts).
@@ -28,7 +28,7 @@ def parse_number(cell: str) -> float:
 
 
 def refuse_unprintable(name: str) -> None:
-    """Raises UserError if a name would break the lines of a table, or cannot be written as UTF-8."""
+    """Raises UserError if a name would break a table's lines or cannot be written as UTF-8."""
     for place, character in enumerate(name, 1):
         if unicodedata.category(character) in _UNPRINTABLE:
             raise UserError(
@@ -38,12 +38,12 @@ def refuse_unprintable(name: str) -> None:
 
 
 def same_letters(name: str) -> str:
-    """Returns a name in the one Unicode form that names are compared in: ö and o with two dots are the same."""
+    """Returns a name in the Unicode form used for comparisons, in which ö and o with two dots are the same."""
     return unicodedata.normalize("NFC", name)
 
 
 def refuse_alike(file: Path, names: Sequence[str]) -> None:
-    """Raises UserError if names of keypoints in a file differ only in the Unicode form of their letters."""
+    """Raises UserError if keypoint names in a file differ only in Unicode form."""
     first: dict[str, str] = {}
     for name in names:
         if (other := first.setdefault(same_letters(name), name)) != name:
@@ -63,7 +63,7 @@ def refuse_formula(name: str) -> None:
 
 
 def refuse_odd_names(file: Path, names: Sequence[str], what: str = "keypoint") -> None:
-    """Raises UserError if one of the two above refuses a name of a file."""
+    """Raises UserError if either check above refuses a name in a file."""
     for name in names:
         try:
             refuse_unprintable(name)
@@ -73,7 +73,7 @@ def refuse_odd_names(file: Path, names: Sequence[str], what: str = "keypoint") -
 
 
 def usable_name(given: object) -> str:
-    """Returns a text that none of them refuses, and "" instead of anything else."""
+    """Returns a text that all checks above accept, "" for anything else."""
     try:
         name = given if isinstance(given, str) else ""
         refuse_unprintable(name)
@@ -84,7 +84,7 @@ def usable_name(given: object) -> str:
 
 
 def path_cell(path: str) -> str:
-    """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, which is not a formula.
+    """Returns the cell for a path, or a text that begins with one: ./=a.png for =a.png, not a formula.
 
     `path_of_cell` reverses it.
     """

@@ -1,4 +1,4 @@
-"""Opens the images of a label table: records the size and checksum of each, and why an image cannot be used."""
+"""Opens the images of a label table and records the size and checksum of each, or why it cannot be used."""
 
 import contextlib
 import dataclasses
@@ -34,22 +34,22 @@ from jaxpose.terminal import count
 from jaxpose.threads import map_in_threads
 from jaxpose.video.recording import has_proportions
 
-# Decides whether the labels of images with an EXIF orientation count upright or stored pixels.
+# Decides whether labels refer to upright or stored pixels where images have an EXIF orientation.
 #
-# Tools that show images in a browser show them upright; many others show the stored pixels. The points themselves do
-# not reveal it, so the option `data.orientation` or the label file decides; jaxpose never guesses.
+# Tools that run in a browser show images upright; many others show the stored pixels. The points do not reveal which,
+# so the option `data.orientation` or the label file decides; jaxpose never guesses.
 
 
 def decide_orientation(given: str, table: LabelTable, facts: Sequence[ImageFacts | None]) -> str:
-    """Returns how the labels of a table count pixels: upright, stored, or auto if no image needs it or nothing tells.
+    """Returns which pixels the labels of a table refer to: upright, stored, or auto (not needed, or unknown).
 
-    A label file that gives the upright size of an image was made with upright images. One that gives the stored size
-    tells nothing: several browser tools also store that.
+    A label file that gives the upright size of an image was made with upright images. The stored size proves nothing:
+    several browser tools also write it.
 
     Args:
-      given: `data.orientation`; another value than auto decides.
+      given: `data.orientation`; any value except auto decides.
       table: n rows.
-      facts: of the n images, None for those that cannot be used.
+      facts: of the n images, None for unusable ones.
     """
     if given != AUTO:
         return given
@@ -64,7 +64,7 @@ def decide_orientation(given: str, table: LabelTable, facts: Sequence[ImageFacts
 
 
 def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: str) -> None:
-    """Raises UserError if an image has an orientation and nothing tells how its labels count pixels."""
+    """Raises UserError if it is unknown which pixels of an oriented image the labels refer to."""
     if facts.orientation == NORMAL or decided != AUTO:
         return
     image = table.poses.frames[row]
@@ -77,7 +77,7 @@ def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: st
 
 
 def describe_orientation(given: str, decided: str, facts: Sequence[ImageFacts]) -> str:
-    """Returns a sentence for the user, "" if no image has an orientation; arguments as those of the functions above."""
+    """Returns a sentence for the user, "" if no image has an orientation; arguments: see the functions above."""
     turned = sum(one.orientation != NORMAL for one in facts)
     if not turned or decided == AUTO:
         return ""
@@ -90,35 +90,34 @@ def _seen_px(table: LabelTable, row: int) -> tuple[int, int] | None:
     return table.sizes_px.get(name) or table.shown_sizes_px.get(name)
 
 
-# Refuses links that lead out of a folder: somebody else may have created them, and their target is not the folder's
-# content.
+# Refuses links that lead out of a folder: someone else may have created them, and their target is not part of the
+# folder.
 #
-# A project may have folders on another disk (labeled-data or a folder in it as a link); these are followed. A file that
-# is a link must lead to a file in the project, in such a folder, or in the store of the git annex that holds the
-# project.
+# Links to folders are followed: labeled-data, or a folder in it, may be on another disk. A file that is a link must
+# lead to a file in the project, in such a folder, or in the store of the git annex that holds the project.
 
 _ANNEX = Path(".git", "annex", "objects")
 
 
 def refuse_link_out_of_project(file: Path, name: str) -> None:
-    """Checks that a file of a project is in it.
+    """Checks that a project's file lies in the project.
 
     Args:
-      file: the path, whose folders may be links.
-      name: of the file, relative to the project if it lies there.
+      file: the path; its folders may be links.
+      name: of the file, relative to the project if inside it.
 
     Raises:
-      UserError: the file itself is a link that leads elsewhere.
+      UserError: the file itself is a link to somewhere else.
     """
     if not file.is_symlink():
         return
     depth = len(Path(name).parts) if str(file).endswith(name) else 1
-    # Each folder between the project and the file may be a link of its own.
+    # Each folder between the project and the file may itself be a link.
     _refuse_outside(file, name, file.parents[depth - 1], list(file.parents[:depth]))
 
 
 def refuse_link_out(file: Path, name: str, folder: Path) -> None:
-    """Checks that a file in a folder is there, also if folders on the way are links.
+    """Checks that a file lies in a folder, even if folders on the way are links.
 
     Raises:
       UserError: it lies elsewhere.
@@ -135,14 +134,14 @@ def _refuse_outside(file: Path, name: str, folder: Path, allowed: list[Path]) ->
         raise UserError(f"{name} is a link to {target}, outside of {folder}; copy the file itself to {folder}")
 
 
-# Checks a labelled image: it must lie in the project, be intact, and contain its keypoints.
+# Checks that a labelled image lies in the project, is intact and contains its keypoints.
 #
-# The cache folder keeps the checksums and facts of intact images, which are not decoded again.
+# The cache folder keeps the checksums and facts of intact images, so they are not decoded again.
 
-# Joins the size of an image and the points outside of it, in the reason why a row is refused.
+# Joins the image size and the points outside, in the reason why a row is refused.
 OUTSIDE_OF_IT = " pixels; outside of it: "
 _MARGIN_PX = 0.5
-# How many folders above that of the label file are searched for an absent image, for the message.
+# For the message about a missing image: how many levels above the label file's folder are searched.
 _ABOVE = 2
 
 
@@ -151,11 +150,11 @@ class LabelledImage:
     """An intact image.
 
     Attributes:
-      size_px: (width, height) of the pixels that the labels count.
+      size_px: (width, height) of the labels' pixels.
       facts: about the file.
-      byte_count: size of the file.
+      byte_count: the file size.
       checksum: its SHA-256, hexadecimal.
-      pixel_checksum: SHA-256 of the pixels that the labels count: equal for equal pictures.
+      pixel_checksum: SHA-256 of the pixels that the labels refer to: equal for equal pictures.
       box_px: (x, y, width, height) of the part that the network sees, () without boxes.
     """
 
@@ -168,15 +167,15 @@ class LabelledImage:
 
 
 def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> LabelledImage:
-    """Returns an image in stored pixels, and adds its facts to `known`; an image that is there is not decoded.
+    """Returns an image in stored pixels and adds its facts to `known`; images already there are not decoded.
 
     Args:
       path: the file.
-      name: of the image in its table; a path relative to the project, if it lies there.
-      known: facts of intact images by their checksum.
+      name: of the image in its table; a path relative to the project if inside it.
+      known: facts of intact images by checksum.
 
     Raises:
-      UserError: the name or a link leads out of the project, or the file cannot be read or is not intact.
+      UserError: the name or a link leads out of the project, or the file is unreadable or damaged.
     """
     parts = PurePosixPath(name).parts
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in parts:
@@ -210,7 +209,7 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
 
 
 def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
-    """Raises UserError if the crop or a visible keypoint lies outside of an image of (width, height) px."""
+    """Raises UserError if the crop or a visible keypoint lies outside an image of (width, height) px."""
     name, (width, height) = table.poses.frames[row], size_px
     if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
         raise UserError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
@@ -221,7 +220,7 @@ def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px:
 
 
 def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tuple[int, int]) -> list[int]:
-    """Returns the visible keypoints (k, 2) of a row that lie outside of its image of (width, height) px."""
+    """Returns the indices of visible keypoints (k, 2) outside an image of (width, height) px."""
     # An image of width w covers [-0.5, w - 0.5]; a label on its edge may be rounded outwards.
     low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
     outside = (visibility == VISIBLE) & ((keypoints_px < low) | (keypoints_px > high)).any(axis=-1)
@@ -229,12 +228,12 @@ def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tupl
 
 
 def name_place(name: str, point_px: np.ndarray) -> str:
-    """Returns a keypoint and its place (2,), as the reason of a refused row has them."""
+    """Returns a keypoint and its place (2,) as text for the reason of a refused row."""
     return f"{name} ({point_px[0]:g}, {point_px[1]:g})"
 
 
 def known_images(label_file: Path) -> dict[str, ImageFacts]:
-    """Returns the facts by checksum of the images of a label file that were intact when it was last read."""
+    """Returns {checksum: facts} of the images that were intact when the label file was last read."""
     noted = cache.read_note(_note_key(label_file))
     if not isinstance(noted, dict):
         return {}
@@ -242,16 +241,16 @@ def known_images(label_file: Path) -> dict[str, ImageFacts]:
 
 
 def note_images(label_file: Path, noted: dict[str, ImageFacts], images: Iterable[LabelledImage]) -> None:
-    """Keeps the checksums and facts of intact images for `known_images`, if there are new ones."""
+    """Keeps the checksums and facts of intact images for `known_images`, if any are new."""
     found = {image.checksum: image.facts for image in images}
     if not found.keys() <= noted.keys():
-        # Without the note, images are decoded again.
+        # On failure, images are decoded again.
         with contextlib.suppress(OSError):
             cache.write_note(_note_key(label_file), found)
 
 
 def _facts(value: Any) -> ImageFacts | None:
-    """Returns the facts of an image that a note has in the order of `ImageFacts`; None if it has others."""
+    """Returns the image facts in a note (the fields of `ImageFacts` in order), None for other content."""
     try:
         (width, height), stored, upright, orientation, values = value
         is_known = min(width, height) > 0 and orientation in range(1, 9) and type(stored) is type(upright) is str
@@ -274,7 +273,7 @@ class CheckedTable:
       table: the rows.
       images: {moment: (row, image)} of the usable rows.
       problems: of the other rows.
-      orientation: how the labels count pixels, as in `PixelRule`.
+      orientation: the labels' pixels, as in `PixelRule`.
       notes: sentences for the user about the images.
     """
 
@@ -290,15 +289,15 @@ class CheckedTable:
         return [image.facts.values for _, image in self.images.values() if image.facts.values]
 
     def crop_px(self, row: int, image: LabelledImage) -> tuple[int, ...]:
-        """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
+        """Returns the crop (x, y, width, height) of the frame that an image shows, () for a whole frame."""
         crop_px = tuple(self.table.crops_px.get(self.table.videos[row], ()))
         return crop_px if crop_px[2:] == image.size_px else ()
 
     def size_notes(self, has_crops: bool) -> list[str]:
-        """Returns a sentence for each video whose images do not have the size of its frames.
+        """Returns a sentence for each video whose images differ in size from its frames.
 
         Args:
-          has_crops: whether any image of the project is a crop; if not, no video is cropped.
+          has_crops: whether any image of the project is a crop; otherwise no video is cropped.
         """
         notes = []
         if has_crops and "*" in self.table.crops_px:
@@ -325,7 +324,7 @@ class CheckedTable:
 
 
 def describe_resized(video: str, images: int, frame_px: tuple[int, int]) -> str:
-    """Returns a sentence about images of a video that do not have the size (width, height) of its frames."""
+    """Returns a sentence about images of a video that differ from the size (width, height) of its frames."""
     return (
         f"{video}: {count(images, 'image')} have another size than the frames of the video "
         f"({frame_px[0]} x {frame_px[1]} px), in the same proportions; they count as whole frames"
@@ -333,15 +332,15 @@ def describe_resized(video: str, images: int, frame_px: tuple[int, int]) -> str:
 
 
 def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
-    """Opens every image of a table; those that were intact before are not decoded again.
+    """Opens every image of a table; images found intact before are not decoded again.
 
     Args:
       table: the rows of a view.
       view: its name, "" with only one camera.
-      data: the crop or the boxes, and the number of threads.
+      data: has the crop or the boxes, and the number of threads.
 
     Raises:
-      UserError: the file of boxes cannot be read.
+      UserError: the box file cannot be read.
     """
     boxes = read_image_boxes(box_file_of_labels(data, table.file.name, view)) if data.boxes else None
     noted = known_images(table.file)
@@ -395,19 +394,19 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
 
 
 def _box(boxes: BoxTable, rows: dict[str, int], image: str, size_px: tuple[int, int]) -> tuple[int, ...]:
-    """Returns the box of an image of (width, height) px; raises UserError where it has none."""
+    """Returns the box of an image of (width, height) px; raises UserError if it has none."""
     if image not in rows:
         raise UserError(f"{image} has no row in {boxes.file}")
     return boxes.inside(rows[image], size_px)
 
 
 def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: str) -> None:
-    """Raises UserError if an image is not as large as the label tool saw it.
+    """Raises UserError if an image does not have the size that the label tool saw.
 
     Args:
       table, row: the image.
-      facts: of the image; label files may give its upright or its stored size.
-      orientation: that the error shows.
+      facts: of the image; label files may give its upright or stored size.
+      orientation: for the message.
     """
     name, size_px = table.poses.frames[row], facts.size_px(orientation)
     labelled_px = table.sizes_px.get(name, size_px)
@@ -419,7 +418,7 @@ def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: 
 
 
 def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
-    """Refuses an image that is neither a frame of its video, also resized, nor the crop of it: what does it show?"""
+    """Refuses images that are neither frames of the video (resized or not) nor its crop: what do they show?"""
     image, video = table.poses.frames[row], table.videos[row]
     crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
     (width, height), (frame_width, frame_height) = size_px, frame_px or size_px
@@ -434,7 +433,7 @@ def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) 
 
 
 def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:
-    """Returns the problems of the rows of a view, in their order, including moments that another view lacks."""
+    """Returns the problems of a view's rows, in order, including moments that another view lacks."""
     problems = list(checked.problems)
     for moment, (row, _) in checked.images.items():
         lacking = [other for other in views if moment not in other.images]

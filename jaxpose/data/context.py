@@ -28,17 +28,16 @@ from jaxpose.threads import map_in_threads
 from jaxpose.video.decoding import RangeReader
 from jaxpose.video.index import VideoIndex, as_labelled, describe_rotation, read_index
 
-# Finds the files and video frames around each labelled frame.
+# Finds the image files and video frames around each labelled frame.
 #
-# The frame before img0007.png is img0006.png in the same folder, unless images with consecutive numbers differ there as
-# much as others do. Without such a file, it is frame 6 of the video with the folder's name.
+# The frame before img0007.png is img0006.png in the same folder, unless images there with consecutive numbers differ as
+# much as any others. Without such a file, it is frame 6 of the video with the folder's name.
 
-# The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
-# the frame does not exist; or the nearest frame, because the video does not show the labelled frame.
+# The origin of a frame: an image file; the video; a repeated frame at the end of the video; or the nearest frame,
+# because the frame does not exist, or because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
-# (file, width, height, box): an image, the required size, which is that of the labelled frame, and the labelled frame's
-# box.
+# (file, width, height, box): an image, and the size and box of the labelled frame.
 ImageKey = tuple[Path, int, int, tuple[int, ...]]
 
 
@@ -48,11 +47,11 @@ class Window:
 
     Attributes:
       number: of the labelled frame, None if its name has none.
-      keys: the images at the 2 r + 1 offsets from it, None if there is no file.
-      index: the video with the folder's name, if a frame of it is needed and it can be read.
-      has_video: there is such a video and a frame of it is needed.
-      likeness: of images in its folder with consecutive numbers; refuted ones have no key.
-      refuted: how many of them lie around this frame.
+      keys: the images at the 2 r + 1 offsets from it, None without a file.
+      index: the video with the folder's name, if readable and needed.
+      has_video: whether such a video exists and is needed.
+      likeness: of images in the folder with consecutive numbers; refuted neighbours have no key.
+      refuted: number of refuted neighbours around this frame.
     """
 
     number: int | None
@@ -64,7 +63,7 @@ class Window:
 
 
 def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Window]:
-    """Returns the window of each labelled frame; arguments as those of `load_windows`.
+    """Returns the window of each labelled frame; arguments as in `load_windows`.
 
     Raises:
       UserError: an image next to a labelled one is a link out of the project and `data.on_bad_frame` is stop (with
@@ -97,19 +96,19 @@ def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mappin
 
 
 def image_key(project: Project, row: int, file: Path) -> ImageKey:
-    """Returns the key of an image in the window of a row."""
+    """Returns the key of an image in a row's window."""
     width, height = project.sizes_px[row].tolist()
     return file, width, height, project.part_px(row, ())
 
 
 def files_beside(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Path]:
-    """Returns the files next to the labelled images that their windows may show: images first, then videos.
+    """Returns the other files that the windows of labelled images may show: images first, then videos.
 
     Args:
       project: the labelled frames.
       data: how to treat bad frames.
       radius: frames on either side.
-      videos: the project's videos by their name without suffix.
+      videos: {name without suffix: file} of the project's videos.
 
     Raises:
       UserError: as `plan_windows`.
@@ -120,21 +119,20 @@ def files_beside(project: Project, data: DataConfig, radius: int, videos: Mappin
 
 
 class _Folders:
-    """The images of the folders of a project."""
+    """The images in the folders of a project."""
 
     def __init__(self, project: Project, radius: int):
         self._project, self._radius = project, radius
         self._files: dict[PurePosixPath, tuple[FrameNames, dict[str, Path], dict[str, str]]] = {}
         self._chosen: dict[tuple[PurePosixPath, str], tuple[int | None, Likeness]] = {}
-        # An image that lies outside of the project has only labelled ones around it.
+        # Outside the project, only labelled images are neighbours.
         self._labelled: dict[PurePosixPath, dict[str, Path]] = {}
         for image, path in zip(project.poses.frames, project.paths, strict=True):
             self._labelled.setdefault(PurePosixPath(image).parent, {})[PurePosixPath(image).name] = path
 
     def around(self, image: str) -> tuple[dict[str, Path], dict[str, str], int | None, Likeness]:
-        """Returns the files in the folder of an image by name; links out of the project by name, and why they are
-        refused; the place of the number that runs, None without a number; and how alike images with consecutive
-        numbers are."""
+        """Returns what the folder of an image holds: {name: file}; {name: why refused} for links out of the project;
+        the place of the running number, None without one; and how alike images with consecutive numbers are."""
         folder, name = PurePosixPath(image).parent, PurePosixPath(image).name
         if folder not in self._files:
             files, links = _files_in(self._project.folder, folder)
@@ -150,7 +148,7 @@ class _Folders:
 
 
 def _files_in(project: Path, folder: PurePosixPath) -> tuple[dict[str, Path], dict[str, str]]:
-    """Returns the files of a folder of the project by name; and the links out of it, each with the reason why not."""
+    """Returns {name: file} of a folder of the project, and {name: why refused} for links out of the project."""
     files: dict[str, Path] = {}
     links: dict[str, str] = {}
     if not (project / folder).is_dir():
@@ -167,7 +165,7 @@ def _files_in(project: Path, folder: PurePosixPath) -> tuple[dict[str, Path], di
 
 
 def _rank(found: tuple[int | None, Likeness]) -> tuple[int, float]:
-    """Returns a key that is least for the place where consecutive images are most alike; unknown goes before unlike."""
+    """Returns a sort key: places with the most alike consecutive images first, unknown places before unlike ones."""
     likeness = found[1]
     if not likeness.is_known:
         return 1, 0.0
@@ -181,19 +179,19 @@ def _read_index(path: Path) -> VideoIndex | None:
         return None
 
 
-# Describes the frames around labelled ones: their sources, and what was checked.
+# Describes the frames around labelled ones: their sources and the checks made.
 
 
 def describe_windows(
     project: Project, windows: list[Window], origins: np.ndarray, videos: Mapping[str, Path]
 ) -> list[str]:
-    """Returns sentences about the frames of windows.
+    """Returns sentences about the frames in windows.
 
     Args:
       project: n labelled frames.
       windows: of these frames.
-      origins: (n, 2 r + 1) origins of the frames in each window.
-      videos: the project's videos by their name without suffix.
+      origins: (n, 2 r + 1), of the frames in each window.
+      videos: {name without suffix: file} of the project's videos.
     """
     counts = _describe(project, windows, origins, videos)
     return [*counts, *_describe_refuted(project, windows), *_describe_rotations(project, windows)]
@@ -212,7 +210,7 @@ def _describe_rotations(project: Project, windows: list[Window]) -> list[str]:
 
 
 def _describe_refuted(project: Project, windows: list[Window]) -> list[str]:
-    """Returns a sentence for each folder whose images are not neighbours, although their numbers are."""
+    """Returns a sentence for each folder whose images are not neighbours although their numbers are."""
     refuted: dict[str, list[Window]] = {}
     for image, window in zip(project.poses.frames, windows, strict=True):
         if window.refuted:
@@ -226,7 +224,7 @@ def _describe_refuted(project: Project, windows: list[Window]) -> list[str]:
 
 
 def _describe(project: Project, windows: list[Window], origins: np.ndarray, videos: Mapping[str, Path]) -> list[str]:
-    """Returns sentences about the frames of windows, by their origins (n, 2 r + 1)."""
+    """Returns sentences about window frames, from their origins (n, 2 r + 1)."""
     whole, filled = (origins <= VIDEO).all(axis=1), (origins >= NEAREST).any(axis=1)
     at_end, from_video = ~whole & ~filled, (whole & (origins == VIDEO).any(axis=1)).sum()
     parts = [
@@ -253,22 +251,22 @@ def _describe(project: Project, windows: list[Window], origins: np.ndarray, vide
     return messages
 
 
-# Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; in the next frame of a
-# walking mouse it is 3 %, in other scenes 7 % and more.
+# Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; the next frame of a
+# walking mouse changes 3 %, other scenes 7 % and more.
 _DIFFERENT_GREY_LEVELS, _MOST_DIFFERENT = 30, 0.005
 
 
 def load_windows(
     project: Project, data: DataConfig, size_px: tuple[int, int], radius: int, videos: Mapping[str, Path]
 ) -> tuple[Frames, list[str]]:
-    """Decodes each labelled frame with `radius` frames on either side of it, or finds them in the cache folder.
+    """Decodes each labelled frame with `radius` frames on either side, or reads them from the cache folder.
 
     Args:
       project: the labelled frames.
-      data: how they are fitted, and the limits of memory and cache.
+      data: how to fit frames, and the limits of memory and cache.
       size_px: (width, height) of the input.
       radius: frames on either side.
-      videos: the project's videos by their name without suffix.
+      videos: {name without suffix: file} of the project's videos.
 
     Returns:
       The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about their origins.
@@ -276,7 +274,7 @@ def load_windows(
     Raises:
       UserError: as `images.load_frames`; or a frame next to a labelled one does not decode or is a link out of the
         project, and `data.on_bad_frame` is stop (with skip, the frame counts as absent).
-      OSError: the frames are above the limit of memory, and the cache folder cannot be written.
+      OSError: the frames exceed the memory limit and the cache folder cannot be written.
     """
     affines, span = fit_affines(project, data, size_px), 2 * radius + 1
     windows = plan_windows(project, data, radius, videos)
@@ -284,7 +282,7 @@ def load_windows(
     row_bytes = int(np.prod(shape))
 
     def key() -> str:
-        # Labelled frames are identified by their content; the others by name, size and modification time.
+        # Content identifies labelled frames; name, size and modification time identify the others.
         files = [
             (str(file), (status := file.stat()).st_size, status.st_mtime_ns)
             for window in windows for file, *_ in filter(None, window.keys)
@@ -295,7 +293,7 @@ def load_windows(
         ]
         return fit_key(project, affines, size_px, data, radius, data.on_bad_frame, files, used)
 
-    # Each row ends with the origins of its frames, a byte each.
+    # Each row ends with the origins of its frames, one byte each.
     rows = (
         np.concatenate([pixels.ravel(), origin]) for pixels, origin in _fill(project, data, windows, affines, shape)
     )
@@ -308,7 +306,7 @@ def load_windows(
 def check_windows(
     project: Project, data: DataConfig, size_px: tuple[int, int], radius: int, videos: Mapping[str, Path]
 ) -> list[str]:
-    """Decodes the frames that `load_windows` returns, keeps none, and returns the same sentences about them.
+    """Decodes the frames that `load_windows` returns without keeping them; returns the same sentences.
 
     Raises:
       UserError: as `load_windows`.
@@ -325,7 +323,7 @@ def _fill(
     """Yields the pixels (2 r + 1, height, width, 3) of each window and the origins of its frames (2 r + 1,)."""
     size_px, radius = (shape[2], shape[1]), shape[0] // 2
     uses = collections.Counter(key for window in windows for key in window.keys if key)
-    # Every image is decoded once, for the first window that needs it, and held until the last one has it.
+    # Each image is decoded once, for the first window that needs it, and held until the last such window is done.
     held: dict[ImageKey, np.ndarray | None] = {}
     wanted: list[list[ImageKey]] = []
     for window in windows:
@@ -358,7 +356,7 @@ def _fill(
 def _read_beside(
     project: Project, row: int, key: ImageKey, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
-    """Returns an image next to the labelled one of a row, None if it has another size."""
+    """Returns an image next to a row's labelled image, None if it differs in size."""
     file, width, height, _ = key
     try:
         image = decode_image(read_bytes(file, most_bytes=None), project.pixel_rule(data.white))
@@ -382,13 +380,13 @@ def _read_video(
     radius: int,
     crop_px: tuple[int, ...],
 ) -> dict[int, np.ndarray]:
-    """Returns the frames of the video by their number, except missing and damaged ones.
+    """Returns {number: frame} of the video, without missing and damaged frames.
 
-    Frames beyond a place where frames are lost are not neighbours, so they are also left out.
+    Frames beyond a gap of lost frames are not neighbours, so they are also left out.
     """
     number, shown_px = window.number, project.crop_px(row)
     size = (int(project.sizes_px[row, 0]), int(project.sizes_px[row, 1]))
-    # The size of a crop does not tell whether frames are rotated.
+    # The size of a crop does not show whether frames are rotated.
     index = as_labelled(window.index, [] if shown_px else [size]) if window.index else None
     if index is None or number is None:
         return {}
@@ -411,8 +409,8 @@ def _join(
 
     Args:
       window: the wanted frames.
-      images: the pixels of its image files, None if there is none.
-      shown: frames of its video by their number, used only if one of them looks like the labelled image.
+      images: the pixels of its image files, None without a file.
+      shown: {number: frame} of its video, used only if one of them looks like the labelled image.
     """
     radius = len(images) // 2
     labelled, same = images[radius], shown.get(window.number or 0)
@@ -420,7 +418,7 @@ def _join(
         shown = {}
     choices = {offset: _choose(window, offset, images[radius + offset], shown) for offset in range(-radius, radius + 1)}
     right = {offset: choice for offset, choice in choices.items() if choice}
-    # Of two that are equally near, the one towards the labelled frame.
+    # On a tie, prefers the frame closer to the labelled one.
     nearest = {offset: min((abs(at - offset), abs(at), at) for at in right)[-1] for offset in choices}
     lacking = OTHER_VIDEO if window.has_video and not shown else NEAREST
     ordered = [choice or (right[nearest[offset]][0], lacking) for offset, choice in choices.items()]
@@ -430,7 +428,7 @@ def _join(
 def _choose(
     window: Window, offset: int, image: np.ndarray | None, shown: dict[int, np.ndarray]
 ) -> tuple[np.ndarray, int] | None:
-    """Returns the frame at an offset from the labelled one and its origin, None if neither file nor video has it."""
+    """Returns the frame at an offset from the labelled one and its origin; None if file and video lack it."""
     wanted = (window.number or 0) + offset
     existing = max(wanted, 0)
     if image is not None:

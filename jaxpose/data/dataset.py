@@ -1,4 +1,4 @@
-"""A project, its split and its decoded frames: everything that training and evaluation read."""
+"""A project with its split and decoded frames: everything that training and evaluation read."""
 
 import collections
 import contextlib
@@ -32,29 +32,29 @@ from jaxpose.video.file import Video, scan
 from jaxpose.video.index import read_index
 from jaxpose.video.recording import has_proportions
 
-# Compares the labelled images with the videos of the same name: if the frames differ, the video is another recording.
+# Compares labelled images with the video of the same name: if the frames differ, the video is another recording.
 
-# DeepLabCut and Lightning Pose name extracted images like this. In other names, the numbers may mean something else.
+# DeepLabCut and Lightning Pose name extracted images like this. In other names, numbers may mean something else.
 _FRAME_NAME = re.compile(r"img([0-9]+)")
-# Frames of one scene differ little, even if the number of an image is slightly off.
+# Frames of one scene differ little, even if an image number is slightly off.
 _COMPARED_IMAGES, _LEAST_CORRELATION = 3, 0.5
 
 
 def check_recordings(found: Project, files: Mapping[str, Path], threads: int) -> list[str]:
-    """Compares the images of each folder with the video of that name, if there is one.
+    """Compares the images of each folder with the video of that name, if any.
 
     Args:
       found: the labelled images.
       files: the project's videos by their name without suffix.
-      threads: that read the videos.
+      threads: number of threads that read the videos.
 
     Returns:
-      Sentences about images of another size than the frames, and about videos that end before a labelled frame, which
-      the notes of the project do not have yet.
+      Sentences that the notes of the project lack: about images that differ in size from the frames, and about videos
+      that end before a labelled frame.
 
     Raises:
-      UserError: no image of a folder has the proportions of the frames of its video, upright or as they are stored; or
-        the images are crops from the corner of larger frames and do not show it.
+      UserError: no image of a folder has the proportions of its video's frames, upright or stored; or the images are
+        crops from the corner of larger frames but do not show that corner.
     """
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(found.videos):
@@ -68,7 +68,7 @@ def _look(file: Path) -> Video | None:
     try:
         return scan(file)
     except UserError:
-        return None  # reported where the video is needed
+        return None  # reported when the video is needed
 
 
 def _compare(found: Project, name: str, rows: list[int], video: Video) -> list[str]:
@@ -96,9 +96,9 @@ def _compare(found: Project, name: str, rows: list[int], video: Video) -> list[s
 
 
 def _refuse_other_corner(found: Project, name: str, numbers: list[tuple[int, int]], video: Video) -> None:
-    """Refuses a video whose frames do not show the images at their corner, where the images are crops from there.
+    """Refuses a video if images are crops from the corner of its frames but look different there.
 
-    DeepLabCut writes the crop 0, width, 0, height for whole frames: then a larger video is another recording.
+    DeepLabCut writes the crop 0, width, 0, height for whole frames; a larger video is then another recording.
 
     Args:
       found: the labelled images.
@@ -118,7 +118,7 @@ def _refuse_other_corner(found: Project, name: str, numbers: list[tuple[int, int
 
 
 def _is_corner(found: Project, row: int, number: int, video: Video) -> bool | None:
-    """Returns whether an image looks like the corner of a frame, None if that cannot be seen."""
+    """Returns whether an image looks like the corner of a frame, None if unknown."""
     _, _, width, height = found.crop_px(row)
     try:
         image = decode_image(
@@ -139,7 +139,7 @@ def _stem(found: Project, row: int) -> str:
 
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
-# Maximum number of image sizes that a run records: in a project of unrelated images, all may differ.
+# Maximum number of image sizes that a run records; in a project of unrelated images, all may differ.
 _NOTED_SIZES = 16
 
 
@@ -149,7 +149,7 @@ class Dataset:
 
     Attributes:
       project: the labelled frames and their labels.
-      sets: str (n,), train, validation, test or unused.
+      sets: str (n,): train, validation, test or unused.
       samples: the frames as the network sees them.
       size_px: (width, height) of the network's input.
       messages: sentences for the user about the origin of the frames.
@@ -163,7 +163,7 @@ class Dataset:
 
     @property
     def has_labels(self) -> bool:
-        """Whether there are labelled frames; a pretraining reads none."""
+        """Whether there are labelled frames; pretraining reads none."""
         return len(self.sets) > 0
 
     def rows(self, name: str) -> np.ndarray:
@@ -171,24 +171,24 @@ class Dataset:
         return np.flatnonzero(self.sets == name)
 
     def is_selection_tested(self, monitor: str) -> bool:
-        """Returns whether some errors are of frames that did not choose the checkpoint by the metric `monitor`."""
+        """Returns whether some errors are of frames that did not select the checkpoint by `monitor`."""
         return len(self.rows(TEST)) > 0 or not len(self.rows(VALIDATION)) or not chooses_by_validation(monitor)
 
     def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
+        """Returns the labels (m, k, 2) of rows in frame pixels, NaN where missing (visibility 0)."""
         return self.project.labelled_frame_px()[rows]
 
     def measured_frame_px(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the labels (m, k, 2) of rows that errors are measured from: see `Project.measured_frame_px`."""
+        """Returns the labels (m, k, 2) of rows to measure errors from: see `Project.measured_frame_px`."""
         return self.project.measured_frame_px()[rows]
 
 
 def prepare(config: Config, found: project.Project | None = None) -> tuple[Config, project.Project]:
-    """Returns the config with all options filled in that depend on the project, and the project.
+    """Fills in all options that depend on the project; returns the config and the project.
 
     Args:
       config: the options.
-      found: the project; None = read here, in the layout of Lightning Pose. The synthetic project is made, if
+      found: the project; None reads it here, in the layout of Lightning Pose, and makes the synthetic project if
         `data.project` asks for it. `jaxpose.formats.project.prepare` also reads projects of other tools.
 
     Raises:
@@ -209,7 +209,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
             f"{found.video_crops_px or '()'}; leave the option out: it is read from the project"
         )
     video, files = config.video, dict(found.video_files)
-    # What is wrong with a folder of videos is reported where they are needed.
+    # Problems of a video folder are reported when its videos are needed.
     with contextlib.suppress(UserError):
         video = inputs.named_videos(data, config.video, found.video_files)
         files = _videos(found, dataclasses.replace(config, data=data, video=video))
@@ -234,14 +234,14 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
 
 
 def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:
-    """Returns the edges of the given skeleton, or of the project's, as `data.skeleton` has them."""
+    """Returns the edges of the given or the project's skeleton in the form of `data.skeleton`."""
     names = tuple(found.poses.keypoint_names)
     edges = edges_given("data.skeleton", data.skeleton, names) or known_pairs(found.poses.skeleton.edges, names)
     return tuple(edge_text(edge) for edge in edges)
 
 
 def _frame_sizes_px(found: project.Project) -> tuple[int, ...]:
-    """Returns the most frequent sizes of the labelled images, as `data.frame_sizes_px` has them; crops do not count."""
+    """Returns the most frequent sizes of labelled images, in the form of `data.frame_sizes_px`; ignores crops."""
     sizes_px = enumerate(found.sizes_px.tolist())
     counts = collections.Counter(tuple(size) for row, size in sizes_px if not found.crop_px(row))
     most_first = sorted(counts, key=lambda size: (-counts[size], size))
@@ -249,14 +249,14 @@ def _frame_sizes_px(found: project.Project) -> tuple[int, ...]:
 
 
 def select_keypoints(found: project.Project, data: DataConfig) -> project.Project:
-    """Returns the project with the keypoints of `data.keypoint_names` alone, in that order.
+    """Returns the project with only the keypoints of `data.keypoint_names`, in that order.
 
     Raises:
-      UserError: a name is not in the label file; or the project names keypoints that no label file has, and
-        `data.keypoint_names` does not say which to train.
+      UserError: a name is not in the label file; or the project names keypoints that no label file has and
+        `data.keypoint_names` does not choose.
     """
     if found.unlabelled_names and not data.keypoint_names:
-        # Quoted, because a name such as 1 would be read as a number.
+        # Quoted: a name such as 1 would be read as a number.
         have = ",".join(f'"{name}"' for name in found.poses.keypoint_names)
         raise UserError(
             f"the project names the keypoints {', '.join(found.unlabelled_names)}, and no label file has them; correct "
@@ -264,7 +264,7 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
         )
     if not data.keypoint_names:
         return found
-    # A name may be given in another Unicode form than that of the label file.
+    # The given Unicode form may differ from the label file's.
     spelled = {same_letters(name): name for name in found.poses.keypoint_names}
     wanted = tuple(spelled.get(same_letters(name), name) for name in data.keypoint_names)
     unknown = [name for name in wanted if name not in found.poses.keypoint_names]
@@ -276,10 +276,10 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
 
 
 def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.Project:
-    """Returns the project with exactly these keypoints, in this order; keypoints that the project lacks are unlabelled.
+    """Returns the project with exactly these keypoints, in this order; those that it lacks are unlabelled.
 
     Raises:
-      UserError: it has none of them.
+      UserError: the project has none of them.
     """
     if not set(names) & set(found.poses.keypoint_names):
         raise UserError(
@@ -290,13 +290,13 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
 
 
 def sets_in_run(found: project.Project, known: KnownSplit) -> np.ndarray:
-    """Returns the set (n,) of each frame in a run (same bytes, even if renamed), "unused" if it was not in the run."""
+    """Returns the set (n,) of each frame in a run (same bytes, even if renamed), "unused" if not in the run."""
     pairs = zip(found.poses.frames, found.checksums, strict=True)
     return np.array([known.set_of_same(image, checksum) or UNUSED for image, checksum in pairs])
 
 
 def changed_labels(found: project.Project, known: KnownSplit) -> int:
-    """Returns how many frames of a run (same path, same bytes) have other labels now."""
+    """Returns how many frames of a run (same path, same bytes) now have other labels."""
     frames = zip(found.poses.frames, found.checksums, found.labels_checksums(), strict=True)
     return sum(
         known.checksums.get(image) == checksum and known.labels_checksums[image] not in ("", labels_checksum)
@@ -305,7 +305,7 @@ def changed_labels(found: project.Project, known: KnownSplit) -> int:
 
 
 def describe_not_visible(found: project.Project) -> list[str]:
-    """Returns a sentence about the labels that are marked as not visible and have a position, [] without any."""
+    """Returns a sentence about labels with a position that are marked as not visible, [] without any."""
     marked = found.not_visible()
     if not marked.any():
         return []
@@ -340,7 +340,7 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
 
 
 def _other_white(found: project.Project, data: DataConfig) -> list[str]:
-    """Returns a sentence if a run's white is not that of a project's images of more than 8 bits."""
+    """Returns a sentence if a run's white differs from a project's, for images above 8 bits."""
     white = data.white or WHOLE_RANGE
     if found.white in (0, white):
         return []
@@ -351,13 +351,13 @@ def _other_white(found: project.Project, data: DataConfig) -> list[str]:
 
 
 def _videos(found: project.Project, config: Config) -> dict[str, Path]:
-    """Returns the videos with the frames around the labelled ones, by their names."""
+    """Returns {name: video} of videos with frames around the labelled ones."""
     files = inputs.video_files(config.data, config.video) | dict(found.video_files)
     return files | {name: file for name in set(found.videos) if (file := of_name(name, files))}
 
 
 def check_decoding(found: project.Project, config: Config) -> list[str]:
-    """Decodes what `decode` returns, keeps nothing, and returns sentences about the frames around labelled ones.
+    """Decodes like `decode`, keeps no frames; returns sentences about the frames around labelled ones.
 
     Raises:
       UserError: as `decode`.
@@ -380,7 +380,7 @@ def check_decoding(found: project.Project, config: Config) -> list[str]:
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
     """Returns the frames of a project as the network sees them, and sentences about frames that were substituted.
 
-    The size of the network's input must be filled in. A context model sees each frame with its neighbours.
+    The config must have the network's input size. A context model sees each frame with its neighbours.
 
     Raises:
       UserError: a frame does not decode.
@@ -393,7 +393,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     else:
         frames = images.load_frames(found, data, size_px)
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)
-    # A point outside the crop may be in the input, or augmentation may move it there, but the image is black there.
+    # The input is black outside the crop, even where it contains a point or augmentation moves one there.
     visibility = np.where(images.outside_parts(found, data.crop_px), np.int8(0), found.visibility)
     points_px = keypoints_px.astype(np.float32)
     poses = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Finds the frame number in the name of an image, and stretches of consecutive frames.
+"""Finds the frame number in an image name, and stretches of consecutive frames.
 
 A name may have several numbers: in mouse1_img0042.png, mouse1_img0090.png and mouse2_img0042.png, 42 and 90 are frames,
 1 and 2 are mice.
@@ -21,12 +21,12 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 
 _NUMBER = re.compile("[0-9]+")
-# Label tools write img0042.png, and frame42.png. Cameras write IMG_20261127_0042.JPG, which begins with a date.
+# Label tools write img0042.png or frame42.png. Cameras write IMG_20261127_0042.JPG, which begins with a date.
 _NAMED = re.compile("(?:img|[Ff]rame)[ _-]?([0-9]+)")
 
 
 class FrameNames:
-    """The names of the images of one folder. A place in a name counts its numbers from 0; the suffix has none."""
+    """The image names of one folder. A place is the index of a number in a name, from 0, without the suffix."""
 
     def __init__(self, names: Iterable[str]):
         self._varying: dict[str, set[int]] = {}
@@ -40,10 +40,10 @@ class FrameNames:
                     self._varying.setdefault(_shape(name), set()).add(place)
 
     def places(self, name: str) -> list[int]:
-        """Returns the places in a name that may be the frame's number, the likeliest first; [] without a number.
+        """Returns the places in a name that may be the frame number, the likeliest first; [] without a number.
 
-        The number after "img" or "frame" is the frame's, if it varies or is the last. Otherwise it may be any number
-        that varies among the names of the folder while all else is equal, and is most often the last.
+        The number after "img" or "frame" is the frame's if it varies or is the last. Otherwise it may be any number
+        that alone varies among the names of the folder, most often the last.
         """
         starts = [match.start() for match in _numbers(name)]
         last = range(len(starts))[-1:]
@@ -53,23 +53,23 @@ class FrameNames:
         return likely[-1:] or varying or list(last)
 
     def of_shape(self, name: str) -> list[str]:
-        """Returns the names that differ from one in their numbers only, including it."""
+        """Returns the names that differ from this only in numbers, including itself."""
         return self._of_shape.get(_shape(name), [])
 
     def number(self, name: str) -> int | None:
-        """Returns the number of the frame by the likeliest place, None if the name has no number."""
+        """Returns the frame number at the likeliest place, None if the name has no number."""
         places = self.places(name)
         return number_at(name, places[0]) if places else None
 
     def renumbered(self, name: str, number: int) -> str:
-        """Returns the name of another frame by the likeliest place."""
+        """Returns another frame's name by the likeliest place."""
         return renumbered(name, self.places(name)[0], number)
 
 
 def frame_of(name: str) -> int | str:
-    """Returns the identity of the frame of an image in its folder, so that img7.png and img00000007.png are the same.
+    """Returns an image's identity in its folder, the same for img7.png and img00000007.png.
 
-    It is the number in a name that has only one, and otherwise the name, without zeros that pad its numbers.
+    It is the number of a name with only one number, otherwise the name without padding zeros.
     """
     numbers = _numbers(name)
     return int(numbers[0][0]) if len(numbers) == 1 else _NUMBER.sub(lambda match: str(int(match[0])), name)
@@ -81,13 +81,13 @@ def number_at(name: str, place: int) -> int:
 
 
 def renumbered(name: str, place: int, number: int) -> str:
-    """Returns a name with another number, padded with as many zeros: img07.png, 0, 8 is img08.png."""
+    """Returns a name with another number, padded to the same width: img07.png, 0, 8 is img08.png."""
     match = _numbers(name)[place]
     return f"{name[: match.start()]}{str(number).zfill(len(match[0]))}{name[match.end() :]}"
 
 
 def series(name: str, place: int) -> str:
-    """Returns a name with a mark instead of the number that runs, and of its length: the same for all frames of it."""
+    """Replaces the running number, whatever its length, with a mark: the same result for all frames of a series."""
     match = _numbers(name)[place]
     return f"{name[: match.start()]}#{name[match.end() :]}"
 
@@ -100,20 +100,20 @@ def _shape(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
-# Checks by their pixels whether images with consecutive numbers show consecutive frames.
+# Compares pixels to check whether images with consecutive numbers show consecutive frames.
 #
-# Consecutive frames of a video are far more alike than frames of other moments. Pictures of several animals, or frames
-# that were picked from a video and renumbered, are not.
+# Consecutive video frames are far more alike than frames of other moments. Pictures of several animals, or frames
+# picked from a video and renumbered, are not.
 
 # Part of the key of the notes: increase it when the comparison changes.
 _VERSION = 1
-# Cells along a side: their mean levels change with an animal's place, but hardly with noise and compression.
+# Cells along a side: an animal's position changes their mean levels; noise and compression hardly do.
 _CELLS = 16
 _PAIRS, _FEWEST_PAIRS = 8, 3
-# Difference of consecutive frames relative to that of other moments: 0.04 to 0.42 in eight public videos of five tools;
-# 0.92 in frames that were picked and renumbered.
+# Difference of consecutive frames relative to other moments: 0.04 to 0.42 in eight public videos of five tools; 0.92 in
+# frames that were picked and renumbered.
 _ALIKE_SHARE = 0.75
-# If even other moments differ by fewer grey levels than this, the cells are no evidence.
+# If even other moments differ by fewer grey levels than this, the cells prove nothing.
 _LEAST_LEVELS = 1.0
 
 
@@ -122,8 +122,8 @@ class Likeness:
     """How much images with consecutive numbers differ.
 
     Attributes:
-      near: median difference of the cells of consecutive images, in grey levels; NaN with too few pairs.
-      far: the same for images that are not consecutive.
+      near: median cell difference of consecutive images, in grey levels; NaN with too few pairs.
+      far: the same for other images.
     """
 
     near: float = math.nan
@@ -131,22 +131,22 @@ class Likeness:
 
     @property
     def is_known(self) -> bool:
-        """Whether pixels can tell."""
+        """Whether pixels decide."""
         return self.far >= _LEAST_LEVELS and not math.isnan(self.near)
 
     @property
     def is_refuted(self) -> bool:
-        """Whether consecutive images differ as much as others do."""
+        """Whether consecutive images differ as much as others."""
         return self.is_known and self.near > _ALIKE_SHARE * self.far
 
 
 def find_likeness(files: Mapping[str, Path], place: int, radius: int) -> Likeness:
-    """Compares a few images of one folder; the result is kept in the cache folder.
+    """Compares a few images of one folder; the cache folder keeps the result.
 
     Args:
-      files: {name: file} of images whose names differ in numbers only.
-      place: of the number that runs, as `FrameNames.places` counts.
-      radius: images that are farther apart, or differ in another number, are not neighbours.
+      files: {name: file} of images whose names differ only in numbers.
+      place: of the running number, as in `FrameNames.places`.
+      radius: images farther apart, or that differ in another number, are not neighbours.
     """
     frames = {name: (series(name, place), number_at(name, place)) for name in sorted(files)}
     pairs = [
@@ -165,7 +165,7 @@ def find_likeness(files: Mapping[str, Path], place: int, radius: int) -> Likenes
         cells = {name: _read_cells(files[name]) for name in dict.fromkeys((*firsts, *seconds))}
         apart = [(a, b) for a in firsts for b in seconds if not _are_near(frames[a], frames[b], radius)]
         kept = [_median_difference(cells, pairs), _median_difference(cells, apart)]
-        # If it cannot be kept, it is made again the next time.
+        # On failure, it is computed again next time.
         with contextlib.suppress(OSError):
             cache.write_note(key, kept)
     return Likeness(*(math.nan if level is None else float(level) for level in kept))
@@ -176,7 +176,7 @@ def _are_near(one: tuple[str, int], other: tuple[str, int], radius: int) -> bool
 
 
 def _median_difference(cells: Mapping[str, np.ndarray | None], pairs: list[tuple[str, str]]) -> float | None:
-    """Returns the median over pairs of images of the mean difference of their cells, None with too few pairs."""
+    """Returns the median, over image pairs, of the mean cell difference; None with too few pairs."""
     found = [(cells[a], cells[b]) for a, b in pairs]
     differences = [float(np.abs(a - b).mean()) for a, b in found if a is not None and b is not None]
     return float(np.median(differences)) if len(differences) >= _FEWEST_PAIRS else None
@@ -185,7 +185,7 @@ def _median_difference(cells: Mapping[str, np.ndarray | None], pairs: list[tuple
 def _read_cells(file: Path) -> np.ndarray | None:
     """Returns the mean grey levels (cells, cells) of an image, None if it does not decode."""
     try:
-        # All of them are as they are stored: only their differences count.
+        # Stored orientation for all: only differences count.
         image = decode_image(read_bytes(file, most_bytes=None), PixelRule(STORED))
     except (OSError, UserError):
         return None
@@ -193,17 +193,17 @@ def _read_cells(file: Path) -> np.ndarray | None:
     return cv2.resize(grey, (_CELLS, _CELLS), interpolation=cv2.INTER_AREA).astype(np.float64)
 
 
-# Stretches of video: labelled frames that are close together in time, by the numbers in the names of their images.
+# Stretches of video: labelled frames that are close in time, by the numbers in their image names.
 
-# Frames of a video that are at most this many numbers apart look alike: a sixth of a second at 30 frames per second.
+# Frames of a video at most this many numbers apart look alike: a sixth of a second at 30 frames per second.
 NEAR_FRAMES = 5
 
 
 def find_series(images: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the rows of images of one video, in the order of their numbers, and the numbers.
+    """Yields the rows of the images of each video, in the order of their numbers, and the numbers.
 
     Args:
-      images: n names with folders; those whose names have no number come alone, with number 0.
+      images: n names with folders; an image without a number comes alone, with number 0.
     """
     folders: dict[str, list[str]] = {}
     for image in images:
@@ -224,14 +224,14 @@ def find_series(images: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]
 
 
 def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np.ndarray]:
-    """Returns the rows of each stretch of video, in the order in which `rows` has the first of each.
+    """Returns the rows of each stretch of video, in the order of their first rows in `rows`.
 
-    A stretch ends where the next frame is more than NEAR_FRAMES later. A long one is cut into equal parts.
+    A stretch ends if the next frame is more than NEAR_FRAMES later. Long ones are cut into equal parts.
 
     Args:
       images: n names with folders.
-      rows: of images to divide, in their order.
-      most: frames of a stretch, at least 1.
+      rows: of the images to divide, in order.
+      most: maximum length in frames, at least 1.
     """
     rank = np.full(len(images), len(images))
     rank[rows] = np.arange(len(rows))
@@ -245,14 +245,14 @@ def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np
 
 
 def same_images(pixel_checksums: Iterable[str], moments: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns for each of m moments the first one in an order with an identical image, by any of its views: (m,) int.
+    """Returns, for each of m moments, the first in an order that has an identical image in any view: (m,) int.
 
-    If all are the same, nothing can be kept apart, and each moment stands for itself.
+    If all are the same, nothing can be separated, and each moment stands for itself.
 
     Args:
-      pixel_checksums: n SHA-256 of the pixels of images.
+      pixel_checksums: n SHA-256 of image pixels.
       moments: (n,) the moment of each image.
-      order: m moments; the first one of those that are the same stands for them.
+      order: m moments; the first of identical ones stands for them.
     """
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))

@@ -1,4 +1,4 @@
-"""Checks that image files are intact, and returns their size and their pixels as 8-bit RGB."""
+"""Checks that image files are intact, and returns their size and 8-bit RGB pixels."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ from av.error import FFmpegError, PatchWelcomeError
 from jaxpose.errors import UserError
 from jaxpose.terminal import count
 
-# Reads tags of the first directory of a TIFF file. EXIF data have the same form.
+# Reads the tags of a TIFF file's first directory. EXIF data has the same form.
 
 BITS, PHOTOMETRIC, ORIENTATION, CHANNELS, PLANES, TILE_WIDTH, SAMPLE_FORMAT = 258, 262, 274, 277, 284, 322, 339
 # Values of PHOTOMETRIC, PLANES and SAMPLE_FORMAT.
@@ -49,9 +49,9 @@ def _read_directory(
 
     Args:
       content: the file.
-      offset: form of an offset for `struct`; a value that fits into its bytes stands in its place.
-      at: where the offset of the directory stands.
-      counter, entry: forms of the number of entries, and of an entry without its value: tag, type, count.
+      offset: `struct` format of an offset; a value that fits into its bytes replaces it.
+      at: position of the directory's offset.
+      counter, entry: formats of the number of entries, and of an entry without its value: tag, type, count.
       tags: {tag: first number} so far.
     """
     (place,) = struct.unpack_from(offset, content, at)
@@ -67,10 +67,10 @@ def _read_directory(
             tags[tag] = struct.unpack_from(value, content, where)[0]
 
 
-# The orientation stated in an image file: how the stored pixels must be turned to appear upright.
+# The orientation in an image file: how to turn the stored pixels upright.
 #
-# JPEG, PNG and WebP files store it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many programs
-# that read pixels do not.
+# JPEG, PNG and WebP files store it in EXIF data, TIFF files in a tag. Browsers and most viewers apply it; many other
+# programs do not.
 
 NORMAL = 1
 _EXIF = b"Exif\0\0"
@@ -87,7 +87,7 @@ _TURNS = {
 
 
 def read_orientation(content: bytes) -> int:
-    """Returns the orientation that an image file states, 2 to 8; NORMAL (1) if it states none or nothing known."""
+    """Returns the orientation in an image file, 2 to 8; NORMAL (1) if it is absent or unknown."""
     try:
         exif = _exif_of(content)
     except (struct.error, IndexError):
@@ -119,13 +119,13 @@ def turn_back(pixels: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def _exif_of(content: bytes) -> bytes:
-    """Returns what has the form of a TIFF file in an image: the file itself, or its EXIF data; b"" without."""
+    """Returns the part of an image file in TIFF form: the file itself, or its EXIF data; b"" without."""
     if content.startswith(_JPEG_START):
         at = len(_JPEG_START)
-        # Segments, each with its length, up to the first scan.
+        # Segments with their lengths, up to the first scan.
         while content[at] == 0xFF and content[at + 1] != 0xDA:
             kind, length = struct.unpack_from(">xBH", content, at)
-            if kind == 0xFF:  # a byte that fills
+            if kind == 0xFF:  # a padding byte
                 at += 1
                 continue
             if kind == 0xE1 and content.startswith(_EXIF, at + 4):
@@ -151,10 +151,10 @@ def _exif_of(content: bytes) -> bytes:
     return content
 
 
-# The value that becomes white in images of more than 8 bits; black is 0.
+# The value shown as white in images of more than 8 bits; black is 0.
 #
-# One value applies to all images of a run (`data.white`): if each image had its own, the same animal would be brighter
-# in one frame than in the next.
+# All images of a run share one value (`data.white`): with one per image, the same animal would be brighter in one frame
+# than in the next.
 
 # The white of a 16-bit file that uses its whole range.
 WHOLE_RANGE = 65535.0
@@ -165,14 +165,14 @@ _DARK = 1 / 8
 
 
 class ValueRange(NamedTuple):
-    """The values of an image of more than 8 bits: the largest, and whether they are floating-point numbers."""
+    """The values of an image of more than 8 bits: the largest, and whether they are floats."""
 
     largest: float
     is_float: bool
 
     @property
     def are_fractions(self) -> bool:
-        """Whether white can only be 1."""
+        """Whether white must be 1."""
         return self.is_float and self.largest <= 1
 
 
@@ -219,14 +219,14 @@ def choose_white(ranges: Sequence[ValueRange]) -> float:
 
 
 def to_8_bits(pixels: np.ndarray, white: float) -> np.ndarray:
-    """Returns pixels of any type as uint8; whole numbers keep their upper 8 bits, larger values than white become 255.
+    """Returns pixels of any type as uint8: integers keep their upper 8 bits, values above white become 255.
 
     Args:
       pixels: the values; uint8 is returned as it is.
-      white: the value that becomes white; 0 if it is unknown: the whole range of 16 bits, where the image uses it.
+      white: the value that becomes white; 0 if unknown: the whole range of 16 bits, if the image uses it.
 
     Raises:
-      UserError: the values are negative, not finite, or of another kind than white.
+      UserError: values are negative or not finite, or their kind does not match white.
     """
     values = range_of(pixels)
     if values is None:
@@ -250,7 +250,7 @@ def to_8_bits(pixels: np.ndarray, white: float) -> np.ndarray:
 
 
 def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, bool]:
-    """Returns a sentence about images of more than 8 bits, "" without any, and whether it is a warning.
+    """Returns a sentence about images of more than 8 bits ("" without any) and whether it is a warning.
 
     Args:
       ranges: of the images.
@@ -280,8 +280,8 @@ AUTO, UPRIGHT, STORED = "auto", "upright", "stored"
 _JPEG = b"\xff\xd8\xff"
 _NOT_INTACT = "the image does not decode: it is truncated, damaged or not an image"
 _8_BITS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-# The first bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the
-# number of significant bits.
+# First bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the number
+# of significant bits.
 _ANY_DEPTH = (b"\x89PNG", b"P", b"#?")
 
 
@@ -290,9 +290,9 @@ class PixelRule:
     """How files become pixels, the same for labelled images and for images to predict.
 
     Attributes:
-      orientation: "upright" turns an image as its EXIF orientation says, "stored" does not, "auto" refuses one that has
-        another orientation than 1.
-      white: the value that becomes white in images of more than 8 bits; 0 if it is unknown, see `white.to_8_bits`.
+      orientation: "upright" applies the EXIF orientation, "stored" ignores it, "auto" refuses an orientation other than
+        1.
+      white: the value that becomes white in images of more than 8 bits; 0 if unknown, see `to_8_bits`.
     """
 
     orientation: str = AUTO
@@ -300,14 +300,14 @@ class PixelRule:
 
 
 class ImageFacts(NamedTuple):
-    """The facts about an intact image file.
+    """Facts about an intact image file.
 
     Attributes:
       stored_px: (width, height) of its stored pixels.
-      stored_checksum: SHA-256 of its stored pixels, hexadecimal: equal for equal pictures, whatever the files are.
-      upright_checksum: likewise, of the pixels turned as the EXIF orientation says.
+      stored_checksum: hexadecimal SHA-256 of its stored pixels: equal for equal pictures in any file form.
+      upright_checksum: the same with the EXIF orientation applied.
       orientation: its EXIF orientation.
-      values: those of an image of more than 8 bits.
+      values: of an image of more than 8 bits.
     """
 
     stored_px: tuple[int, int]
@@ -317,16 +317,16 @@ class ImageFacts(NamedTuple):
     values: ValueRange | None = None
 
     def size_px(self, orientation: str) -> tuple[int, int]:
-        """Returns (width, height) of the pixels by `PixelRule.orientation`."""
+        """Returns (width, height) of the pixels for an orientation."""
         return upright_size_px(self.stored_px, self.orientation) if orientation == UPRIGHT else self.stored_px
 
     def pixel_checksum(self, orientation: str) -> str:
-        """Returns the SHA-256 of the pixels by `PixelRule.orientation`."""
+        """Returns the SHA-256 of the pixels for an orientation."""
         return self.upright_checksum if orientation == UPRIGHT else self.stored_checksum
 
 
 def image_facts(content: bytes) -> ImageFacts:
-    """Returns what an intact image file holds: it is decoded, with all of its checksums and pixels.
+    """Decodes an intact image file and returns its facts, including all checksums.
 
     Raises:
       UserError: as `decode_image`; or a side is below MIN_SIDE_PX, or the image has more than MAX_PIXELS pixels.
@@ -348,14 +348,14 @@ def image_facts(content: bytes) -> ImageFacts:
 
 
 def _pixel_checksum(pixels: np.ndarray, is_negative: bool) -> str:
-    """Returns the SHA-256 of the values (height, width, 3) of an image, in which 0 may be white."""
+    """Returns the SHA-256 of an image's values (height, width, 3); is_negative: 0 is white."""
     digest = hashlib.sha256(repr((pixels.shape, pixels.dtype.str, is_negative)).encode())
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.hexdigest()
 
 
 def values_of(content: bytes) -> ValueRange | None:
-    """Returns the values of an image file that `decode_image` has accepted; None if it has 8 bits."""
+    """Returns the values of an image file that `decode_image` accepted, None if it has 8 bits."""
     is_deep = bool(_deep_tiff(content)) or content.startswith(_ANY_DEPTH)
     return range_of(decode_values(content, is_known=True)) if is_deep else None
 
@@ -363,16 +363,16 @@ def values_of(content: bytes) -> ValueRange | None:
 def decode_image(content: bytes, rule: PixelRule = PixelRule(), is_known: bool = False) -> np.ndarray:
     """Returns the pixels (height, width, 3) uint8 RGB of an image file.
 
-    Grey, palette and CMYK images become RGB, transparency is dropped, and more than 8 bits become 8.
+    Converts grey, palette and CMYK images to RGB and more than 8 bits to 8; drops transparency.
 
     Args:
       content: of the file.
-      rule: which orientation the pixels have, and which value becomes white.
-      is_known: the content was found intact before, so a JPEG file is not checked for missing pixels again.
+      rule: the orientation of the pixels, and the value that becomes white.
+      is_known: the content was found intact before, so a JPEG file is not checked again for missing pixels.
 
     Raises:
-      UserError: it is not an image, is cut short or damaged, is a JPEG file of a kind that cannot be checked, or the
-        rule does not fit it.
+      UserError: it is not an image, is truncated or damaged, is a kind of JPEG file that cannot be checked, or does not
+        fit the rule.
     """
     orientation = read_orientation(content)
     if orientation != NORMAL and rule.orientation == AUTO:
@@ -383,7 +383,7 @@ def decode_image(content: bytes, rule: PixelRule = PixelRule(), is_known: bool =
     pixels = to_8_bits(decode_values(content, is_known, rule.white in (0, WHOLE_RANGE)), rule.white)
     if _is_negative(content):
         pixels = 255 - pixels
-    # OpenCV turns TIFF files upright, whatever it is told.
+    # OpenCV always turns TIFF files upright.
     is_upright = _is_tiff(content)
     if orientation == NORMAL or is_upright == (rule.orientation == UPRIGHT):
         return pixels
@@ -391,19 +391,19 @@ def decode_image(content: bytes, rule: PixelRule = PixelRule(), is_known: bool =
 
 
 def decode_values(content: bytes, is_known: bool = False, is_whole_range: bool = False) -> np.ndarray:
-    """Returns the values (height, width, 3) RGB of an image file, of any type; of TIFF files the upright ones.
+    """Returns the RGB values (height, width, 3) of an image file, of any type; TIFF files are turned upright.
 
     Args:
       content: of the file.
       is_known: as in `decode_image`.
-      is_whole_range: the values use the whole range of their type, so the result may have 8 bits already.
+      is_whole_range: the values use the whole range of their type, so the result may already have 8 bits.
 
     Raises:
       UserError: as `decode_image`.
     """
     if not content:
         raise UserError("the image file is empty")
-    # First FFmpeg: OpenCV's library prints a line of its own about a damaged JPEG file.
+    # FFmpeg first: OpenCV's library prints its own line about a damaged JPEG file.
     if content.startswith(_JPEG) and not is_known:
         _refuse_damaged_jpeg(content)
     flags = _8_BITS
@@ -429,7 +429,7 @@ def _is_tiff(content: bytes) -> bool:
 
 
 def _deep_tiff(content: bytes) -> dict[int, int]:
-    """Returns the tags of a TIFF file of more than 8 bits, {} for other files.
+    """Returns the tags of a TIFF file with more than 8 bits, {} for others.
 
     Raises:
       UserError: OpenCV would read it wrongly.
@@ -448,7 +448,7 @@ def _deep_tiff(content: bytes) -> dict[int, int]:
 
 
 def refuse_number_kind(tags: dict[int, int]) -> None:
-    """Raises UserError if a TIFF file with these tags holds numbers that OpenCV does not read, or reads wrongly."""
+    """Raises UserError if these tags are of a TIFF file whose numbers OpenCV cannot read, or reads wrongly."""
     bits, kind = tags.get(BITS, 1), tags.get(SAMPLE_FORMAT, WHOLE_NUMBERS)
     if kind == FLOATS and bits < 32:
         raise UserError(
@@ -460,20 +460,20 @@ def refuse_number_kind(tags: dict[int, int]) -> None:
 
 
 def _becomes_8_bits(tags: dict[int, int]) -> bool:
-    """Returns whether OpenCV rounds a TIFF file in colour to 8 bits, which differs by 1 from its upper 8 bits."""
+    """Returns whether OpenCV rounds a colour TIFF file to 8 bits; its upper 8 bits may differ by 1."""
     is_16_bit = tags[BITS] == 16 and tags.get(SAMPLE_FORMAT, 1) == WHOLE_NUMBERS
-    # With tiles, it does so wrongly.
+    # OpenCV does this wrongly for tiles.
     return is_16_bit and tags.get(CHANNELS, 1) > 2 and TILE_WIDTH not in tags
 
 
 def _is_negative(content: bytes) -> bool:
-    """Returns whether 0 is white in the values that `decode_values` returns; OpenCV inverts those of 8 bits itself."""
+    """Returns whether 0 is white in the values of `decode_values`; OpenCV itself inverts 8-bit values."""
     tags = _deep_tiff(content)
     return bool(tags) and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO
 
 
 def _refuse_damaged_jpeg(content: bytes) -> None:
-    """Raises UserError if pixels are missing: OpenCV makes them grey, FFmpeg can be told to fail."""
+    """Raises UserError if pixels are missing: OpenCV makes them grey, FFmpeg can fail on them."""
     decoder = av.CodecContext.create("mjpeg", "r")
     decoder.options, decoder.thread_count = {"err_detect": "explode"}, 1
     try:

@@ -1,4 +1,4 @@
-"""Decodes labelled frames once, fits each into the network's input by an affine, and draws keypoints on frames.
+"""Decodes each labelled frame once, fits it into the network's input by an affine; draws keypoints on frames.
 
 Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """
@@ -30,10 +30,10 @@ _WITHOUT_CACHE = (
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """The frames of a project as the network takes them.
+    """The frames of a project as network input.
 
     Attributes:
-      pixels: (n, t, height, width, 3) uint8 RGB, read only; t = 1, or more if a frame comes with its neighbours.
+      pixels: (n, t, height, width, 3) uint8 RGB, read-only; t = 1, or more if a frame comes with its neighbours.
       frame_from_input: (n, 2, 3) float32, maps pixels of the input to pixels of the original frame.
       input_from_frame: (n, 2, 3) float64, the other way.
     """
@@ -46,9 +46,9 @@ class Frames:
 def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
     """Returns (width, height) of the network's input.
 
-    It is `data.input_width_px` and `data.input_height_px` if given, otherwise a square by the rule of Lightning Pose's
-    recommender, on the median frame, box or crop: 128 if the short side is below 192, 384 if the long side is above
-    1024 and there are more than 500 frames, otherwise 256.
+    It is `data.input_width_px` and `data.input_height_px` if given, otherwise a square by Lightning Pose's recommender
+    rule for the median frame, box or crop: 128 if the short side is below 192, 384 if the long side is above 1024 and
+    there are more than 500 frames, otherwise 256.
     """
     if data.input_width_px and data.input_height_px:
         return data.input_width_px, data.input_height_px
@@ -63,24 +63,23 @@ def square_side_px(sizes_px: np.ndarray, labelled_frames: int) -> int:
 
     Args:
       sizes_px: (n, 2), of frames, boxes or crops.
-      labelled_frames: how many there are.
+      labelled_frames: their number.
     """
     short_px, long_px = np.median(sizes_px.min(axis=1)), np.median(sizes_px.max(axis=1))
     return 128 if short_px < 192 else 384 if long_px > 1024 and labelled_frames > 500 else 256
 
 
 def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) -> Frames:
-    """Decodes the frames of a project, or reads them from the cache folder, where they are kept.
+    """Decodes the frames of a project and caches them, or reads them from the cache folder.
 
     Args:
       project: the frames.
-      data: how they are fitted, and the limits of memory and cache.
+      data: how to fit frames, and the limits of memory and cache.
       size_px: (width, height) of the input.
 
     Raises:
-      UserError: an image does not decode or has changed since the project was read, or the frames are above both
-        limits.
-      OSError: the frames are above the limit of memory, and the cache folder cannot be written.
+      UserError: an image does not decode or has changed since the project was read, or the frames exceed both limits.
+        OSError: the frames exceed the memory limit and the cache folder cannot be written.
     """
     affines = fit_affines(project, data, size_px)
     shape = (len(project.poses.frames), 1, size_px[1], size_px[0], 3)
@@ -110,7 +109,7 @@ def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
 
 
 def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns whether points (..., 2) in frame pixels lie outside of a crop, bool (...); none if crop_px is ().
+    """Returns whether points (..., 2) in frame pixels lie outside a crop, bool (...); none if crop_px is ().
 
     The crop extends half a pixel beyond the centres of its outer pixels. NaN is not outside.
     """
@@ -121,7 +120,7 @@ def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.nd
 
 
 def outside_parts(project: Project, crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns whether labels lie outside of what the network sees of their frame, bool (n, k); see `outside_crop`."""
+    """Returns whether labels lie outside what the network sees of their frame, bool (n, k); see `outside_crop`."""
     parts = (project.part_px(row, crop_px) for row in range(len(project.poses.frames)))
     return np.stack([outside_crop(*pair) for pair in zip(project.keypoints_frame_px, parts, strict=True)])
 
@@ -133,17 +132,17 @@ def read_labelled(
     size_px: tuple[int, int],
     data: DataConfig,
 ) -> np.ndarray:
-    """Returns a labelled frame (height, width, 3) uint8 as the network takes it.
+    """Returns a labelled frame (height, width, 3) uint8 as network input.
 
     Args:
       project: the frames.
       row: of the frame.
       affine: (2, 3) its input_from_frame.
       size_px: (width, height) of the input.
-      data: how frames are fitted, and which value is white.
+      data: how to fit frames, and which value is white.
 
     Raises:
-      UserError: it does not decode or has changed since the project was read.
+      UserError: the image does not decode or has changed since the project was read.
     """
     place = f"{project.sources[row]}: {project.poses.frames[row]}"
     content = read_bytes(project.paths[row], most_bytes=None)
@@ -165,7 +164,7 @@ def fit_labelled(
     resize: str,
     crop_px: tuple[int, ...],
 ) -> np.ndarray:
-    """Returns an image that shows as much of its frame as that of a row does, fitted by the row's input_from_frame."""
+    """Fits an image that shows the same part of its frame as a row's image by the row's input_from_frame."""
     shown_px = project.crop_px(row)
     if shown_px and resize != "lightning_pose":
         return fit_part(image, affine, size_px, shown_px)
@@ -175,17 +174,17 @@ def fit_labelled(
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
     """Returns rows as one uint8 array, in memory or, above the limit, memory-mapped from the cache folder.
 
-    An array in memory is also kept in the cache folder: reading it takes a small part of the time of decoding. What
-    comes from the cache folder is checked by a checksum.
+    The cache folder also keeps arrays that are in memory: reading is much faster than decoding. A checksum verifies
+    arrays from the cache folder.
 
     Args:
       shape: of the array.
-      rows: shape[0] arrays of shape[1:]; not used if the cache folder already has the array.
-      key: returns a name that is unique for everything that the rows depend on.
+      rows: shape[0] arrays of shape[1:]; unused if the cache folder already has the array.
+      key: returns a name that is unique for all that the rows depend on.
       data: the limits of memory and cache.
 
     Raises:
-      UserError: the array is above both limits, or above that of memory and the cache folder cannot be written.
+      UserError: the array exceeds both limits, or exceeds the memory limit and the cache folder cannot be written.
     """
     name = key()
     if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
@@ -216,7 +215,7 @@ def _store_mapped(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray],
         cache.write_note(name, digest.hexdigest())
     except OSError as error:
         if error.filename and not Path(error.filename).is_relative_to(cache.cache_folder()):
-            raise  # an image cannot be read
+            raise  # an unreadable image
         reason = error.strerror or str(error)
         raise UserError(f"frames cannot be written to {cache.cache_folder()} ({reason}); {_WITHOUT_CACHE}") from None
 
@@ -230,7 +229,7 @@ def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray
         pixels[place] = row
     checksum = hashlib.sha256(pixels.data).hexdigest()
     if kept is None and cache.read_note(name) == checksum and cache.open_cached(name, shape) is not None:
-        # Another process has written it meanwhile.
+        # Another process has written it in the meantime.
         return pixels
     try:
         cache.store(name, shape, pixels, limit_gib)
@@ -251,30 +250,30 @@ def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], dat
     return digest.hexdigest()
 
 
-# Draws frames with predicted keypoints as dots and labels as rings.
+# Draws predicted keypoints as dots and labels as rings on frames.
 
-# Small frames are enlarged, so that the marks do not cover the keypoints.
+# Smaller frames are enlarged so that marks do not cover keypoints.
 _FEWEST_PX = 256
 # OpenCV takes subpixel positions in units of 1/16.
 _SHIFT = 4
 
 
 def keypoint_colours(keypoints: int) -> np.ndarray:
-    """Returns a colour (k, 3) uint8 RGB for each of k keypoints, the same in every picture of them."""
+    """Returns a colour (k, 3) uint8 RGB for each of k keypoints, the same in every picture."""
     hues = np.arange(keypoints) * 180 // max(keypoints, 1)
     hsv = np.stack([hues, np.full(keypoints, 255), np.full(keypoints, 255)], axis=-1).astype(np.uint8)
     return cv2.cvtColor(hsv[None], cv2.COLOR_HSV2RGB)[0] if keypoints else hsv
 
 
 def overlay_keypoints(frames: np.ndarray, predicted_px: np.ndarray, labelled_px: np.ndarray) -> np.ndarray:
-    """Returns images (n, s h, s w, 3) uint8 of frames, enlarged by a whole number s, with their keypoints.
+    """Returns frames with keypoints, (n, s h, s w, 3) uint8, enlarged by a whole number s.
 
     Every keypoint has its own colour: a filled dot marks the prediction, a ring marks the label.
 
     Args:
       frames: (n, h, w, 3) uint8, RGB.
       predicted_px: (n, k, 2) (x, y) in pixels of the given frames; NaN is not drawn.
-      labelled_px: (n, k, 2), likewise for the labels.
+      labelled_px: (n, k, 2), the same for the labels.
     """
     height, width, keypoints = *frames.shape[1:3], predicted_px.shape[1]
     scale = max(1, -(-_FEWEST_PX // min(height, width)))

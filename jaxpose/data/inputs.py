@@ -1,4 +1,4 @@
-"""Lists the images and videos that a user asks to predict, and the videos of a project, in natural order."""
+"""Lists, in natural order, the images and videos that a user asks to predict, and a project's videos."""
 
 import contextlib
 import dataclasses
@@ -19,18 +19,18 @@ from jaxpose.text_file import read_unicode
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
-# Endings of the tables next to a table of predictions.
+# Endings of the tables next to a prediction table.
 TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error", "_smoothed")
 _KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Files to predict, all of which exist. A place is a relative path in the tree of results.
+    """Existing files to predict. A place is a relative path in the result tree.
 
     Attributes:
-      videos: by place; a place has no suffix.
-      images: the images of each folder, by the folder's place.
+      videos: {place without suffix: video}.
+      images: {place of a folder: its images}.
     """
 
     videos: dict[Path, Path]
@@ -38,23 +38,23 @@ class Inputs:
 
 
 def find_inputs(names: Sequence[str]) -> Inputs:
-    """Returns the images and videos that are named; those of a folder in natural order.
+    """Returns the named images and videos; those of a folder in natural order.
 
     Places mirror the tree below each named folder (for a file, its own folder; for a glob, the folder before the first
     wildcard). If two inputs would have the same place, all places mirror the tree below their common folder.
 
     Args:
-      names: files, folders (searched to any depth, except hidden folders and links), globs (** is any depth), or
-        @FILE, a list of these, one per line.
+      names: files, folders (searched to any depth, except hidden folders and links), globs (** matches any depth), or
+        @FILE, a list of these with one per line.
 
     Raises:
-      UserError: a name does not exist, has an unknown type or comes twice; a file is a pipe, a device or a loop of
-        symbolic links, or has a line break in its name; a folder, a list or a glob has neither images nor videos; or
-        two videos of one folder would write the same table.
+      UserError: a name does not exist, has an unknown type or is repeated; a file is a pipe, a device or a symbolic
+        link loop, or has a line break in its name; a folder, list or glob has neither images nor videos; or two videos
+        in one folder would write the same table.
     """
     videos: dict[Path, Path] = {}
     images: dict[Path, list[Path]] = {}
-    # Absolute path of a video, or of a folder of images -> the folder whose tree places mirror.
+    # {absolute path of a video or image folder: the folder whose tree places mirror}
     video_bases: dict[Path, Path] = {}
     image_bases: dict[Path, Path] = {}
     seen: set[Path] = set()
@@ -65,7 +65,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
                 raise UserError(f"{file} is given twice; name it once, by itself or by its folder")
             seen.add(real)
             try:
-                # The path becomes a cell of the tables and of the index.
+                # The path becomes a cell in tables and in the index.
                 refuse_unprintable(str(path))
             except UserError as error:
                 raise UserError(f"a file to predict cannot be used: {error}; rename it") from None
@@ -82,20 +82,20 @@ def find_inputs(names: Sequence[str]) -> Inputs:
 
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Returns a sort key that puts img2 before img10."""
-    # Every second part is a group of digits. str.isdigit would accept a superscript two, which int refuses.
+    # Every second part is digits. str.isdigit would accept a superscript two, which int refuses.
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
 def _listed(names: Sequence[str]) -> Iterator[str]:
-    """Yields the names, and instead of @FILE its lines, except empty ones and those that begin with #."""
+    """Yields the names, with @FILE replaced by its lines, except empty lines and comments (#)."""
     for name in names:
         if not name.startswith("@"):
             yield name
             continue
         file = Path(name[1:]).expanduser()
         try:
-            # splitlines would also split at separators that a name may contain.
+            # splitlines would also split at characters that names may contain.
             lines = [line.strip() for line in read_unicode(file, "list of images and videos").split("\n")]
         except (OSError, NotRegularFile) as error:
             raise UserError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -106,7 +106,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
 
 
 def _files_of(name: str) -> list[tuple[Path, Path]]:
-    """Returns the images and videos that a name stands for, each with the folder whose tree places mirror."""
+    """Returns the images and videos of a name, each with the folder whose tree places mirror."""
     path = Path(name).expanduser()
     if is_regular(path):
         if not _kind(path):
@@ -147,7 +147,7 @@ def _matches(pattern: Path) -> list[tuple[Path, Path]]:
 
 
 def _expand(pattern: Path) -> list[str]:
-    """Returns the matches of a glob; ** follows links, but not in circles, where glob.glob would never end."""
+    """Returns the matches of a glob; ** follows links, but not loops, in which glob.glob would never end."""
     if "**" not in pattern.parts:
         return glob.glob(str(pattern))
     at = pattern.parts.index("**")
@@ -159,7 +159,7 @@ def _expand(pattern: Path) -> list[str]:
 
 
 def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yields a folder and those below it, except hidden ones and links back to one `above`."""
+    """Yields a folder and its subfolders, except hidden ones and links back to `above`."""
     real = os.path.realpath(folder)
     if real in above or not os.path.isdir(folder):
         return
@@ -171,10 +171,10 @@ def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
-    """Returns {place: path}: below the folder of each, or below the common one if two would have the same place."""
+    """Returns {place: path}: relative to each base, or to the common folder if two places would be the same."""
 
     def place(path: Path, base: Path) -> Path:
-        # Images are placed by their folder, so the named folder keeps its name.
+        # Images are placed by folder, so the named folder keeps its name.
         return path.relative_to(base).with_name(path.stem) if of_videos else base.name / path.relative_to(base)
 
     if len({place(path, base) for path, base in bases.items()}) < len(bases):
@@ -209,7 +209,7 @@ def _in_order(path: Path) -> tuple[list, str]:
 
 
 def _absolute(path: Path) -> Path:
-    # Links are not resolved: the tree of results is the one that the user sees.
+    # Links are not resolved: results mirror the tree that the user sees.
     return Path(os.path.abspath(path))
 
 
@@ -217,12 +217,12 @@ def _absolute(path: Path) -> Path:
 
 
 def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
-    """Returns the videos of each session, one per view in the order of `data.views`; one alone without views.
+    """Returns the videos of each session: one per view in the order of `data.views`; one without views.
 
     Sessions are in natural order (2 before 10). A project without videos has none.
 
     Raises:
-      UserError: as `video_files`; or, with several cameras, a video is of no view, or one of a session is absent.
+      UserError: as `video_files`; or, with several cameras, a video belongs to no view or a session lacks a video.
     """
     files = video_files(data, video)
     if not data.views:
@@ -251,7 +251,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
 def clip_sessions(
     data: DataConfig, video: VideoConfig, why: str = "a loss on unlabelled video is on"
 ) -> list[tuple[Path, ...]]:
-    """Returns `sessions` for a training on clips.
+    """Returns `sessions` for training on clips.
 
     Args:
       data: the project.
@@ -259,7 +259,7 @@ def clip_sessions(
       why: why videos are needed, for the message.
 
     Raises:
-      UserError: as `sessions`; or there is none.
+      UserError: as `sessions`, or there are none.
     """
     found = sessions(data, video)
     if not found:
@@ -274,12 +274,12 @@ def clip_sessions(
 
 
 def named_videos(data: DataConfig, video: VideoConfig, named: Mapping[str, Path]) -> VideoConfig:
-    """Returns the options with the videos that the label file names, if the project has no others.
+    """Returns the options with the videos that the label file names, if the project has no other videos.
 
     Args:
       data: the project.
-      video: its videos; a folder or files that are given are not replaced.
-      named: {name: file} of the videos that the label file names and that exist.
+      video: its videos; a given folder or given files are not replaced.
+      named: {name: file} of the existing videos that the label file names.
 
     Raises:
       UserError: as `video_files`.
@@ -296,12 +296,12 @@ def named_videos(data: DataConfig, video: VideoConfig, named: Mapping[str, Path]
 def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     """Returns {name: file} of the project's videos, in natural order: `video.files`, or those in `video.folder`.
 
-    The name is that of the file without suffix; where `video.files` has two of one name, their folders are in front.
+    The name is the file name without suffix; if `video.files` has two of one name, their folders precede it.
 
     Raises:
-      UserError: `video.folder` is not the default and does not exist, two videos in it differ in their suffix alone, a
-        file of `video.files` does not exist, or a video is a FIFO or a device, a loop of symbolic links, or has a line
-        break in its name.
+      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, a file of
+        `video.files` does not exist, or a video is a FIFO, a device or a symbolic link loop, or has a line break in its
+        name.
     """
     if video.files:
         return _given_files(project_folder(data.project), video.files)

@@ -1,8 +1,8 @@
-"""Writes all label files of a change to a project, or none of them.
+"""Writes all label files of a change to a project, or none.
 
-All new content is first written to a folder in the project, with the content that it replaces. A journal there names
-the files while they are put into place. If an error or a kill interrupts this, the previous files are restored: after
-an error at once, after a kill by the next change. Until then, readers refuse the project.
+It first writes all new content, and the content that it replaces, to a folder in the project. A journal there lists the
+files while they are moved into place. If an error or a kill interrupts this, the previous files are restored: after an
+error at once, after a kill by the next change. Until then, readers refuse the project.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import open_shared, read_bytes, write_atomic
 from jaxpose.terminal import print_lines
 
-# The lock on the label files of a project: only one process at a time writes them.
+# The lock on a project's label files: only one process at a time writes them.
 
 LOCK_FILE = ".jaxpose_labels.lock"
 _MOST_WAIT_S, _LOCK_POLL_S = 60.0, 0.05
@@ -33,30 +33,30 @@ _logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def locked_labels(folder: Path) -> Iterator[None]:
-    """A context in which no other process of jaxpose writes label files of a project; waits for another one.
+    """A context in which no other jaxpose process writes label files of a project; waits for one.
 
-    The system releases the lock when the process dies. It holds between machines on network file systems with locks
-    (NFS, Lustre with flock); elsewhere a warning says that there is none.
+    The system releases the lock when the process dies. It works across machines on network file systems with locks
+    (NFS, Lustre with flock); elsewhere a warning reports that there is no lock.
 
     Args:
       folder: of the project.
 
     Raises:
       UserError: another process has been writing for a minute.
-      OSError: the folder cannot be written.
+      OSError: the folder is not writable.
     """
     file = folder / LOCK_FILE
     lock = _lock(file)
     try:
         yield
     finally:
-        # Removed while it is locked: who waits for it notices that it is not the file of that name any more.
+        # Removed while locked: a waiting process notices that the name no longer refers to this file.
         file.unlink(missing_ok=True)
         os.close(lock)
 
 
 def _lock(file: Path) -> int:
-    """Returns the descriptor of a lock file, locked, with the name of this process as its content."""
+    """Locks a lock file, writes the name of this process to it, and returns its descriptor."""
     end, is_told = time.monotonic() + _MOST_WAIT_S, False
     while True:
         lock = open_shared(file, os.O_RDWR)
@@ -86,7 +86,7 @@ def _lock(file: Path) -> int:
 
 
 def _is_file(lock: int, file: Path) -> bool:
-    """Returns whether a descriptor is that of the file of this name, which the last owner may have removed."""
+    """Returns whether a descriptor is still that of the file; the last owner may have removed it."""
     try:
         return os.path.samestat(os.fstat(lock), os.lstat(file))
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def _is_file(lock: int, file: Path) -> bool:
 
 BACKUP_ENDING = ".bak"
 _FOLDER, _JOURNAL_FILE = ".jaxpose_labels", "files.json"
-# A change is written within this time on any disk that works.
+# Any working disk finishes a change within this time.
 _READER_WAIT_S, _POLL_S = 3.0, 0.05
 _LABELS = (".csv", ".h5")
 
@@ -106,8 +106,8 @@ class _Entry:
 
     Attributes:
       path: relative to the project.
-      old: SHA-256 before it, "" for a new file.
-      new: SHA-256 after it.
+      old: previous SHA-256, "" for a new file.
+      new: new SHA-256.
     """
 
     path: str
@@ -117,14 +117,14 @@ class _Entry:
 
 @contextlib.contextmanager
 def changing_labels(folder: Path) -> Iterator[None]:
-    """A context in which `write_all` may write to a project: locked, and without the rest of an interrupted change.
+    """A context in which `write_all` may write to a project: locked, with any interrupted change undone.
 
     Args:
       folder: of the project.
 
     Raises:
-      UserError: as `locked_labels`; or an interrupted change cannot be undone, because a label file was changed since.
-      OSError: the folder cannot be written.
+      UserError: as `locked_labels`; or an interrupted change cannot be undone because a label file has changed since.
+      OSError: the folder is not writable.
     """
     with locked_labels(folder):
         if _undo_interrupted(folder):
@@ -136,12 +136,12 @@ def write_all(folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, 
     """Writes label files and copies images into a project; after an error, the project is as before.
 
     Args:
-      folder: of the project, in `changing_labels`.
-      labels: {label file: new content}; each that exists is kept as <file>.bak.
-      images: {place in the project, where no file is: image}.
+      folder: of the project, inside `changing_labels`.
+      labels: {label file: new content}; existing files are kept as <file>.bak.
+      images: {free path in the project: image}.
 
     Returns:
-      The copies of label files as they were.
+      The copies of the previous label files.
 
     Raises:
       OSError: a file cannot be written.
@@ -157,7 +157,7 @@ def write_all(folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, 
         write_json(staging / _JOURNAL_FILE, {"files": [dataclasses.astuple(entry) for entry in entries]})
         backups = [_place(folder, staging, number, entry) for number, entry in enumerate(entries)]
     except BaseException:
-        # What cannot be put back now, the next change puts back.
+        # The next change restores what cannot be restored now.
         with contextlib.suppress(OSError, UserError):
             _undo_interrupted(folder)
         raise
@@ -167,10 +167,10 @@ def write_all(folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, 
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Checks that no label file of a project has rows of a change that has not come to its end.
+    """Checks that no label file of a project has rows of an unfinished change.
 
     Raises:
-      UserError: labels are being written, or this was interrupted.
+      UserError: labels are being written, or writing was interrupted.
     """
     journal, end = folder / _FOLDER / _JOURNAL_FILE, time.monotonic() + _READER_WAIT_S
     while os.path.lexists(journal):
@@ -184,13 +184,13 @@ def refuse_unfinished(folder: Path) -> None:
 
 
 def _undo_interrupted(folder: Path) -> bool:
-    """Puts the files before an interrupted change back; returns whether there was one that had changed any.
+    """Restores the files from before an interrupted change; returns whether one had changed any.
 
     Args:
       folder: of the project, locked.
 
     Raises:
-      UserError: the journal is damaged, or a label file was changed since.
+      UserError: the journal is damaged, or a label file has changed since.
       OSError: a file cannot be written.
     """
     staging = folder / _FOLDER
@@ -222,7 +222,7 @@ def _stage(folder: Path, staging: Path, number: int, file: Path, content: bytes)
 
 
 def _place(folder: Path, staging: Path, number: int, entry: _Entry) -> Path | None:
-    """Puts a file into place; returns the copy of the file before, None if there was none."""
+    """Moves a file into place; returns the copy of the previous file, or None."""
     file, backup = folder / entry.path, None
     file.parent.mkdir(parents=True, exist_ok=True)
     if entry.old:
@@ -233,7 +233,7 @@ def _place(folder: Path, staging: Path, number: int, entry: _Entry) -> Path | No
 
 
 def _put_back(folder: Path, staging: Path, number: int, entry: _Entry) -> None:
-    # Somebody else may have written the journal.
+    # Someone else may have written the journal.
     if PurePosixPath(entry.path).is_absolute() or ".." in PurePosixPath(entry.path).parts:
         raise UserError(
             f"{staging / _JOURNAL_FILE} names a file outside of the project: {entry.path}; remove {staging}"
@@ -262,7 +262,7 @@ def _move(source: Path, target: Path) -> None:
     try:
         os.replace(source, target)
     except OSError as error:
-        # The folder of images may be a link to another disk.
+        # The image folder may be a link to another disk.
         if error.errno != errno.EXDEV:
             error.filename = str(target)
             raise

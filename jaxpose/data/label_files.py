@@ -1,4 +1,4 @@
-"""Finds the label files of a project folder in the layout of Lightning Pose, for one or several cameras."""
+"""Finds the label files of a project folder in Lightning Pose's layout, for one or several cameras."""
 
 import difflib
 import os
@@ -11,13 +11,13 @@ from jaxpose.data.named_files import of_name
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
-# Several cameras: the label file, folder and video of each view, with the names of Lightning Pose.
+# Several cameras: the label file, folder and video of each view, named as in Lightning Pose.
 #
 # A view named top has CollectedData_top.csv, its frames in labeled-data/<session>_top/ and its videos in
-# videos/<session>_top.mp4. The views of one moment have the same session and the same image name. The name of the only
-# view of a project with one camera is "".
+# videos/<session>_top.mp4. The views of one moment share the session and the image name. In a project with one camera,
+# the view is named "".
 
-# Endings of label files that are evaluated after training.
+# Endings of label files for evaluation after training.
 ENDINGS = ("_new", "_test")
 
 
@@ -25,11 +25,11 @@ def label_file_of_view(labels: str, view: str) -> str:
     """Returns the label file of a view: CollectedData_top.csv for CollectedData.csv, _top_new.csv for _new.csv.
 
     Args:
-      labels: the name without the view, or the files of all views: "top:a.csv,side:b.csv".
+      labels: the name without the view, or a file for each view: "top:a.csv,side:b.csv".
       view: "" with only one camera.
 
     Raises:
-      UserError: the files of all views are given, but none of this one.
+      UserError: `labels` gives files for views, but not for this one.
     """
     if not view:
         return labels
@@ -43,7 +43,7 @@ def label_file_of_view(labels: str, view: str) -> str:
 
 
 def with_ending(labels: str, ending: str) -> str:
-    """Returns a name for `label_file_of_view` with an ending before the suffix: CollectedData_new.csv."""
+    """Adds an ending before the suffix of a name for `label_file_of_view`: CollectedData_new.csv."""
     files = files_of_views(labels)
     if files:
         return ",".join(f"{view}:{with_ending(file, ending)}" for view, file in files.items())
@@ -51,16 +51,16 @@ def with_ending(labels: str, ending: str) -> str:
 
 
 def files_of_views(labels: str) -> dict[str, str]:
-    """Returns {view: file} of "top:a.csv,side:b.csv", {} for another name."""
+    """Returns {view: file} from "top:a.csv,side:b.csv", {} for others."""
     entries = [entry.partition(":") for entry in labels.split(",")]
     return {view: file for view, _, file in entries} if all(view and file for view, _, file in entries) else {}
 
 
 def moment_of_image(image: str, view: str) -> str:
-    """Returns the name that the images of one moment share: the image, with a folder that does not name the view.
+    """Returns the name that the images of one moment share: the image, in a folder without the view.
 
     Raises:
-      UserError: the folder is not that of the view.
+      UserError: the folder does not belong to the view.
     """
     path = PurePosixPath(image)
     if not view:
@@ -72,29 +72,29 @@ def moment_of_image(image: str, view: str) -> str:
 
 
 def view_of_video(stem: str, views: Sequence[str]) -> str:
-    """Returns the view of a video by its name without suffix; "" if the name has none."""
-    # The longest, if the name of one view ends with that of another: left_top and top.
+    """Returns the view in a video's name without suffix, "" if there is none."""
+    # The longest, because one view's name may end with another's: left_top and top.
     return max((view for view in views if without_view(stem, view) != stem), key=len, default="")
 
 
 def without_view(name: str, view: str) -> str:
-    """Returns a name without _<view> at its end, whose letters may have another Unicode form there."""
+    """Returns a name without _<view> at its end, which may be in another Unicode form."""
     for form in ("NFC", "NFD"):
         name = name.removesuffix(f"_{normalize(form, view)}")
     return name
 
 
-# Suffixes of projects that are a file.
+# Suffixes of single-file projects.
 _FILES = (".slp", ".json", ".yaml", ".yml")
-# The advice in every message about a missing project.
+# Advice in every message about a missing project.
 _GIVE_PROJECT = "give the folder of a project, or its file"
 
 
 def extra_label_files(data: DataConfig) -> list[str]:
     """Returns the label files next to `data.labels` that are evaluated after training, relative to the project.
 
-    They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
-    several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
+    They are CollectedData_new.csv, CollectedData_test.csv, and `data.labels` with the same endings. With several
+    cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
     """
     stems = [data.labels]
     if not files_of_views(data.labels):
@@ -106,13 +106,13 @@ def extra_label_files(data: DataConfig) -> list[str]:
 
 
 def ending_beside(labels: str, own: str) -> str:
-    """Returns the ending that distinguishes a label file in names of results: "new" of CollectedData_new.csv."""
+    """Returns the ending that marks a label file in result names: "new" for CollectedData_new.csv."""
     endings = [ending.removeprefix("_") for ending in ENDINGS if with_ending(own, ending) == labels]
     return endings[0] if endings else PurePosixPath(labels).stem.removeprefix(f"{PurePosixPath(own).stem}_")
 
 
 def find_folder(project: str) -> Path:
-    """Returns the absolute folder of a project, without links.
+    """Returns a project's absolute folder, links resolved.
 
     Raises:
       UserError: it does not exist or is not a folder.
@@ -126,10 +126,10 @@ def find_folder(project: str) -> Path:
 
 
 def refuse_absent_project(project: str, name: str = "PROJECT") -> None:
-    """Checks that a project, a folder or a file, exists.
+    """Checks that a project (a folder or a file) exists.
 
     Args:
-      project: as the user gave it.
+      project: the user's text.
       name: of the argument, for the message.
 
     Raises:
@@ -138,7 +138,7 @@ def refuse_absent_project(project: str, name: str = "PROJECT") -> None:
     if not project:
         raise UserError("data.project is empty; give the project folder with data.project=FOLDER")
     path = Path(os.path.abspath(Path(project).expanduser()))
-    # Path.exists raises OSError for a name that is too long.
+    # Path.exists raises OSError for an overlong name.
     if os.path.exists(path):
         return
     # Path.resolve raises RuntimeError where symbolic links form a loop.

@@ -1,7 +1,6 @@
-"""A table of labelled images, independent of the tool that wrote it: from it, projects are made and files written.
+"""A table of labelled images, independent of the tool that wrote it; projects and files are made from it.
 
-Readers and writers of other tools' files are in `jaxpose.formats`; `jaxpose.data.labels` reads a CSV in the layout of
-Lightning Pose.
+`jaxpose.formats` reads and writes other tools' files; `jaxpose.data.labels` reads a CSV in Lightning Pose's layout.
 """
 
 import dataclasses
@@ -17,22 +16,21 @@ from jaxpose.data.named_files import find_files
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, join_poses
 from jaxpose.terminal import count, listed
 
-# Finds places where a keypoint lies exactly in several images: label tools often write such a place for a missing
-# label.
+# Finds places where a keypoint lies in several images: label tools often write one place for every missing label.
 
-# A keypoint repeats if at least this many of its labels, and this share of them, are at one place, and more than lie
-# around it: labels at whole pixels of a keypoint that hardly moves coincide, but have others close by.
+# A keypoint repeats if at least this many, and this share, of its labels are at one place, and more than around it:
+# whole-pixel labels of a keypoint that hardly moves coincide, but have others close by.
 _FEWEST, _SHARE, _AROUND_PX = 3, 0.01, 3.0
-# Even a single label at the centre of the corner pixel is hardly ever intended.
+# Hardly anyone labels the centre of the corner pixel on purpose, not even once.
 _CORNER = (0.0, 0.0)
 _LISTED = 5
 
 
 def describe_repeats(keypoint_names: Sequence[str], keypoints_px: np.ndarray, labelled: np.ndarray) -> list[str]:
-    """Returns a sentence for each place where a keypoint repeats, with the option that calls labels there missing.
+    """Returns a sentence for each place where a keypoint repeats, with the option that declares labels there missing.
 
-    A place counts if at least 3 labels of a keypoint, and 1 % of them, are exactly there, more than within 3 px around
-    it; (0, 0) counts from the first label.
+    A place counts if it has at least 3 labels and 1 % of a keypoint's labels, and more than lie within 3 px around it;
+    (0, 0) counts from the first label.
 
     Args:
       keypoint_names: k names.
@@ -55,13 +53,13 @@ def describe_repeats(keypoint_names: Sequence[str], keypoints_px: np.ndarray, la
 
 
 def _is_alone(points: np.ndarray, at: tuple[float, float], number: int) -> bool:
-    """Returns whether fewer labels lie around a place than exactly there."""
+    """Returns whether fewer labels lie around a place than at it."""
     close = np.asarray(np.hypot(*(points - at).T) <= _AROUND_PX)
     return int(close.sum()) - number < number
 
 
 def place_text(at: Sequence[float]) -> str:
-    """Returns a place as an option has it: 0,0 or 12.25,30."""
+    """Returns a place as option text: 0,0 or 12.25,30."""
     return ",".join(repr(float(number)).removesuffix(".0") for number in at)
 
 
@@ -73,9 +71,9 @@ def _sentence(at: tuple[float, float], keypoints: list[str]) -> str:
     )
 
 
-# Columns of poses: a position that is marked as not visible in a file whose marks training does not use, NaN elsewhere.
+# Columns of poses: positions marked as not visible in a file whose marks training does not use; NaN elsewhere.
 HIDDEN_PX = ("hidden_x_px", "hidden_y_px")
-# Several label tools write this for a point that is not labelled.
+# Several label tools write this for an unlabelled point.
 _ALWAYS_MISSING = [-1.0, -1.0]
 
 
@@ -86,23 +84,23 @@ class LabelTable:
     Attributes:
       file: the label file, or the folder of several.
       poses: n frames with one animal each, in pixels of the image. Frames are names with forward slashes: paths
-        relative to the project for files that lie in it. Points are NaN without a label; `visibility` says what
-        training does with each, and the columns `HIDDEN_PX` what the file says about others.
+        relative to the project for files inside it. Points are NaN without a label; `visibility` says how training uses
+        each, and the columns `HIDDEN_PX` what the file says about others.
       paths: n files.
-      videos: n names of the videos that the images were taken from.
+      videos: n names of the videos that the images come from.
       sources: n places of the rows: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
-      problems: "PLACE: reason" of the rows that cannot be used.
+      problems: "PLACE: reason" of the unusable rows.
       crops_px: {video: (x, y, width, height)} in frame pixels: an image of this size is this crop of its frame. "*"
         stands for videos without an entry.
-      sizes_px: {image: (width, height)} that the label tool saw; an image of another size was resized since.
-      shown_sizes_px: {image: (width, height)} that the label tool may have seen: a hint at how it turned the image.
+      sizes_px: {image: (width, height)} that the label tool saw; an image of another size was resized later.
+      shown_sizes_px: {image: (width, height)} that the label tool may have seen: shows how it turned the image.
       frame_sizes_px: {video: (width, height)} of the frames of videos that were found.
-      video_files: {video: file} of videos that lie elsewhere than in the folder of the project's videos.
+      video_files: {video: file} of videos outside the project's video folder.
       kind: the recognised kind of project, for the user; "" for the layout of Lightning Pose.
-      notes: sentences for the user about the content that was read, and the rest.
-      scorer: who labelled, "" if unknown.
+      notes: sentences for the user about the content, both read and ignored.
+      scorer: the person who labelled, "" if unknown.
       unlabelled_names: keypoints that the project names and no label file has.
-      unread: content of the files that the table lacks: a number and a noun each, such as "3 tracks".
+      unread: file content that the table lacks, as numbers with nouns, such as "3 tracks".
     """
 
     file: Path
@@ -129,30 +127,30 @@ class LabelTable:
 
     @property
     def visibility(self) -> np.ndarray:
-        """What training does with each point: (n, k) int8."""
+        """How training uses each point: (n, k) int8."""
         return self.poses.labels()[1]
 
     def at(self, rows: Sequence[int]) -> "LabelTable":
-        """Returns the table with some of its rows, in this order."""
+        """Returns a table of the given rows, in this order."""
         named = {name: getattr(self, name) for name in ("paths", "videos", "sources")}
         chosen = {name: tuple(values[row] for row in rows) for name, values in named.items() if values}
         return dataclasses.replace(self, poses=self.poses.at(rows), **chosen)
 
 
 def is_hidden(poses: Poses) -> np.ndarray:
-    """Returns whether each label has a position and is marked as not visible: (n, k) bool."""
+    """Returns which labels have a position and are marked as not visible: (n, k) bool."""
     points, visibility = poses.labels()
     hidden = (visibility == NOT_VISIBLE) & np.isfinite(points[..., 0])
     return hidden | np.isfinite(poses.columns[HIDDEN_PX[0]][:, 0]) if HIDDEN_PX[0] in poses.columns else hidden
 
 
 def hidden_columns(points: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the columns `HIDDEN_PX` of positions (..., 2)."""
+    """Returns columns `HIDDEN_PX` for positions (..., 2)."""
     return {name: points[..., axis] for axis, name in enumerate(HIDDEN_PX)}
 
 
 def hidden_px(poses: Poses) -> np.ndarray:
-    """Returns the positions (n, k, 2) of the columns `HIDDEN_PX`, NaN without them."""
+    """Returns the positions (n, k, 2) in the columns `HIDDEN_PX`, NaN without them."""
     points = poses.points_px[:, 0]
     if HIDDEN_PX[0] not in poses.columns:
         return np.full_like(points, np.nan)
@@ -160,13 +158,13 @@ def hidden_px(poses: Poses) -> np.ndarray:
 
 
 def with_files(folder: Path, table: LabelTable) -> LabelTable:
-    """Returns the table with the names of the images as they are in the project; a row that fits two is a problem.
+    """Returns the table with image names as in the project; a row that matches two images is a problem.
 
-    The label file may have the paths of another machine, or names that differ in case or Unicode form.
+    The label file may have paths of another machine, or names that differ in case or Unicode form.
 
     Args:
       folder: the project.
-      table: of a label file that names its images from there.
+      table: of a label file that names its images relative to it.
     """
     images, kept, problems, names = [], [], list(table.problems), table.poses.frames
     for row, match in enumerate(map(find_files(names, [[folder]]).__getitem__, names)):
@@ -175,7 +173,7 @@ def with_files(folder: Path, table: LabelTable) -> LabelTable:
             problems.append(f"{table.sources[row]}: {match.reason}")
         else:
             kept.append(row)
-            # What is not found or lies outside is reported when the image is opened.
+            # A missing or outside image is reported when it is opened.
             images.append(match.file.relative_to(folder).as_posix() if match.file and is_inside else names[row])
     found = table.at(kept)
     return dataclasses.replace(
@@ -188,18 +186,18 @@ def with_files(folder: Path, table: LabelTable) -> LabelTable:
 
 
 def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
-    """Returns a table in which missing and visible labels mean the same as in the tables of every other tool.
+    """Returns a table in which missing and visible labels mean the same, whatever tool wrote it.
 
-    Labels at (-1, -1) and at the places of `data.missing_at_px` are missing. Where the file has no mark 2, 1 means
-    visible. Every reader calls this once, with all rows of a camera; notes say how many labels it changed, and where
+    Labels at (-1, -1) and at the places of `data.missing_at_px` are missing. If the file has no mark 2, 1 means
+    visible. Every reader calls this once with all rows of a camera; notes report how many labels it changed and where
     else keypoints repeat.
 
     Raises:
       UserError: two keypoints have names that look the same.
 
     Args:
-      table: the rows as the file has them.
-      data: `missing_at_px`, and what `missing` labels mean.
+      table: the rows as in the file.
+      data: `missing_at_px`, and the meaning of `missing` labels.
     """
     refuse_alike(table.file, table.poses.keypoint_names)
     table = _with_visible_marks(table)
@@ -224,7 +222,7 @@ def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
 
 
 def _with_visible_marks(table: LabelTable) -> LabelTable:
-    """Returns a table in which all labels are visible if all of them are marked 1: the file knows only 0 and 1."""
+    """Makes all labels visible if all are marked 1: the file uses only 0 and 1."""
     points, visibility = table.poses.labels()
     is_placed = np.isfinite(points).all(axis=-1) & (visibility > NOT_USED)
     is_marked = (visibility == NOT_VISIBLE) | np.isfinite(hidden_px(table.poses)).all(axis=-1)
@@ -237,11 +235,11 @@ def _with_visible_marks(table: LabelTable) -> LabelTable:
 
 
 def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelTable]) -> LabelTable:
-    """Returns the rows of several tables as one; a keypoint that a table lacks is not used in its rows.
+    """Joins the rows of several tables; a keypoint that a table lacks is not used in its rows.
 
     Args:
       file: of the result.
-      keypoint_names: of the result; other keypoints of the tables are left out.
+      keypoint_names: of the result; other keypoints are dropped.
       tables: one or more.
     """
     scorers = {table.scorer for table in tables}
@@ -258,6 +256,6 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
 
 
 def without_empty_rows(table: LabelTable) -> tuple[LabelTable, int]:
-    """Returns the table without the rows that have no label at all, and their number."""
+    """Returns the table without rows that have no labels, and their number."""
     kept = np.flatnonzero((table.visibility > NOT_USED).any(axis=1)).tolist()
     return table.at(kept), len(table.visibility) - len(kept)

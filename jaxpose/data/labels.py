@@ -1,7 +1,7 @@
-"""Reads label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
+"""Reads label files with one row per frame, as Lightning Pose and DeepLabCut write them.
 
 Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a row for each frame. Output: a
-`LabelTable`, with a sentence for every row that cannot be used.
+`LabelTable`, with a sentence for every unusable row.
 """
 
 import csv
@@ -22,11 +22,11 @@ from jaxpose.errors import UserError
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.text_file import GUESS, SAVE_AS_UTF_8, read_text
 
-# The header rows of a label file: the scorer, the keypoint and the coordinate of each column.
+# The header rows of a label file give the scorer, keypoint and coordinate of each column.
 
 COORDS = ("x", "y", "visible")
-# DeepLabCut and napari keep this column in label files that began as predictions. In other files it marks a table of
-# predictions, which must not be used for training by mistake.
+# DeepLabCut and napari keep this column in label files that began as predictions. In other files it marks a prediction
+# table, which must not be used for training by mistake.
 LIKELIHOOD = "likelihood"
 _LABEL_FILES = "CollectedData"
 # pandas writes this for a missing name.
@@ -38,10 +38,10 @@ class LabelHeader:
     """The columns of a label file.
 
     Attributes:
-      scorer: the name in the scorer row, "" without this row.
+      scorer: the name in the scorer row, "" without such a row.
       rows: number of header rows.
       index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
-      columns: {(keypoint, coord): column}; a likelihood is not among them.
+      columns: {(keypoint, coord): column}, without likelihoods.
       width: number of columns.
     """
 
@@ -53,7 +53,7 @@ class LabelHeader:
 
     @property
     def keypoint_names(self) -> tuple[str, ...]:
-        """The names in the file's order."""
+        """The names in file order."""
         return tuple(dict.fromkeys(name for name, _ in self.columns))
 
 
@@ -61,11 +61,11 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
     """Returns the header of a label file.
 
     Args:
-      file: for messages, and to know a label file by its name.
-      numbered_rows: the line and the cells of each row.
+      file: for messages, and to recognise label files by name.
+      numbered_rows: line number and cells of each row.
 
     Raises:
-      UserError: it is not a header of labels of one animal, or the name of a keypoint cannot be used.
+      UserError: it is not a header of labels of one animal, or a keypoint name cannot be used.
     """
     rows = [row for _, row in numbered_rows]
     number = next((number for number, row in enumerate(rows[:4]) if is_coords_row(row)), 0)
@@ -100,23 +100,23 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
 
 
 def coords_of(file: Path) -> tuple[str, ...]:
-    """Returns the coordinates that columns of a label file may have."""
+    """Returns the coordinates that a label file's columns may have."""
     return (*COORDS, LIKELIHOOD) if file.name.startswith(_LABEL_FILES) else COORDS
 
 
 def is_coords_row(row: Sequence[str]) -> bool:
-    """Returns whether a row names coordinates, whatever its first cell is."""
-    # The first cell is "coords" in files of every tool, but not in every file made by hand.
+    """Returns whether a row names coordinates, whatever its first cell."""
+    # Every tool writes "coords" into the first cell, but files made by hand may not have it.
     return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))
 
 
 def named(cell: str) -> str:
-    """Returns the name in a cell of a header, "" for one that pandas filled in ("Unnamed: 3_level_1")."""
+    """Returns the name in a header cell, "" for a name that pandas filled in ("Unnamed: 3_level_1")."""
     return "" if cell.startswith(_UNNAMED) else cell
 
 
 def refuse_several(file: Path, individuals: Sequence[str]) -> None:
-    """Raises UserError if the cells of a row of individuals name more than one animal; one may have no name."""
+    """Raises UserError if an individuals row names more than one animal; one may be unnamed."""
     if len(animals := dict.fromkeys(filter(None, map(named, individuals)))) > 1:
         raise UserError(
             f"{file} has the individuals {', '.join(animals)}: it is of a project with several animals; jaxpose needs "
@@ -125,7 +125,7 @@ def refuse_several(file: Path, individuals: Sequence[str]) -> None:
 
 
 def _refuse_other_rows(file: Path, rows: list[list[str]], number: int) -> None:
-    """Refuses a file whose coords row is not its second, its third or, below a row of individuals, its fourth."""
+    """Refuses a file whose coords row is not the second, the third or, below an individuals row, the fourth."""
     if number in (1, 2) or (number == 3 and named(rows[1][0]) in ("individuals", "")):
         return
     kind = ""
@@ -155,11 +155,11 @@ def _refuse_column(file: Path, line: int, column: int, name: str, coord: str) ->
         raise UserError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
 
 
-# The rows of a label file, in any encoding that `jaxpose.text_file` reads.
+# Reads the rows of a label file in any encoding that `jaxpose.text_file` supports.
 
 
 def read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
-    """Returns the rows of a CSV, each with the number of its first line, and the encoding as `read_text` returns it.
+    """Returns the rows of a CSV, each with the number of its first line, and the encoding from `read_text`.
 
     Raises:
       UserError: it is not a CSV, or is empty.
@@ -171,7 +171,7 @@ def read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
     try:
         reader = csv.reader(io.StringIO(text, newline=""))
         for row in reader:
-            # Only blanks and tabs: str.strip would also remove line breaks and spaces of other scripts.
+            # Only spaces and tabs: str.strip would also remove line breaks and spaces of other scripts.
             rows.append((line, [cell.strip(" \t") for cell in row]))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -187,15 +187,15 @@ def read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
     return rows, encoding
 
 
-# Cells that count as empty in pandas, which usually writes and reads these files.
+# Cells that pandas, which usually writes and reads these files, treats as empty.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
 
 
 def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
-    """Reads a label file, in the layout of Lightning Pose, that is a project of its own.
+    """Reads a label file in Lightning Pose's layout that is a project by itself.
 
     Args:
-      folder: the project, from which the file names its images.
+      folder: the project; image names are relative to it.
       file: the CSV.
       data: defines missing labels.
 
@@ -206,10 +206,10 @@ def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
 
 
 def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
-    """Reads a label file as it is: the reader of several joins them and calls `normalised`.
+    """Reads a label file as is: the reader of several joins them and calls `normalised`.
 
     Args:
-      folder: the project, from which the file names its images.
+      folder: the project; image names are relative to it.
       file: the CSV.
       missing: as in `read_labels`.
 
@@ -225,15 +225,15 @@ def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
 
 
 def read_labels(file: Path, missing: str) -> LabelTable:
-    """Reads the rows of a label file, with images named as it has them, and looks for no image.
+    """Reads the rows of a label file; keeps its image names and does not look for the images.
 
     Args:
       file: the CSV.
-      missing: the meaning of an empty pair of cells: "ignore" = visibility 0, "not_visible" = visibility 1.
+      missing: how to read an empty pair of cells: "ignore" = visibility 0, "not_visible" = visibility 1.
 
     Raises:
-      UserError: the file is not a CSV, its header rows are wrong, no row follows them, or the name of a keypoint
-        cannot be written to a table (it has a line break, or spreadsheets would read it as a formula).
+      UserError: the file is not a CSV, its header rows are wrong, no row follows them, or a keypoint name cannot be
+        written to a table (it has a line break, or spreadsheets would read it as a formula).
       OSError: the file cannot be read.
     """
     rows, encoding = read_rows(file)
@@ -275,11 +275,11 @@ def read_labels(file: Path, missing: str) -> LabelTable:
 
 
 def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarray, visibility: np.ndarray) -> str:
-    """Returns the SHA-256 of the labels of a frame, hexadecimal; it does not depend on the order of the keypoints.
+    """Returns the hexadecimal SHA-256 of a frame's labels; it does not depend on the order of the keypoints.
 
     Args:
       keypoint_names: k names.
-      keypoints_frame_px: (k, 2) (x, y) in pixels of the original frame; ignored for keypoints that are not used.
+      keypoints_frame_px: (k, 2) (x, y) in pixels of the original frame; ignored for unused keypoints.
       visibility: (k,): 0 not used, 1 not visible, 2 visible.
     """
     cells = []
@@ -318,7 +318,7 @@ def _read_keypoints(row: list[str], header: LabelHeader, missing: str) -> tuple[
         if not math.isnan(flag):
             if flag not in (NOT_USED, NOT_VISIBLE, VISIBLE):
                 raise UserError(f"visible of {name} is {row[header.columns[name, 'visible']]!r}; it must be 0, 1 or 2")
-            # A point that is visible but has no position has no target.
+            # A visible point without a position has no target.
             visibility[index] = NOT_USED if flag == VISIBLE and math.isnan(x) else int(flag)
     return keypoints, visibility
 

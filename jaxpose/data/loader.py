@@ -1,6 +1,6 @@
-"""Makes batches of decoded frames: one element of the loader is one step of this host.
+"""Makes batches of decoded frames: each element of the loader is one step of this host.
 
-The content of a step is a pure function of its number. So a run that starts at step s sees the same samples as an
+The content of a step depends only on its number, so a run that starts at step s sees the same samples as an
 uninterrupted run, on any number of hosts or threads.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 from jaxpose.config import AugmentConfig
 from jaxpose.poses import Poses
 
-# Histogram equalisation and CLAHE of labelled frames, on the host.
+# Applies histogram equalisation and CLAHE to labelled frames, on the host.
 #
-# Both are sequential and rare: on the device, every sample of a batch would pay for them (see docs/augmentation.md).
+# Both are sequential and rare: on the device, every sample in a batch would pay for them (see docs/augmentation.md).
 # The random numbers depend only on (seed, stream, draw, purpose), so any worker of any host makes the same pixels.
 
 _STREAM = 0  # labelled frames
-_PURPOSE = 0x746F6E65  # the purpose; another number gives other random numbers
+_PURPOSE = 0x746F6E65  # another number would give other random numbers
 
 
 def is_equalized(augment: Any) -> bool:
@@ -30,12 +30,12 @@ def is_equalized(augment: Any) -> bool:
 
 
 def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: int, augment: Any) -> None:
-    """Equalises randomly chosen samples in place; all frames of a sample are treated in the same way.
+    """Equalises randomly chosen samples in place, all frames of a sample in the same way.
 
     Args:
       frames: uint8 (b, t, h, w, 3), writable.
       draw: int32 (b,), position of each sample in the stream.
-      valid: bool (b,); other samples are not changed.
+      valid: bool (b,); other samples stay unchanged.
       seed: the run's seed.
       augment: the resolved AugmentConfig, without None.
     """
@@ -54,7 +54,7 @@ def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, se
 
 
 def _uniform(seed: int, draw: int, count: int) -> np.ndarray:
-    """Returns numbers in [0, 1) from raw bits, which, unlike distributions, are equal in all versions of numpy."""
+    """Returns numbers in [0, 1) from raw bits, which all numpy versions share, unlike distributions."""
     bits = np.random.Philox(np.random.SeedSequence([seed, _STREAM, draw, _PURPOSE])).random_raw(count)
     return (bits >> np.uint64(11)) * 2.0**-53
 
@@ -70,10 +70,10 @@ def _change_channels(frame: np.ndarray, change: Any) -> None:
         inner[..., channel] = change(np.ascontiguousarray(inner[..., channel]))
 
 
-# Arrays by name; the unlabelled clips and frames of a step are nested batches, under `clips` and `unlabelled`.
+# Arrays by name; a step's unlabelled clips and frames are nested batches under `clips` and `unlabelled`.
 Batch = dict[str, Any]
 
-# The name, in a batch, of the frames of the other members of an ensemble.
+# The key in a batch of the frames for the other members of an ensemble.
 OTHER_FRAMES = "other_frames"
 
 # Separates the order of the frames from other uses of data.seed.
@@ -86,7 +86,7 @@ class Samples:
 
     Attributes:
       pixels: uint8 (n, t, h, w, 3), RGB; t = 1, or 5 with the neighbours of each frame: centre - 2 to centre + 2.
-      poses: their labels in pixels of the input, float32; NaN where there is no position.
+      poses: their labels in input pixels, float32; NaN without a position.
       frame_from_input: float32 (n, 2, 3).
     """
 
@@ -95,7 +95,7 @@ class Samples:
     frame_from_input: np.ndarray
 
     def batch(self, rows: np.ndarray, draws: np.ndarray) -> Batch:
-        """Returns the labelled batch of the given rows (m,); a negative row is an empty slot."""
+        """Returns the labelled batch of rows (m,); a negative row is an empty slot."""
         valid = rows >= 0
         chosen = np.where(valid, rows, 0)
         points_px, visibility = self.poses.labels()
@@ -116,7 +116,7 @@ def _order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
-    """Returns the row of each draw of the endless stream; negative draws (empty slots) give -1.
+    """Returns each draw's row from the endless stream; negative draws (empty slots) give -1.
 
     Epoch e is shuffle e of all rows: draw d is row `shuffle_e[d mod n]` with e = floor(d / n).
 
@@ -154,7 +154,7 @@ class _Steps:
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
         if self._other_seeds:
             batch[OTHER_FRAMES] = [batch["frames"].copy() for _ in self._other_seeds]
-        # The batch is a copy, so its frames may be modified.
+        # The batch is a copy, so its frames may change.
         versions = [batch["frames"], *batch.get(OTHER_FRAMES, [])]
         for seed, frames in zip((self._train_seed, *self._other_seeds), versions, strict=True):
             equalize_samples(frames, batch["draw"], batch["valid"], seed, self._augment)
@@ -178,29 +178,29 @@ def training_batches(
     clips_of: Callable[[int], Batch] | None = None,
     other_seeds: Sequence[int] = (),
 ) -> Iterator[Batch]:
-    """Yields this host's batch of each step from `first_step` on, prepared ahead by threads.
+    """Yields this host's batch of each step from `first_step` on; threads prepare batches ahead.
 
     Args:
       samples: all labelled frames.
       rows: int array, the rows that train.
-      draws_of: step -> the draws in this host's slots, int64, any shape (flattened in order), -1 where empty.
+      draws_of: step -> draws in this host's slots, int64, any shape (flattened in order), -1 where empty.
       first_step: the first step.
       total_steps: the step at which to end.
       data_seed: decides the order.
       train_seed: decides the augmentation.
-      augment: resolved options; equalization is done here, the rest on the device.
-      threads: threads that prepare batches.
-      read_ahead: batches that are prepared ahead.
+      augment: resolved options; the host equalises, the device does the rest.
+      threads: number of threads that prepare batches.
+      read_ahead: number of batches prepared ahead.
       clips_of: step -> this host's batches of unlabelled clips, by name; None without clips.
-      other_seeds: of the other members of an ensemble. If the frames are equalised, the batch has a list with the
-        frames of each under `OTHER_FRAMES`; else all members see the same frames.
+      other_seeds: of the other members of an ensemble. If frames are equalised, the batch lists the frames of each
+        under `OTHER_FRAMES`; otherwise all members see the same frames.
     """
     source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps, other_seeds)
-    # Imported when training begins: it imports JAX and orbax, which --dry_run=data does not need.
+    # Imported late: it imports JAX and orbax, which --dry_run=data does not need.
     import grain
     from absl import flags
 
-    # grain reads flags of absl, which no verb has.
+    # grain reads absl flags, which no verb has.
     flags.FLAGS.mark_as_parsed()
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, read_ahead))
     return iter(grain.MapDataset.source(source)[first_step:total_steps].to_iter_dataset(options))

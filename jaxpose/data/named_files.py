@@ -1,7 +1,7 @@
-"""Finds the files that a label file names by their paths on the machine where it was made.
+"""Finds files that a label file names by their paths on the machine where it was made.
 
-That machine may run Windows or macOS, so a path may be absolute, and names may differ from the local ones in case or in
-the Unicode form of their letters (ä is one character, or a and a mark).
+That machine may run Windows or macOS, so paths may be absolute, and names may differ from the local ones in case or
+Unicode form (ä is one character, or a and a mark).
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ class Match:
 
     Attributes:
       file: the file, or None.
-      reason: why a file that is there is not it; "" if there is a file, or none that is like it.
+      reason: why a similar file is not a match; "" for a match or no similar file.
       end: the shortest end of the name that no other name has, with forward slashes.
-      is_exact: the file lies where the name says.
+      is_exact: whether the file lies where the name says.
     """
 
     file: Path | None
@@ -39,20 +39,20 @@ class Match:
 
 
 def is_absolute(name: str) -> bool:
-    """Returns whether a path is absolute, here or on Windows."""
+    """Returns whether a path is absolute here or on Windows."""
     return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
 
 
 def find_files(names: Iterable[str], places: Sequence[Sequence[Path]]) -> dict[str, Match]:
     """Returns the file of each name.
 
-    A file that lies where the name says is it. Otherwise the longest end of the name that exists in a folder counts, if
-    it is long enough to tell the name from all others, if one file alone is there (copies count once), and if that file
-    serves no other name.
+    A file that lies where the name says matches. Otherwise the longest end of the name found in a folder decides, if it
+    is long enough to tell the name from all others, if only one file has it (copies count once), and if that file
+    matches no other name.
 
     Args:
-      names: all paths that the label file names; relative ones begin in the first folder.
-      places: folders; those of an earlier group win over a later one.
+      names: all paths in the label file; relative ones start at the first folder.
+      places: folders; earlier groups win over later ones.
     """
     base, listings = places[0][0], _Listings()
     own = {name: _own_file(name, base) for name in dict.fromkeys(names)}
@@ -63,13 +63,13 @@ def find_files(names: Iterable[str], places: Sequence[Sequence[Path]]) -> dict[s
             found[name] = exact
             continue
         match = _match_end(name, known, places, listings)
-        # A path that exists on this machine may be that of the project from which this one was copied.
+        # A path that exists on this machine may belong to the project from which this one was copied.
         found[name] = exact if file and not _are_copies(file, match.file) else match
     return _without_shared(found, known, base)
 
 
 def of_name(name: str, known: Mapping[str, Value]) -> Value | None:
-    """Returns the value of a name, which may have another Unicode form, None if there is not exactly one."""
+    """Returns the value of a name, in any Unicode form; None if there is not exactly one."""
     if name in known:
         return known[name]
     alike = [key for key in known if unicodedata.normalize("NFC", key) == unicodedata.normalize("NFC", name)]
@@ -77,13 +77,13 @@ def of_name(name: str, known: Mapping[str, Value]) -> Value | None:
 
 
 class _Listings:
-    """The entries of folders, each read once."""
+    """Folder entries; reads each folder once."""
 
     def __init__(self) -> None:
         self._entries: dict[Path, dict[str, list[str]]] = {}
 
     def files(self, folder: Path, parts: _Parts) -> list[Path]:
-        """Returns the files with these names below a folder; where none has just this name, those with one like it."""
+        """Returns the files with these path parts below a folder; without an exact match, the similar ones."""
         found = [folder]
         for part in parts:
             found = [place / name for place in found for name in self._alike(place, part)]
@@ -96,7 +96,7 @@ class _Listings:
                 for entry in sorted(os.listdir(folder)):
                     entries.setdefault(_folded(entry), []).append(entry)
             except OSError:
-                entries = {}  # a file, or not for this user
+                entries = {}  # a file, or no permission
             self._entries[folder] = entries
         names = self._entries[folder].get(_folded(name), [])
         return [name] if name in names else names
@@ -107,7 +107,7 @@ def _folded(name: str) -> str:
 
 
 def _parts(name: str) -> _Parts:
-    """Returns the names in a path: the letter of a drive, the folders and the file."""
+    """Returns the parts of a path: the drive letter, the folders and the file."""
     path = posixpath.normpath(re.sub("^([A-Za-z]):", r"/\1", name.replace("\\", "/")))
     return tuple(part for part in path.split("/") if part not in ("", "..", "."))
 
@@ -118,7 +118,7 @@ def _own_file(name: str, base: Path) -> Path | None:
 
 
 class _Names:
-    """The names of a label file, compared by their ends."""
+    """The names in a label file, compared by their ends."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.parts = {name: _parts(name) for name in names}
@@ -126,7 +126,7 @@ class _Names:
 
     @functools.cached_property
     def lengths(self) -> dict[_Parts, int]:
-        """How many of its last names no other path has, for each path."""
+        """The number of last parts that make each path unique."""
         lengths: dict[_Parts, int] = {}
         waiting, length = set(self.parts.values()), 0
         while waiting:
@@ -141,7 +141,7 @@ class _Names:
         return "/".join(path[-self.lengths[path] :])
 
     def other(self, name: str, length: int) -> str:
-        """Returns another name with the same last names."""
+        """Returns another name with the same last parts."""
         if length not in self._by_end:
             found: dict[_Parts, list[str]] = {}
             for given, path in self.parts.items():
@@ -186,7 +186,7 @@ def _are_copies(first: Path, second: Path | None) -> bool:
 
 
 def _without_shared(found: dict[str, Match], known: _Names, base: Path) -> dict[str, Match]:
-    """Returns the matches, without files that serve several names; a name that comes twice is one."""
+    """Returns the matches without files that match several names; a repeated name counts once."""
     users: dict[Path, dict[_Parts, str]] = {}
     for name, match in found.items():
         if match.file:

@@ -1,8 +1,8 @@
 """A labelled project: its usable frames, and a message for every unusable one.
 
-Input: tables of labels, as `jaxpose.formats` reads them from the files of other tools, or a folder in the layout of
-Lightning Pose. Output: a `Project`. Every image is hashed, and decoded unless it is known to be intact;
-`jaxpose.data.images` makes the pixels later.
+Input: label tables that `jaxpose.formats` reads from other tools' files, or a folder in the layout of Lightning Pose.
+Output: a `Project`. Hashes every image, and decodes it unless it is known to be intact; `jaxpose.data.images` makes the
+pixels later.
 """
 
 import dataclasses
@@ -27,34 +27,34 @@ LISTED_PROBLEMS = 20
 class Project:
     """The usable labelled frames, in the order of the label file.
 
-    With several cameras, every view of a moment is a frame of its own. Frames are ordered by view, as in `data.views`,
-    and in each view by moment.
+    With several cameras, every view of a moment is a separate frame. Frames are ordered by view, as in `data.views`,
+    then by moment.
 
     Attributes:
-      folder: the project; if that is a file, its folder.
+      folder: the project, or its folder if it is a file.
       label_file: the label file, or the folder of several; with several cameras, the name without the view.
-      poses: n frames with one animal each, in pixels of the original frame, NaN without a label. Frames are names of
-        images with forward slashes: paths relative to the project, for those that lie in it.
+      poses: n frames with one animal each, in pixels of the original frame, NaN without a label. Frames are image names
+        with forward slashes: paths relative to the project for images inside it.
       paths: n files.
       sources: n places of the labels: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
-      videos: n names of the videos that the images were taken from, which are those of their folders.
+      videos: n names of the videos that the images come from: the names of their folders.
       views: n names of cameras, "" with only one camera.
-      moments: (n,) int32, the same number for the views of one moment: 0 to m - 1, in the order of the label file.
+      moments: (n,) int32, equal for the views of one moment: 0 to m - 1, in label file order.
       sizes_px: (n, 2) int32 (width, height) of the images.
-      byte_counts: n sizes of the files.
-      checksums: n SHA-256 of the files, hexadecimal.
-      pixel_checksums: n SHA-256 of their pixels: equal for the same picture in two files, whatever their form.
-      problems: "FILE:LINE: reason" of the rows that were left out.
+      byte_counts: n file sizes.
+      checksums: n hexadecimal SHA-256 of the files.
+      pixel_checksums: n SHA-256 of their pixels: equal for the same picture in files of any form.
+      problems: "FILE:LINE: reason" of the rows left out.
       crops_px: n crops (x, y, width, height) in pixels of the original frame, each () if the image is a whole frame; ()
         if all are.
-      boxes_px: n boxes (x, y, width, height) inside of the images, of what the network sees; () without `data.boxes`.
-      video_crops_px: as `data.video_crops_px` has them.
-      video_files: {name: file} of videos that lie elsewhere than in the folder of the project's videos.
+      boxes_px: n boxes (x, y, width, height) inside the images, the parts the network sees; () without `data.boxes`.
+      video_crops_px: in the form of `data.video_crops_px`.
+      video_files: {name: file} of videos outside the project's video folder.
       kind: the recognised kind of project, for the user; "" for the layout of Lightning Pose.
-      notes: sentences for the user about the content that was read, and the rest.
+      notes: sentences for the user about the content, both read and ignored.
       unlabelled_names: keypoints that the project names and no label file has.
-      orientation: how the labels count pixels, as in `image_file.PixelRule`.
-      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 without any.
+      orientation: which pixels the labels refer to, as in `image_file.PixelRule`.
+      white: the white of images of more than 8 bits, derived from their values; 0 without any.
     """
 
     folder: Path
@@ -87,15 +87,15 @@ class Project:
 
     @property
     def visibility(self) -> np.ndarray:
-        """What training does with each point: (n, k) int8."""
+        """How training uses each point: (n, k) int8."""
         return self.poses.labels()[1]
 
     def pixel_rule(self, white: float) -> PixelRule:
-        """Returns how the images become pixels, with the white of a run."""
+        """Returns how images become pixels, with a run's white."""
         return PixelRule(self.orientation, white)
 
     def crop_px(self, row: int) -> tuple[int, ...]:
-        """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
+        """Returns the crop (x, y, width, height) of the frame that an image shows, () for a whole frame."""
         return self.crops_px[row] if self.crops_px else ()
 
     def part_px(self, row: int, crop_px: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,26 +112,26 @@ class Project:
         return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
 
     def measured_frame_px(self) -> np.ndarray:
-        """Returns the labels (n, k, 2) that errors are measured from: those at whose place training puts the target."""
+        """Returns the labels (n, k, 2) from which errors are measured: those where training puts a target."""
         return np.where((self.visibility == VISIBLE)[..., None], self.keypoints_frame_px, np.nan)
 
     def not_visible(self) -> np.ndarray:
-        """Returns which keypoints (n, k) have a label at a position and are marked as not visible.
+        """Returns which keypoints (n, k) have a labelled position and are marked as not visible.
 
-        Whether training puts the target there depends on the format: it does for v = 1 of COCO, and not for visible = 1
-        of a CSV, where the network learns to be unsure.
+        Whether training puts a target there depends on the format: it does for v = 1 in COCO, but not for visible = 1
+        in a CSV, where the network learns to be unsure.
         """
         return is_hidden(self.poses) & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
     def labels_checksums(self) -> tuple[str, ...]:
-        """Returns n SHA-256, hexadecimal, one of the labels of each frame."""
+        """Returns n hexadecimal SHA-256, one for the labels of each frame."""
         return tuple(
             labels_checksum(self.poses.keypoint_names, keypoints, visibility)
             for keypoints, visibility in zip(self.keypoints_frame_px, self.visibility, strict=True)
         )
 
     def moment_names(self) -> tuple[str, ...]:
-        """Returns m names: that of the image, with a folder that does not name the view."""
+        """Returns m names: the image, in a folder without the view."""
         _, first = np.unique(self.moments, return_index=True)
         return tuple(moment_of_image(self.poses.frames[row], self.views[row]) for row in first.tolist())
 
@@ -142,11 +142,11 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     `jaxpose.formats.project.read_project` also reads projects of other tools.
 
     Args:
-      data: its location, and how to treat bad frames.
-      labels: a label file to read instead of `data.labels`, relative to the project, without the name of a view.
+      data: the project's location, and how to treat bad frames.
+      labels: a label file to read instead of `data.labels`, relative to the project, without a view name.
 
     Raises:
-      UserError: the folder or a label file does not exist or is not understood, or as `make_project`.
+      UserError: the folder or a label file is missing or not understood, or as `make_project`.
     """
     folder, labels = find_folder(data.project), labels or data.labels
     tables = [read_table(folder, find_labels(folder, labels, view), data) for view in data.views or ("",)]
@@ -154,7 +154,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
 
 
 def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data: DataConfig) -> Project:
-    """Checks every image of a table for each view, and makes the project of them.
+    """Checks every image in the table of each view and makes a project.
 
     Args:
       folder: the project.
@@ -163,8 +163,8 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
       data: how to treat bad frames.
 
     Raises:
-      UserError: the views have other keypoints; rows cannot be used and `data.on_bad_frame` is stop (the message lists
-        them); no row can be used; or `data.crop_px` or `data.boxes` is given, but the images are crops already.
+      UserError: the views have different keypoints; some rows are unusable and `data.on_bad_frame` is stop (the message
+        lists them); no row is usable; or `data.crop_px` or `data.boxes` is given but the images are already crops.
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
@@ -216,7 +216,7 @@ def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
 
 
 def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
-    """Returns the notes of the tables, with several cameras each with its view, and those of their images."""
+    """Returns the notes of the tables (with several cameras, each names its view) and of their images."""
     tables = [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
     return [*tables, *(note for view in views for note in (*view.size_notes(has_crops), *view.notes))]
 
@@ -233,7 +233,7 @@ def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
 
 
 def _white(chosen: list[tuple[CheckedTable, int, LabelledImage]], data: DataConfig) -> tuple[float, list[str]]:
-    """Returns the attribute `white` of the project, and a sentence about images of more than 8 bits."""
+    """Returns the project's `white`, and a sentence about images of more than 8 bits."""
     ranges = [image.facts.values for *_, image in chosen if image.facts.values]
     white = data.white or choose_white(ranges)
     return white, list(filter(None, [describe_white(ranges, white)[0]]))
@@ -242,10 +242,10 @@ def _white(chosen: list[tuple[CheckedTable, int, LabelledImage]], data: DataConf
 def _video_crops_px(
     chosen: list[tuple[CheckedTable, int, LabelledImage]], crops_px: tuple[tuple[int, ...], ...]
 ) -> tuple[str, ...]:
-    """Returns the crops of videos, as `data.video_crops_px` has them; () if no image is a crop."""
+    """Returns video crops in the form of `data.video_crops_px`; () if no image is a crop."""
     of_videos = {view.table.videos[row]: crop for (view, row, _), crop in zip(chosen, crops_px, strict=True) if crop}
     others = {name: crop for view, *_ in chosen for name, crop in view.table.crops_px.items() if name == "*"}
-    # The crop of all other videos is not for one that was labelled as a whole.
+    # The crop for all other videos does not apply to a video labelled as a whole.
     wholes = {
         (video := view.table.videos[row]): (0, 0, *view.table.frame_sizes_px.get(video, image.size_px))
         for view, row, image in (chosen if others else ())
@@ -254,7 +254,7 @@ def _video_crops_px(
 
 
 def refusal(files: list[Path], problems: list[str], usable: int) -> str:
-    """Returns why label files are refused, whose problems are these and which have so many usable rows."""
+    """Returns why label files with these problems and this number of usable rows are refused."""
     rows = len(problems) + usable
     fix = "fix them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
     more = len(problems) - LISTED_PROBLEMS

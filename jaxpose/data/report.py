@@ -1,6 +1,6 @@
-"""Reports the data of a training: labels, bad rows, sets, sizes and videos. Writes nothing.
+"""Reports the training data: labels, bad rows, sets, sizes and videos. Writes nothing.
 
-It needs no device: a login node or a laptop shows the data that a run elsewhere would read.
+It needs no device: a login node or a laptop can show the data that a run elsewhere would read.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ _FEW_LABELS = 0.5
 
 
 def data_report(config: Config, found: Project) -> list[str]:
-    """Returns lines that describe the data of a training.
+    """Returns lines that describe the training data.
 
     Args:
-      config: as `dataset.prepare` returned it.
-      found: the project that `dataset.prepare` returned.
+      config: from `dataset.prepare`.
+      found: the project from `dataset.prepare`.
 
     Raises:
-      UserError: the split cannot be made, or the folder of the videos does not exist.
+      UserError: the split cannot be made, or the video folder does not exist.
     """
     data = config.data
     of_frames = assign_sets(found, data)
@@ -60,7 +60,7 @@ def data_report(config: Config, found: Project) -> list[str]:
 
 
 def without_reported(messages: list[str], found: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
-    """Returns those of a training's messages that `data_report` does not have.
+    """Returns the training messages that are not in `data_report`.
 
     Args:
       messages: sentences for the user.
@@ -73,7 +73,7 @@ def without_reported(messages: list[str], found: Project, sets: np.ndarray, data
 
 
 def left_out_title(found: Project) -> str:
-    """Returns the line above the rows that are left out."""
+    """Returns the line above the list of rows left out."""
     rows = len(found.problems) + len(found.poses.frames)
     return f"{len(found.problems)} of {rows} rows of {found.label_file} are left out:"
 
@@ -83,7 +83,7 @@ def _notes(found: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
 
 
 def _how_to_test(data: DataConfig, different: int, moments: int) -> str:
-    """Returns how to get a test set where the split leaves none of some moments, not all of which are different."""
+    """Returns how to get a test set if the split leaves none; some of the moments may be identical."""
     if data.split in ("frame", "moment"):
         more = _shares_for_test(data, different, "frame" if different == moments else "different image")
     elif data.split == "video":
@@ -94,7 +94,7 @@ def _how_to_test(data: DataConfig, different: int, moments: int) -> str:
 
 
 def _shares_for_test(data: DataConfig, moments: int, noun: str) -> str:
-    """Returns the shares that leave a test set, the largest training share first; without such shares, what to do."""
+    """Returns shares that leave a test set, the largest training share first; without such shares, advice."""
     for share in (0.8, 0.7, 0.6, 0.5) if moments > 1 else ():
         asked = dataclasses.replace(data, train_share=share, val_share=0.1)
         if test := sizes_by_frame(asked, moments)[2]:
@@ -128,7 +128,7 @@ def _sizes(found: Project) -> str:
 
 
 def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
-    """Returns a line for all videos of the project and one for each of the first."""
+    """Returns a line for all project videos and one for each of the first few."""
     folder = found.folder / config.video.folder
     links = [path for path in folder.iterdir() if path.is_symlink() and not path.exists()] if folder.is_dir() else []
     broken = [f"  {path.name}: a link to {path.readlink()}, which does not exist" for path in sorted(links)]

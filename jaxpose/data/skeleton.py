@@ -1,6 +1,6 @@
-"""The animal's name, skeleton and left-right pairs, from label files and from the names of keypoints.
+"""The animal's name, skeleton and left-right pairs, from label files and keypoint names.
 
-Training uses only the pairs; converted files keep all of it.
+Training uses only the pairs; converted files keep everything.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from jaxpose.data.cells import usable_name
 from jaxpose.errors import UserError
 
-# The animal's name in files that must have one.
+# The animal's name in files that need one.
 DEFAULT_ANIMAL = "animal"
 
 
@@ -20,13 +20,13 @@ def animal_name(given: object) -> str:
 
 
 def known_pairs(pairs: Iterable[Sequence[object]], keypoint_names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns the pairs of two different keypoints, each once; files may also hold anything else."""
+    """Returns the pairs of two different keypoints, each once; ignores anything else in the file."""
     found = [(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2]
     return tuple(dict.fromkeys(pair for pair in found if pair[0] != pair[1] and set(pair) <= set(keypoint_names)))
 
 
 def edge_text(edge: tuple[str, str]) -> str:
-    """Returns an edge as an entry of `data.skeleton`."""
+    """Returns an edge in the form of `data.skeleton`."""
     return ":".join(edge)
 
 
@@ -34,12 +34,12 @@ def edges_given(option: str, texts: Iterable[str], keypoint_names: Sequence[str]
     """Returns the edges of texts 'name:name', each once.
 
     Args:
-      option: where the user gave them, for the message.
+      option: the source of the texts, for the message.
       texts: of `data.skeleton`, or of a flag.
-      keypoint_names: all that there are; a name may contain a colon.
+      keypoint_names: all names; a name may contain a colon.
 
     Raises:
-      UserError: a text is not two different keypoints.
+      UserError: a text does not name two different keypoints.
     """
     edges = []
     for text in texts:
@@ -55,7 +55,7 @@ def edges_given(option: str, texts: Iterable[str], keypoint_names: Sequence[str]
     return tuple(dict.fromkeys(edges))
 
 
-# Finds the partner of each keypoint in a horizontal flip, from given pairs or from the keypoints' names.
+# Finds each keypoint's partner in a horizontal flip, from given pairs or from keypoint names.
 
 _TOKENS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d]+")
 _OTHER_SIDE = {
@@ -68,13 +68,13 @@ _HINT = (
 
 
 def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[str, ...]) -> tuple[int, ...]:
-    """Returns for each keypoint the index of the keypoint that it becomes in a horizontal flip.
+    """Returns, for each keypoint, the index of the keypoint that it becomes in a horizontal flip.
 
     Args:
       keypoint_names: every keypoint of the project, in order.
-      given: pairs "left_name:right_name"; if there are any, only they count. Without them, two names are a pair if
-        they are equal, case apart, after one whole token was swapped (left/right, l/r, lh/rh, lf/rf); tokens are split
-        at `_ - .`, digits and case changes. left and right also count within a token: leftear, rightear.
+      given: pairs "left_name:right_name"; if there are any, only they count. Otherwise two names are a pair if swapping
+        one whole token (left/right, l/r, lh/rh, lf/rf) makes them equal, ignoring case; tokens are split at `_ - .`,
+        digits and case changes. left and right also count within a token: leftear, rightear.
 
     Raises:
       UserError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
@@ -85,10 +85,10 @@ def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[s
 
 
 def refuse_unknown_names(keypoint_names: list[str] | tuple[str, ...], given: tuple[str, ...]) -> None:
-    """Checks that every pair is "left_name:right_name" with names of keypoints.
+    """Checks that every pair is "left_name:right_name" with keypoint names.
 
     Raises:
-      UserError: a pair is not.
+      UserError: one is not.
     """
     for pair in given:
         left, colon, right = pair.partition(":")
@@ -144,7 +144,7 @@ def _partners_by_name(names: list[str]) -> dict[str, str]:
 
 
 def _swapped(name: str) -> set[str]:
-    """Returns every name, in lower case, that differs from this one in one side token."""
+    """Returns every lower-case name that differs from this one in one side token."""
     tokens = [token.lower() for token in _TOKENS.findall(name)]
     return {
         "".join([*tokens[:place], _OTHER_SIDE[token], *tokens[place + 1 :]])
@@ -154,9 +154,9 @@ def _swapped(name: str) -> set[str]:
 
 
 def _joined(name: str, names: list[str]) -> str:
-    """Returns the one other name with left instead of right, or right instead of left, within a word; "" without one.
+    """Returns the only other name with left and right swapped within a word, "" without one.
 
-    "bright" is not a side, because no name is "bleft".
+    "bright" has no side because no name is "bleft".
     """
     lower = name.lower()
     sides = re.findall("left|right", lower)

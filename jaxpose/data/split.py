@@ -28,10 +28,10 @@ from jaxpose.video.index import ends_checksum
 
 # Computes the number of training, validation and test frames or videos.
 
-# Projects with fewer labelled moments have no test set unless shares are given.
+# With fewer labelled moments, there is no test set unless shares are given.
 FEWEST_FOR_TEST = 60
 FEWEST_TEST_FRAMES = 5
-# Weights of training, validation and test; whole numbers, so that equal shares compare as equal.
+# Weights of training, validation and test: integers, so that equal shares compare equal.
 _WEIGHTS = (8, 1, 1)
 
 Sizes = tuple[int, int, int]
@@ -46,7 +46,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
         return _apportioned(moments)
-    # The sizes are those of Lightning Pose, data/utils.py:split_sizes_from_probabilities.
+    # The same sizes as Lightning Pose, data/utils.py:split_sizes_from_probabilities.
     train, validation = (_floor(share, moments) for share in given)
     if moments - train - validation < FEWEST_TEST_FRAMES:
         train = moments - validation
@@ -66,12 +66,12 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
 
 
 def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
-    """Returns how many videos train, validate and test; `moments` is the number of their moments."""
+    """Returns how many videos train, validate and test; together they have `moments` moments."""
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
         train, validation, test = _apportioned(videos)
         return (train, validation, test) if validation or videos == 1 else (train - 1, 1, test)
-    # One folder alone trains; of two or more, one validates.
+    # A single folder trains; with two or more, at least one validates.
     validation = min(max(_floor(given[1], videos), 1), videos - 1)
     train = min(max(_floor(given[0], videos), 1), videos - validation)
     if sum(given) > 1 - 1e-9:
@@ -80,14 +80,14 @@ def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
 
 
 def most_training_frames(limit: float, pool: int) -> int:
-    """Returns how many of `pool` frames may train if `data.train_frames` is `limit`: a number above 1, else a share."""
+    """Returns how many of `pool` frames train; `limit` is `data.train_frames`: a number if above 1, else a share."""
     return int(limit) if limit > 1 else max(_floor(limit, pool), 1)
 
 
 def _apportioned(count: int) -> Sizes:
-    """Divides by Webster's method: each item goes to the set that is furthest below its share.
+    """Divides by Webster's method: each item goes to the set furthest below its share.
 
-    So no set shrinks when items are added, and a project that grew has the same sizes as one divided at once.
+    No set shrinks when items are added, so a project that grew has the same sizes as one divided at once.
     """
     sizes = [0, 0, 0]
     for _ in range(count):
@@ -101,14 +101,14 @@ def _floor(share: float, count: int) -> int:
     return math.floor(share * count + 1e-9)
 
 
-# Divides frames at random into training, validation and test frames; the result depends only on the seed.
+# Divides frames randomly into training, validation and test frames; the result depends only on the seed.
 
-# Separates these uses of data.seed from each other and from the loader's.
+# Separates these uses of data.seed from each other and from the loader.
 _DIVIDE, _LIMIT = 2, 3
 
 
 def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Divides the frames that a known split lacks, by folder if the split keeps folders together."""
+    """Divides frames missing from a known split, by folder if the split keeps folders together."""
     known = sets != ""
     by_folder = set(zip(folder_of[known].tolist(), _trained(sets[known]).tolist(), strict=True))
     keeps_folders = len(by_folder) == len({folder for folder, _ in by_folder}) and len({of for _, of in by_folder}) > 1
@@ -119,7 +119,7 @@ def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: D
 
 
 def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Gives each frame without a set the set of its folder; divides folders without a set."""
+    """Gives each frame without a set the set of its folder; divides other folders."""
     folders, place = np.unique(folder_of, return_inverse=True)
     folder_sets = np.full(len(folders), "", sets.dtype)
     known = np.flatnonzero(sets != "")
@@ -131,7 +131,7 @@ def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> 
 
 
 def fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
-    """Gives sets to rows so that all rows together have the sizes, as far as existing sets allow."""
+    """Gives sets to rows so that all rows together have the sizes, as existing sets allow."""
     counts = [int((_trained(sets) == name).sum()) for name in (VALIDATION, TEST)]
     validation, test = (max(wanted - count, 0) for wanted, count in zip(sizes[1:], counts, strict=True))
     if validation + test > len(rows):
@@ -145,9 +145,9 @@ def fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
 
 
 def fill_stretches(sets: np.ndarray, stretches: list[np.ndarray], sizes: Sizes, seed: int) -> None:
-    """Gives sets to stretches, each the rows of frames that stay together, so that the sets have about the sizes.
+    """Gives sets to stretches (rows of frames that stay together) so that the sets have roughly the sizes.
 
-    Stretches of one frame get the sets that `fill` gives to these frames.
+    Stretches of one frame get the same sets as from `fill`.
     """
     train, validation, _ = sizes
     done = 0
@@ -158,13 +158,13 @@ def fill_stretches(sets: np.ndarray, stretches: list[np.ndarray], sizes: Sizes, 
 
 
 def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
-    """Turns all but `data.train_frames` training frames into unused ones; only rows of `new` may change."""
+    """Makes all except `data.train_frames` training frames unused; changes only rows of `new`."""
     limit, candidates = data.train_frames, new[sets[new] == TRAIN]
     if limit == 1:
         return
     if limit > 1 and limit != int(limit):
         raise UserError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
-    # A share counts the frames that an earlier run left unused, because those were also training frames.
+    # A share counts frames that an earlier run left unused, because they were also training frames.
     settled = np.setdiff1d(np.arange(len(sets)), new)
     pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()
     wanted = most_training_frames(limit, int(pool))
@@ -173,28 +173,28 @@ def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
 
 
 def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
-    # numpy promises only that the raw stream of a bit generator stays the same in later versions.
+    # numpy guarantees only that the raw stream of a bit generator stays the same in later versions.
     return rows[np.argsort(np.random.Philox([seed, use]).random_raw(len(rows)), kind="stable")]
 
 
 def _trained(sets: np.ndarray) -> np.ndarray:
-    """Returns the sets with unused frames, which `data.train_frames` leaves out, as training frames."""
+    """Returns the sets with unused frames (left out by `data.train_frames`) as training frames."""
     return np.where(sets == UNUSED, TRAIN, sets)
 
 
-# The sets that frames have in an earlier run or in a file of the user.
+# Sets of frames from an earlier run or a user's file.
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownSplit:
-    """The sets that a file gives to frames.
+    """The sets of frames in a file.
 
     Attributes:
       sets: {path: set}.
       checksums: {path: SHA-256} of the images, "" if the file lacks it.
-      labels_checksums: {path: SHA-256} of the labels, likewise.
-      trained_before: {SHA-256: path} of images that trained the weights from which a run started, but not the run.
-      is_predictions: the file is a predictions.csv.
+      labels_checksums: {path: SHA-256} of the labels, "" if the file lacks it.
+      trained_before: {SHA-256: path} of images that trained a run's initial weights, not the run.
+      is_predictions: it is a predictions.csv.
     """
 
     sets: dict[str, str]
@@ -208,45 +208,43 @@ class KnownSplit:
         found: dict[str, str] = {}
         for image, name in self.sets.items():
             checksum = self.checksums[image]
-            # Of identical images, one that trains decides.
+            # Among identical images, one that trains decides.
             if checksum and (name == TRAIN or checksum not in found):
                 found[checksum] = name
         return found
 
     def set_of(self, image: str, checksum: str) -> str:
-        """Returns the set of an image, matched by its path or, if renamed, by its bytes; "" for a new one."""
+        """Returns the set of an image, matched by path or, if renamed, by bytes; "" for a new image."""
         by_bytes = self._sets_by_checksum.get(checksum, TRAIN if checksum in self.trained_before else "")
         return self.sets.get(image, by_bytes)
 
     def set_of_same(self, image: str, checksum: str) -> str:
-        """Returns the set of an image as `set_of`, but "" if the image at its path has changed."""
+        """Returns the same as `set_of`, but "" if the image at the path has changed."""
         is_same = self.checksums.get(image) == checksum
         return self.sets[image] if is_same else self._sets_by_checksum.get(checksum, "")
 
     def trained(self) -> dict[str, str]:
-        """Returns {SHA-256: path} of all images that trained the weights of a run, including earlier runs."""
+        """Returns {SHA-256: path} of all images that trained a run's weights, including earlier runs."""
         own = {self.checksums[image]: image for image, name in self.sets.items() if name == TRAIN}
         return self.trained_before | own
 
 
 _KINDS = "must be frame, video, moment, a CSV file with the columns path and set, a predictions.csv, or a run folder"
-# Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the boxes
-# of all frames, the initial weights of a run, and the frames that trained these weights but do not train here.
+# Rows of split.csv that are not in a set: videos of unlabelled clips, other files in the windows of labelled frames,
+# the boxes of all frames, a run's initial weights, and frames that trained these weights but do not train here.
 CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED = "clips", "context", "boxes", "weights", "trained"
 NO_SETS = (CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED)
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
-    """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
+    """Returns the set of each frame, (n,) text: "train", "validation", "test" or "unused".
 
-    The split depends on the names of the images and on `data.seed`, not on the order of the rows. The views of one
-    moment are in one set, and counted as one; so are images with the same pixels, in files of any form, unless a file
-    gives them different sets.
+    The split depends on the image names and `data.seed`, not on the row order. The views of a moment share a set and
+    count as one; so do images with the same pixels, in files of any form, unless a file gives them different sets.
 
     Raises:
-      UserError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
-        views of a moment into different sets; `data.train_frames` is not a number of frames; or no frame is left to
-        train on.
+      UserError: `data.split` is not a known kind; its file lacks a frame (all frames, if from a run) or puts the views
+        of a moment into different sets; `data.train_frames` is not a number of frames; or no training frame is left.
     """
     moments = project.moment_names()
     sets = np.full(len(moments), "", "<U10")
@@ -277,13 +275,13 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
 
 
 def count_different(project: Project) -> int:
-    """Returns how many moments a split by `data.split` divides: those with identical images count once."""
+    """Returns how many moments `data.split` divides: those with identical images count once."""
     order = np.arange(len(set(project.moments.tolist())))
     return len(set(same_images(project.pixel_checksums, project.moments, order).tolist()))
 
 
 def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
-    """Returns a sentence about the frames that the split of a run or file lacks; [] if it has all.
+    """Returns a sentence about frames missing from the split of a run or file; [] if none is.
 
     Args:
       project: n frames.
@@ -305,7 +303,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
 
 
 def describe_limit(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
-    """Returns a sentence if fewer frames train than `data.train_frames` asks for, else []; see `describe_new`."""
+    """Returns a sentence if fewer frames train than `data.train_frames` requests, else []; see `describe_new`."""
     trained = len(set(project.moments[sets == TRAIN].tolist()))
     if trained >= data.train_frames:
         return []
@@ -323,18 +321,18 @@ def split_text(
     boxes_sha256: str = "",
     teacher_sha256: str = "",
 ) -> str:
-    """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
+    """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for each frame and other file.
 
-    Paths are relative to the project; a video outside of it is called <its folder>/<file>. The checksum of other files
-    is that of their two ends. A video that is used both ways has one row.
+    Paths are relative to the project; a video outside it is called <its folder>/<file>. The checksum of other files
+    covers only their two ends. A video used both ways has one row.
 
     Args:
       project: n frames.
       sets: (n,) text from `assign_sets`.
-      videos: the source of clips.
+      videos: the sources of clips.
       files_beside: images and videos with frames around the labelled ones.
-      weights_sha256: of the weights that the run starts from, "" for random ones.
-      trained_before: {SHA-256: path} of images that trained those weights and do not train here.
+      weights_sha256: of the run's initial weights, "" for random ones.
+      trained_before: {SHA-256: path} of images that trained those weights but do not train here.
       weights_option: the option that names those weights; the paths of their rows begin with it.
       boxes_sha256: of the boxes of the frames and clips, "" without boxes.
       teacher_sha256: of the weights of `pretrain.teacher`, "" without one.
@@ -361,21 +359,21 @@ def split_text(
 
 
 def count_training_frames(rows: Iterable[dict[str, str]]) -> int:
-    """Returns how many rows of a split.csv, each {column: cell}, train."""
+    """Counts the training rows of a split.csv, each {column: cell}."""
     return sum(row["set"] == TRAIN for row in rows)
 
 
 def read_split(file: Path, is_of_run: bool = False, rule: str = "") -> KnownSplit:
-    """Reads the sets of a CSV with the columns path and set, or of a predictions.csv, whose last column is set.
+    """Reads the sets from a CSV with the columns path and set, or from a predictions.csv, whose last column is set.
 
     Args:
       file: a user's CSV, or the split.csv of a run.
-      is_of_run: whether the file must have checksums, as jaxpose writes them; a user's file is checked if it has them.
-      rule: what the option that names the file takes, for the message about a file of another kind.
+      is_of_run: whether the file must have jaxpose's checksums; a user's file is checked if it has them.
+      rule: the values of the option that names the file, for the message about another kind of file.
 
     Raises:
-      UserError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice, or has a set
-        that is not in SETS.
+      UserError: it does not exist, is not such a CSV, has changed since jaxpose wrote it, names a path twice, or has a
+        set that is not in SETS.
     """
     if not is_regular(file):
         raise UserError(f"{file} does not exist; a run folder given as data.split must have split.csv")
@@ -389,7 +387,7 @@ def read_split(file: Path, is_of_run: bool = False, rule: str = "") -> KnownSpli
         is_predictions = header[:1] == ["scorer"]
         columns = {name: column for column, name in enumerate(header)}
         if is_predictions:
-            # Two more header rows; the first column has no name.
+            # It has two more header rows, and its first column has no name.
             columns["path"] = 0
             list(itertools.islice(reader, 2))
         absent = sorted({"path", "set"} - columns.keys())
@@ -422,7 +420,7 @@ def _cell(row: list[str], column: int | None) -> str:
 
 
 def _divide(sets: np.ndarray, rows: np.ndarray, moments: Sequence[str], data: DataConfig) -> None:
-    """Divides rows of moments, in the order of their names, by `data.split`."""
+    """Divides rows of moments by `data.split`, in the order of their names."""
     if data.split == "video":
         divide_videos(sets, _folders(moments), data)
         return
@@ -430,13 +428,13 @@ def _divide(sets: np.ndarray, rows: np.ndarray, moments: Sequence[str], data: Da
     if data.split == "frame":
         fill(sets, rows, sizes, data.seed)
     else:
-        # A stretch is at most as long as the smallest set that measures.
+        # A stretch is at most as long as the smaller of the validation and test sets.
         most = min((size for size in sizes[1:] if size), default=1)
         fill_stretches(sets, cut_stretches(moments, rows, most), sizes, data.seed)
 
 
 def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path) -> None:
-    """Fills in the set of each moment that a file knows, by any of its views."""
+    """Fills in the set of each moment that a file has in any view."""
     for image, checksum, moment in zip(project.poses.frames, project.checksums, project.moments.tolist(), strict=True):
         name = known.set_of(image, checksum)
         if name and sets[moment] not in ("", name):
@@ -452,7 +450,7 @@ def _folders(moments: Sequence[str]) -> np.ndarray:
 
 
 def _find_split(folder: Path, split: str) -> tuple[Path, bool]:
-    """Returns the file with the sets of `data.split`, and whether it is that of a run."""
+    """Returns the file with the sets of `data.split`, and whether it is from a run."""
     if place := find_path(split, str(folder)):
         return (place / "split.csv", True) if place.is_dir() else (place, False)
     near = difflib.get_close_matches(split, SPLIT_KINDS, 1)
@@ -460,17 +458,17 @@ def _find_split(folder: Path, split: str) -> tuple[Path, bool]:
     raise UserError(f"data.split is {split!r}{hint}; it {_KINDS}, and no such file exists")
 
 
-# Leaks: validation and test frames that are like training frames, because they are identical or of the same moment.
+# Leaks: validation and test frames that are identical to training frames or show the same moment.
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaks:
-    """Frames of the validation and test sets that are like training frames.
+    """Validation and test frames that resemble training frames.
 
     Attributes:
       frames: {set: number of its frames}.
-      same: {set: number of those with the pixels of a training frame, in a file of any form}.
-      near: {set: number of the others at most NEAR_FRAMES from a training frame of the same video}.
+      same: {set: number of frames with the pixels of a training frame, in a file of any form}.
+      near: {set: number of other frames at most NEAR_FRAMES from a training frame of the same video}.
     """
 
     frames: Mapping[str, int]
@@ -478,7 +476,7 @@ class Leaks:
     near: Mapping[str, int]
 
     def only(self, name: str) -> "Leaks":
-        """Returns those of one set."""
+        """Returns one set's leaks."""
         return Leaks({name: self.frames[name]} if name in self.frames else {}, self.same, self.near)
 
     def sentences(self, split: str) -> list[str]:
@@ -506,13 +504,13 @@ class Leaks:
 def find_leaks(
     images: Sequence[str], pixel_checksums: Sequence[str], sets: np.ndarray, paths: Sequence[Path] | None = None
 ) -> Leaks:
-    """Finds the frames that are like training frames.
+    """Finds frames that resemble training frames.
 
     Args:
       images: n names with folders.
       pixel_checksums: n texts, equal for images with the same pixels; "" if unknown.
       sets: (n,) text.
-      paths: n files; where images with consecutive numbers differ as much as others, they are no neighbours in time.
+      paths: n files; images with consecutive numbers that differ as much as others are not neighbours in time.
     """
     files = [] if paths is None else paths
     of_sums = np.array(pixel_checksums)
@@ -537,7 +535,7 @@ def find_leaks(
 
 
 def _are_refuted(images: Sequence[str], paths: Sequence[Path], rows: list[int]) -> bool:
-    """Returns whether the images of one series, by their pixels, are not in the order of their numbers."""
+    """Returns whether pixels show that the images of a series are not in the order of their numbers."""
     files = {PurePosixPath(images[row]).name: paths[row] for row in rows if paths and paths[row].is_file()}
     names = FrameNames(files)
     places = names.places(next(iter(files))) if files else []
@@ -545,7 +543,7 @@ def _are_refuted(images: Sequence[str], paths: Sequence[Path], rows: list[int]) 
 
 
 def describe_leaks(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
-    """Returns sentences about validation and test frames that are like training frames.
+    """Returns sentences about validation and test frames that resemble training frames.
 
     Args:
       project: n frames.

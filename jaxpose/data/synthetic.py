@@ -1,7 +1,7 @@
 """Writes a small project with ground truth: an articulated animal walks through textured clutter, seen from above.
 
-Left and right limbs look alike, so only the direction of the body distinguishes them, and the animal turns in full
-circles. Every video has its own background, lighting and animal; the seed determines every pixel and label.
+Left and right limbs look alike, so only the body's direction distinguishes them, and the animal turns in full circles.
+Every video has its own background, lighting and animal; the seed determines every pixel and label.
 """
 
 import csv
@@ -34,7 +34,7 @@ def make_project(
     leaves: int = 0,
     looks: int = 0,
 ) -> Path:
-    """Writes the synthetic project, complete or not at all, and returns its folder.
+    """Writes the synthetic project atomically and returns its folder.
 
     The layout is Lightning Pose's: CollectedData.csv, labeled-data/<video>/img<8-digit frame number>.png and
     videos/<video>.mp4; ground_truth/<video>.csv has the labels of every video frame. Does nothing if the folder
@@ -45,18 +45,18 @@ def make_project(
       videos: number of videos; each has one background, lighting and animal.
       labelled_frames: labelled frames of each video, spread evenly over it.
       video_frames: frames of each video.
-      side_px: width and height of the frames, even.
-      leaves: number of leaves that drift across the animal in each video and hide parts of it for a while; hidden
-        keypoints are labelled too.
-      looks: number of different backgrounds, lights and animals, which the videos use in turn; 0 = one per video.
+      side_px: width and height of the frames; even.
+      leaves: number of leaves that drift across the animal in each video and briefly hide parts of it; hidden keypoints
+        are also labelled.
+      looks: number of different backgrounds, lights and animals that the videos use in turn; 0 = one per video.
 
     Raises:
-      UserError: the folder holds something else, or a number is out of its range.
+      UserError: the folder holds something else, or a number is out of range.
     """
     sizes = dict(seed=seed, videos=videos, labelled_frames=labelled_frames, video_frames=video_frames, side_px=side_px)
     _check_sizes(**sizes, leaves=leaves, looks=looks)
     folder = Path(folder)
-    # Without leaves and looks, the parameters are those of earlier versions, so that old projects stay valid.
+    # Without leaves and looks, the parameters match earlier versions, so that old projects stay valid.
     parameters = {"version": _VERSION, **sizes}
     parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
     if _holds(folder, parameters):
@@ -69,7 +69,7 @@ def make_project(
             _write_labels(project / "CollectedData.csv", labels)
             write_new(project / MARKER, (json.dumps(parameters, indent=1) + "\n").encode())
     except OSError:
-        # Another process may have finished the same project meanwhile.
+        # Another process may have finished the same project in the meantime.
         if not _holds(folder, parameters):
             raise
     return folder
@@ -88,7 +88,7 @@ def _check_sizes(
 
 
 def _holds(folder: Path, parameters: dict[str, int]) -> bool:
-    """Returns whether the folder holds this project; False if it is absent or empty. Other content is refused."""
+    """Returns whether the folder holds this project, False if absent or empty. Refuses other content."""
     if not folder.exists():
         return False
     if not folder.is_dir():
@@ -117,7 +117,7 @@ def _write_video(
     leaves: int,
     looks: int,
 ) -> dict[str, np.ndarray]:
-    """Writes one video, its truth and its labelled frames; returns the labels: keypoints (k, 2) by image."""
+    """Writes a video, its ground truth and labelled frames; returns the labels {image: keypoints (k, 2)}."""
     name = f"session{number:02d}"
     for part in (f"labeled-data/{name}", "videos", "ground_truth"):
         (project / part).mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def _write_video(
     if looks:
         rng = np.random.default_rng([seed, number, 2])
     joints_px = walk(rng, video_frames, side_px, look.size)
-    # A separate key, so that the animal is the same with and without leaves.
+    # A separate key keeps the animal the same with and without leaves.
     in_front = drift(np.random.default_rng([seed, number, 1]), leaves, joints_px["middle"], side_px)
     truth_px = np.stack([joints_px[part] for part in KEYPOINT_NAMES], axis=1)
     _write_labels(project / "ground_truth" / f"{name}.csv", dict(enumerate(truth_px)))
@@ -135,12 +135,12 @@ def _write_video(
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
     video = project / "videos" / f"{name}.mp4"
     with replace_whole(video) as unfinished, av.open(str(unfinished), "w") as container:
-        # Without macroblock trees: with them, x264 writes different bytes from the same frames in one run of ten.
+        # With macroblock trees, x264 writes different bytes from the same frames in one run of ten.
         options = {"preset": "veryfast", "crf": "18", "mbtree": "0"}
         stream = container.add_stream(codec, rate=_FPS, options=options)
         stream.width = stream.height = side_px
         stream.pix_fmt = "yuv420p"
-        # One thread: with more, the encoder's output depends on the number of cores.
+        # With more threads, the encoder's output depends on the number of cores.
         stream.codec_context.thread_count = 1
         for i in range(video_frames):
             joints_now_px = {part: points_px[i] for part, points_px in joints_px.items()}
@@ -160,7 +160,7 @@ def _image_name(frame: int) -> str:
 
 
 def _write_labels(path: Path, keypoints_px: Mapping[Any, np.ndarray]) -> None:
-    """Writes a label file with a row for each frame: its name or number, and its keypoints (k, 2)."""
+    """Writes a label file; each row has a frame's name or number and its keypoints (k, 2)."""
     columns = [("synthetic", name, axis) for name in KEYPOINT_NAMES for axis in "xy"]
     header = [
         [title, *column]

@@ -1,7 +1,7 @@
-"""Renders the synthetic animal: its gait, its appearance and its surroundings.
+"""Renders the synthetic animal: its gait, appearance and surroundings.
 
-Lengths are fractions of the frame's side; `walk` and `draw_frame` convert them to pixels. The x axis points right and
-the y axis down, so the animal's left is its heading turned by -90 degrees.
+Lengths are fractions of the frame's side; `walk` and `draw_frame` convert them to pixels. The x axis points right, the
+y axis down, so the animal's left is its heading turned by -90 degrees.
 """
 
 import dataclasses
@@ -13,23 +13,23 @@ import numpy as np
 LIMBS = ("left_front", "right_front", "left_hind", "right_hind")
 KEYPOINT_NAMES = ("nose", "neck", "tail_base", *(f"{limb}_paw" for limb in LIMBS))
 
-_SPINE = 0.085  # middle of the body to the neck, and to the tail's base
+_SPINE = 0.085  # from the middle of the body to the neck, and to the tail base
 _HEAD = 0.08
-_HIP = 0.032  # from the spine to where a limb begins
+_HIP = 0.032  # from the spine to the start of a limb
 _UPPER_LIMB = 0.075
 _LOWER_LIMB = 0.075
-_TAIL = 0.05  # each of three pieces
+_TAIL = 0.05  # each of three segments
 _MARGIN = 0.02  # between every keypoint and the frame's border
-_SPEED = 0.025  # a frame
+_SPEED = 0.025  # per frame
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """One animal in one light.
+    """An animal and its light.
 
     Attributes:
       size: relative to the mean animal.
-      fur, head, limbs, nose: colours (3,), RGB of 0 to 255.
+      fur, head, limbs, nose: colours (3,), RGB, 0 to 255.
       light: (side, side, 1), a factor.
       noise: standard deviation in grey levels.
     """
@@ -45,12 +45,12 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Something in front of the animal, in one frame.
+    """A leaf in front of the animal in one frame.
 
     Attributes:
-      stem_px, tip_px: (2,) its ends; it is as wide as radius_px at the stem and tapers.
-      radius_px: half its width.
-      colour: (3,), RGB of 0 to 255.
+      stem_px, tip_px: (2,) its ends; it tapers from the stem.
+      radius_px: half its width at the stem.
+      colour: (3,), RGB from 0 to 255.
     """
 
     stem_px: np.ndarray
@@ -77,7 +77,7 @@ def draw_look(rng: np.random.Generator, side_px: int) -> Look:
 
 
 def draw_background(rng: np.random.Generator, side_px: int) -> np.ndarray:
-    """Returns a random clutter (side_px, side_px, 3), float64 of 0 to 255: noise of many scales, sticks and stones."""
+    """Returns random clutter (side_px, side_px, 3), float64 from 0 to 255: noise at many scales, sticks and stones."""
     base = rng.uniform([70, 85, 80], [130, 150, 150])
     canvas = np.tile(base, (side_px, side_px, 1))
     for cells in (4, 8, 16, 32, 64):
@@ -100,7 +100,7 @@ def paint_limb(
     end_radius_px: float,
     colour: np.ndarray,
 ) -> None:
-    """Paints a rounded, tapering piece onto the canvas (h, w, 3) in place; with start = end it is a dot."""
+    """Paints a rounded, tapering segment, or a dot if start = end, onto the canvas (h, w, 3) in place."""
     reach = max(start_radius_px, end_radius_px) + 1
     size = np.array(canvas.shape[1::-1])
     low = np.floor(np.minimum(start_px, end_px) - reach).astype(int).clip(0, size)
@@ -123,9 +123,9 @@ def draw_frame(
     rng: np.random.Generator,
     leaves: Sequence[Leaf] = (),
 ) -> np.ndarray:
-    """Returns the frame (side, side, 3), uint8 RGB, of an animal whose joints `walk` made, each (2,), in pixels.
+    """Returns the frame (side, side, 3), uint8 RGB, of an animal with joints from `walk`, each (2,), in pixels.
 
-    Leaves lie in front of it, in the same light.
+    Leaves are in front of it, in the same light.
     """
     canvas = background.copy()
     unit = look.size * len(canvas)
@@ -185,17 +185,17 @@ def walk(rng: np.random.Generator, frames: int, side_px: int, size: float) -> di
         joints[f"{limb}_hip"], joints[f"{limb}_knee"] = hip, knee
         joints[f"{limb}_paw"] = knee + _LOWER_LIMB * _direction(direction + side * lower)
     joints = {name: size * points for name, points in joints.items()}
-    # The border pushes the whole animal back, so that no keypoint leaves the frame.
+    # The border pushes the whole animal back so that no keypoint leaves the frame.
     inside = np.stack([joints[name] for name in KEYPOINT_NAMES])
     middle = middle.clip(_MARGIN - inside.min(axis=0), 1 - _MARGIN - inside.max(axis=0))
     return {name: (middle + points) * side_px - 0.5 for name, points in joints.items()}
 
 
 def drift(rng: np.random.Generator, count: int, middle_px: np.ndarray, side_px: int) -> list[list[Leaf]]:
-    """Returns the leaves in front of each frame: `count` leaves, each of which meets the animal once.
+    """Returns the leaves in each frame: `count` leaves; each crosses the animal once.
 
     Args:
-      rng: decides their paths, sizes and looks.
+      rng: determines their paths, sizes and looks.
       count: number of leaves.
       middle_px: the middle of the animal in each frame (frames, 2).
       side_px: width and height of the frames.
@@ -214,7 +214,7 @@ def drift(rng: np.random.Generator, count: int, middle_px: np.ndarray, side_px: 
 
 
 def _wander(rng: np.random.Generator, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns heading (frames,) in radians and position (frames, 2): from one random goal to the next, mostly walls."""
+    """Returns heading (frames,) in radians and position (frames, 2) on a path between random goals, mostly at walls."""
     heading, turn, position, goal = rng.uniform(-np.pi, np.pi), 0.0, _goal(rng), _goal(rng)
     headings, positions = np.empty(frames), np.empty((frames, 2))
     for i in range(frames):
@@ -230,12 +230,12 @@ def _wander(rng: np.random.Generator, frames: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _goal(rng: np.random.Generator) -> np.ndarray:
-    # The sine of a uniform angle is mostly near its extremes, so the animal stays near walls and corners.
+    # The sine of a uniform angle is mostly near its extremes: the animal stays near walls and corners.
     return 0.5 + 0.6 * np.sin(rng.uniform(-np.pi / 2, np.pi / 2, size=2))
 
 
 def _wave(rng: np.random.Generator, frames: int, period_frames: int) -> np.ndarray:
-    """Returns a smooth random signal (frames,) of about unit variance and about this period."""
+    """Returns a smooth random signal (frames,) with about unit variance and this period."""
     rates = 2 * np.pi / (period_frames * rng.uniform(0.6, 1.6, size=3))
     phases = rng.uniform(0, 2 * np.pi, size=3)
     return np.sin(np.arange(frames)[:, None] * rates + phases).sum(axis=1) * np.sqrt(2 / 3)

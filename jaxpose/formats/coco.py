@@ -1,7 +1,7 @@
 """Reads and writes keypoints as COCO JSON: one category of animals, one annotation for each image.
 
-Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled, but hidden, 2
-= labelled and visible.
+Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled but hidden, 2 =
+labelled and visible.
 """
 
 import json
@@ -25,12 +25,12 @@ from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, Skeleton
 from jaxpose.terminal import count, tally
 from jaxpose.text_file import read_unicode
 
-# The content of a COCO file besides its labelled keypoints: the animal, and everything that is not read.
+# Finds the content of a COCO file apart from labelled keypoints: the animal, and everything that is ignored.
 
 SUPERCATEGORY, DESCRIPTION = "animal", "keypoints written by jaxpose"
-# Smaller differences between boxes are rounding.
+# Ignores smaller differences between boxes as rounding.
 _ALIKE_PX = 1e-3
-# Entries that files of jaxpose also have.
+# Entries that jaxpose also writes.
 _KEPT = {
     "": ("info", "images", "annotations", "categories"),
     "images": ("id", "file_name", "width", "height"),
@@ -43,20 +43,20 @@ _KEPT = {
 
 
 def read_scorer(tree: dict[str, Any]) -> str:
-    """Returns who labelled, "" if the file does not say."""
+    """Returns the labeller, "" if unknown."""
     info = tree.get("info")
     return usable_name(info.get("contributor")) if isinstance(info, dict) else ""
 
 
 def read_skeleton(categories: Sequence[dict[str, Any]], names: tuple[str, ...]) -> Skeleton:
-    """Returns the animal of the categories of all labelled annotations; of several, only the parts that agree."""
+    """Returns the animal in the categories of all labelled annotations; if several, only the parts that agree."""
     animals = {animal_name(category.get("name")) for category in categories}
     edges = {known_pairs(_edges(category, names), names) for category in categories}
     return Skeleton(animals.pop() if len(animals) == 1 else "", edges.pop() if len(edges) == 1 else ())
 
 
 def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Returns pairs of names instead of those of numbers from 1; pairs that cannot be understood are left out."""
+    """Converts pairs of numbers from 1 to pairs of names; drops invalid pairs."""
     edges = category.get("skeleton")
     pairs = [edge for edge in edges if isinstance(edge, list) and len(edge) == 2] if isinstance(edges, list) else []
     places = range(1, len(names) + 1)
@@ -64,12 +64,12 @@ def _edges(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, 
 
 
 def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skeleton) -> list[str]:
-    """Returns the content that is not read, such as "3 crowds".
+    """Returns the ignored content, such as "3 crowds".
 
     Args:
       tree: the file.
       used: the annotations that are read.
-      skeleton: the parts of the categories that are kept.
+      skeleton: the parts of categories that are kept.
     """
     entries = [entry for entry in tree["annotations"] if isinstance(entry, dict)]
     crowds = sum(bool(entry.get("iscrowd")) for entry in entries)
@@ -99,7 +99,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
 
 
 def _has_own_box(annotation: dict[str, Any]) -> bool:
-    """Returns whether a box is another one than that around the keypoints, which a new file also has."""
+    """Returns whether a box differs from the box around the keypoints, which new files have."""
     keypoints = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
     placed = keypoints[keypoints[:, 2] > 0, :2]
     size = np.ptp(placed, axis=0)
@@ -116,7 +116,7 @@ def _has_own_box(annotation: dict[str, Any]) -> bool:
 
 
 def _others(tree: dict[str, Any], used: dict[str, Sequence[dict[str, Any]]]) -> list[str]:
-    """Returns the names of entries that no new file has."""
+    """Returns the names of entries that new files lack."""
     info = tree.get("info")
     infos = [info] if isinstance(info, dict) else []
     entries: dict[str, Sequence[dict[str, Any]]] = {"": [tree], "info": infos, **used}
@@ -137,14 +137,13 @@ def _others(tree: dict[str, Any], used: dict[str, Sequence[dict[str, Any]]]) -> 
 def read_labels(file: Path, data: DataConfig) -> LabelTable:
     """Reads the keypoints of a file.
 
-    A hidden keypoint (v = 1) has a position, so it is used like a visible one. Images without a labelled keypoint are
-    left out.
+    A hidden keypoint (v = 1) has a position, so it counts as visible. Images without labelled keypoints are left out.
 
     Args:
-      file: the JSON. Images are searched from its folder, from `images` in it, and likewise from the folder above; then
-        from the folders in these (images/default, val2017), first those that the name of the file ends with. If the
-        file lies in annotations/<subset>/, the same from the folder of annotations/.
-      data: `data.missing` is the meaning of a keypoint that is not labelled (v = 0).
+      file: the JSON. Images are searched in its folder and `images` in it, in the same places one folder up, and then
+        in the subfolders of these (images/default, val2017), first in those with which the file name ends. If the file
+        is in annotations/<subset>/, the search also starts from the folder that holds annotations/.
+      data: `data.missing` is the meaning of an unlabelled keypoint (v = 0).
 
     Raises:
       UserError: the file is not such JSON, or has several kinds of animals.
@@ -198,7 +197,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
 def _poses(
     categories: list[dict[str, Any]], images: tuple[str, ...], rows: list[tuple[str, dict, np.ndarray]], missing: str
 ) -> Poses:
-    """Returns the poses of rows, each with its keypoints (k, 3): x, y, v."""
+    """Returns the poses of rows with keypoints (k, 3): x, y, v."""
     names = tuple(map(str, categories[0]["keypoints"]))
     skeleton = read_skeleton(categories, names)
     keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
@@ -229,7 +228,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _by_id(file: Path, name: str, entries: list[Any]) -> dict[str | int, dict[str, Any]]:
-    """Returns {id: entry}; of two entries with one id, nobody knows which one an annotation means."""
+    """Returns {id: entry}; refuses a repeated id, because annotations that use it are ambiguous."""
     found: dict[str | int, dict[str, Any]] = {}
     for entry in entries:
         key = entry.get("id") if isinstance(entry, dict) else None
@@ -252,7 +251,7 @@ def _is_labelled(annotation: dict[str, Any]) -> bool:
 
 
 def _labelled_categories(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the categories of the annotations, each of which has names of keypoints."""
+    """Returns the categories of the annotations; each must name keypoints."""
     if not annotations:
         raise UserError(f"{file} has no annotation with a labelled keypoint")
     by_id = {str(key): category for key, category in _by_id(file, "categories", categories).items()}
@@ -275,7 +274,7 @@ def _labelled_categories(file: Path, categories: list[Any], annotations: list[di
 
 
 def _keypoint_names(file: Path, categories: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Returns the names of the keypoints, which must be the same for all categories."""
+    """Returns the keypoint names, which must be the same in all categories."""
     kinds = {tuple(map(str, category["keypoints"])) for category in categories}
     if len(kinds) > 1:
         shown = ", ".join(str(category.get("name")) for category in categories)
@@ -314,22 +313,22 @@ def _image_name(image: dict[str, Any]) -> str:
 
 
 def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
-    """Returns (width, height) of an image as its entry has them, None if it does not."""
+    """Returns (width, height) from an image's entry, None if absent."""
     width, height = image.get("width"), image.get("height")
     return (width, height) if type(width) is int and type(height) is int and min(width, height) > 0 else None
 
 
 def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
-    """Returns the file found for the path of each image."""
+    """Returns the file found for each image path."""
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
     roots = _roots(file)
     places = _places(file, roots[:2])
-    # Those of PoseTrack come last, so that they change nothing where others fit.
+    # PoseTrack's come last, so that they matter only if no other matches.
     return find_files(names, places + _places(file, roots[2:]))
 
 
 def _roots(file: Path) -> list[Path]:
-    """Returns the folders from which images are searched; PoseTrack's files lie in annotations/<subset>/."""
+    """Returns the folders in which to search for images; PoseTrack's files lie in annotations/<subset>/."""
     roots = [file.parent, file.parent.parent]
     return [*roots, roots[1].parent] if _is_of_annotations(roots[1]) else roots
 
@@ -339,12 +338,12 @@ def _is_of_annotations(folder: Path) -> bool:
 
 
 def _places(file: Path, roots: list[Path]) -> list[list[Path]]:
-    """Returns groups of folders below some roots: the usual ones, those in them of the file's subset, and the others.
+    """Returns groups of folders below some roots: the usual ones, their subfolders for the file's subset, the others.
 
-    The name of the file, or of its folder, is that of its subset.
+    The file, or its folder, is named after its subset.
     """
     usual = [root / below for root in roots for below in ("", "images")]
-    # Folders next to that of the file hold other things, unless it is the usual folder of COCO's files.
+    # Folders next to the file's folder hold other data, unless that folder is COCO's usual one.
     left_out = None if _is_of_annotations(file.parent) else file.parent.parent
     parents = [place for place in usual if place.is_dir() and place != left_out]
     below = [Path(entry.path) for parent in parents for entry in _folders_in(parent)]
@@ -353,13 +352,13 @@ def _places(file: Path, roots: list[Path]) -> list[list[Path]]:
 
 
 def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
-    """Returns the folders in a folder, which may have as many images as a data set."""
+    """Returns the folders in a folder, which may hold all images of a data set."""
     with os.scandir(folder) as entries:
         return sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
 
 
 def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
-    """Returns the name of an image in tables and its file; a file that does not exist is reported later."""
+    """Returns the name of an image in tables, and its file; a missing file is reported later."""
     folder, path = file.parent, match.file
     if path is None:
         is_elsewhere = is_absolute(name) or ".." in name.replace("\\", "/").split("/")
@@ -367,19 +366,19 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
     for root in _roots(file):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix(), path
-    # It lies elsewhere on this machine.
+    # It is in a different place on this machine.
     end = match.end if "/" in match.end else f"{path.parent.name}/{match.end}"
     return f"{file.name}/{end}", path
 
 
-# Writes labels as COCO keypoints, which the functions above read.
+# Writes labels as COCO keypoints that the functions above can read.
 
 
 def write_labels(file: Path, labels: LabelTable) -> None:
     """Writes an image for each row, and an annotation if it has a label.
 
-    v is 2 for a visible keypoint and 1 for one that has a position and is not visible. The box is the smallest one
-    around the keypoints.
+    v is 2 for a visible keypoint and 1 for one with a position that is not visible. The box is the smallest around the
+    keypoints.
     """
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""Writes HDF5 files via memory, because a full disk during a write of HDF5 itself would end the process (SIGSEGV).
+"""Writes HDF5 files via memory: if the disk fills while HDF5 itself writes, the process dies (SIGSEGV).
 
-The same content always gives the same bytes.
+Equal content gives equal bytes.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from jaxpose.files import write_atomic
 
 @contextlib.contextmanager
 def open_hdf5(file: Path) -> Iterator[Any]:
-    """Gives an open `h5py.File`, whose content is written at the end; after an error, nothing is.
+    """Yields an open `h5py.File`; writes its content at the end, or nothing after an error.
 
     Raises:
       OSError: the file cannot be written.
@@ -29,7 +29,7 @@ def open_hdf5(file: Path) -> Iterator[Any]:
 
 
 def write_pandas(file: Path, table: Any) -> None:
-    """Writes a pandas table as `pandas_content` has it.
+    """Writes a pandas table, see `pandas_content`.
 
     Raises:
       OSError: the file cannot be written.
@@ -38,9 +38,9 @@ def write_pandas(file: Path, table: Any) -> None:
 
 
 def pandas_content(table: Any) -> bytes:
-    """Returns an HDF5 file with a pandas table as DeepLabCut names it, in the form "fixed".
+    """Returns an HDF5 file with a pandas table named as in DeepLabCut, in the form "fixed".
 
-    Not in the form "table", as DeepLabCut writes predictions: its pandas 2 cannot read that from pandas 3.
+    DeepLabCut writes predictions in the form "table", but its pandas 2 cannot read that from pandas 3.
     """
     import pandas
 
@@ -48,7 +48,7 @@ def pandas_content(table: Any) -> bytes:
     with pandas.HDFStore("in_memory.h5", mode="w", **memory) as store:
         opened: Any = store.root._v_file
         for name in ("create_array", "create_vlarray"):
-            # Otherwise each array notes when it was written; `track_times` of pandas 2 is for the other form alone.
+            # Otherwise each array stores its time of writing; pandas 2 has `track_times` only for the other form.
             setattr(opened, name, functools.partial(getattr(opened, name), track_times=False))
         store.put("df_with_missing", table, format="fixed", track_times=False)
         opened.flush()

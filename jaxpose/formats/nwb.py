@@ -1,6 +1,6 @@
-"""Writes the predictions of a video as NWB with the extension ndx-pose: https://github.com/rly/ndx-pose.
+"""Writes a video's predictions as NWB with the extension ndx-pose: https://github.com/rly/ndx-pose.
 
-Every keypoint has a series with all frames, with NaN where it has no position, so that frame i is sample i everywhere.
+Every keypoint has a series of all frames, NaN where it has no position, so that frame i is always sample i.
 """
 
 import datetime
@@ -19,7 +19,7 @@ NEEDS_START = (
     "NWB files hold the time when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
 )
 _FRAME = "(0, 0) is the centre of the top left pixel of the video; x goes to the right, y down"
-# Containers round time stamps to a millisecond or finer.
+# Containers round timestamps to a millisecond or finer.
 _ROUNDING_S = 0.001
 
 
@@ -28,16 +28,16 @@ def write_predictions(
 ) -> None:
     """Writes the table of a video in the processing module `behavior`.
 
-    Frames at a constant rate get that rate, others their own times.
+    Constant-rate frames get the rate, others their own times.
 
     Args:
       file: the table.
       predictions: the predictions to write.
       footage: the video.
-      session_start: time of the first frame, with its time zone.
+      session_start: time of the first frame, with time zone.
 
     Raises:
-      UserError: pynwb or ndx-pose is not installed, the times of the frames are unknown, or NWB does not allow a name.
+      UserError: pynwb or ndx-pose is not installed, frame times are unknown, or NWB does not allow a name.
     """
     need("nwb", str(file))
     import ndx_pose
@@ -78,13 +78,13 @@ def new_file(description: str, identifier: str, session_start: datetime.datetime
         session_description=description,
         identifier=identifier,
         session_start_time=session_start,
-        # The time of writing would make every call write other bytes.
+        # With the time of writing, each call would write different bytes.
         file_create_date=session_start,
     )
 
 
 def write_file(file: Path, content: Any) -> None:
-    """Writes a `pynwb.NWBFile`; its objects get identifiers that depend on what the file is made of.
+    """Writes a `pynwb.NWBFile`; its object identifiers depend only on its source.
 
     Raises:
       OSError: the file cannot be written.
@@ -93,7 +93,7 @@ def write_file(file: Path, content: Any) -> None:
 
     source = f"jaxpose {content.identifier} {content.session_start_time.isoformat()}"
     for number, entry in enumerate([content, *content.all_children()]):
-        # hdmf draws a random one, and has no other way to set it.
+        # hdmf draws a random identifier and has no other way to set it.
         entry._AbstractContainer__object_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{source} {number}"))
     connection: Any = pynwb.NWBHDF5IO
     with open_hdf5(file) as opened, connection(file=opened, mode="w") as writer:
@@ -132,7 +132,7 @@ def _series(ndx_pose: Any, predictions: PredictionTable, video: str, times: dict
 
 
 def _times(footage: Footage, count: int) -> dict[str, Any]:
-    """Returns the rate of the frames or, where it is not constant, their times."""
+    """Returns the frame rate or, if it is not constant, the frame times."""
     steady_s = np.arange(count) / footage.fps if footage.fps else None
     if steady_s is not None and (not len(footage.times_s) or np.abs(footage.times_s - steady_s).max() <= _ROUNDING_S):
         return {"rate": footage.fps, "starting_time": 0.0}

@@ -1,4 +1,4 @@
-"""Predictions in the form that readers and writers exchange, the properties of their video, and parquet files."""
+"""Predictions as exchanged by readers and writers, the properties of their video, and parquet files."""
 
 import dataclasses
 import json
@@ -17,20 +17,20 @@ from jaxpose.terminal import count
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
 
-# Peaks of heatmaps, which SLEAP and others give as scores, may be above 1; a score above 2 has another scale, or is
-# from another column. float32 sums of a heatmap exceed 1 by rounding, which needs no note.
+# Heatmap peaks, which SLEAP and others use as scores, may exceed 1; a score above 2 has another scale or is from
+# another column. Rounding lets float32 heatmap sums exceed 1, which needs no note.
 _LARGEST_CONFIDENCE, _ROUNDED_CONFIDENCE = 2.0, 1.001
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictionTable:
-    """Predictions with a confidence, of one animal in each frame.
+    """Predictions of one animal per frame, with confidence.
 
     Attributes:
-      file: the table that they were read from.
-      poses: n frames with one animal each; the frames of a video are 0 to n - 1.
+      file: the table they were read from.
+      poses: n frames with one animal each; video frames are 0 to n - 1.
       scorer: the name of the predictor.
-      sets: the set of each labelled frame, if the table has that column.
+      sets: the set of each labelled frame, if the table has them.
       notes: sentences for the user about changes.
     """
 
@@ -43,13 +43,13 @@ class PredictionTable:
 
 @dataclasses.dataclass(frozen=True)
 class Footage:
-    """The video that predictions belong to.
+    """The video of predictions.
 
     Attributes:
-      path: the file, absolute.
-      width_px, height_px: size of its frames as they are predicted.
-      fps: mean frames per second, 0 where the file does not say.
-      times_s: (n,) float64 when each frame is shown, from 0 for the first; empty if the file does not store it.
+      path: the absolute file path.
+      width_px, height_px: frame size for prediction.
+      fps: mean frames per second, 0 if unknown.
+      times_s: (n,) float64, the time of each frame, 0 for the first; empty if the file does not store times.
     """
 
     path: Path
@@ -68,20 +68,20 @@ def check_predictions(
     confidence: np.ndarray,
     first_row: int,
 ) -> PredictionTable:
-    """Returns the predictions of a table; a confidence above 1 becomes 1, and a note says how many there were.
+    """Returns the predictions of a table; confidences above 1 become 1, and a note counts them.
 
     Args:
       file: the table.
       scorer: its scorer.
-      index: n cells with the number of the frame.
+      index: n cells with frame numbers.
       keypoint_names: k names.
       keypoints_frame_px: (n, k, 2).
       confidence: (n, k).
       first_row: number of the first row in the table, for messages.
 
     Raises:
-      UserError: the rows are not the frames 0 to n - 1, a name is twice there, or a number cannot be one of
-        predictions; the message names the file and the row.
+      UserError: the rows are not the frames 0 to n - 1, a name is repeated, or a number cannot be from predictions; the
+        message names the file and the row.
     """
     if not index or not keypoint_names:
         raise UserError(f"{file} has no {'row below its header' if keypoint_names else 'keypoint'}")
@@ -120,7 +120,7 @@ def check_predictions(
 
 
 def refuse_other_length(index: VideoIndex, predictions: PredictionTable) -> None:
-    """Raises UserError for a video with another number of frames than the predictions."""
+    """Raises UserError if video and predictions differ in their number of frames."""
     rows = len(predictions.poses.frames)
     if index.frame_count != rows:
         raise UserError(
@@ -129,10 +129,10 @@ def refuse_other_length(index: VideoIndex, predictions: PredictionTable) -> None
 
 
 def read_footage(path: Path, predictions: PredictionTable) -> Footage:
-    """Returns the properties of the video of some predictions.
+    """Returns the properties of the predicted video.
 
     Raises:
-      UserError: the file is not a video, or has another number of frames than the predictions.
+      UserError: the file is not a video, or its number of frames differs from the predictions.
     """
     index = read_index(path)
     refuse_other_length(index, predictions)
@@ -145,7 +145,7 @@ def read_footage(path: Path, predictions: PredictionTable) -> Footage:
 
 # Reads and writes predictions as parquet: the column frame, then <keypoint>_x, <keypoint>_y and <keypoint>_likelihood.
 #
-# Numbers are float64; NaN stays NaN. The scorer and the names of the keypoints are metadata of the file.
+# Numbers are float64; NaN stays NaN. The scorer and the keypoint names are file metadata.
 
 _COORDS = ("x", "y", "likelihood")
 _METADATA = b"jaxpose"
@@ -155,7 +155,7 @@ def write_predictions(file: Path, predictions: PredictionTable) -> None:
     """Writes the table of a video.
 
     Raises:
-      UserError: pyarrow is not installed, or two columns would have one name.
+      UserError: pyarrow is not installed, or two columns would share a name.
     """
     arrow, parquet = _packages(file)
     names = _columns(predictions.poses.keypoint_names)
@@ -172,7 +172,7 @@ def write_predictions(file: Path, predictions: PredictionTable) -> None:
 
 
 def read_predictions(file: Path) -> PredictionTable:
-    """Reads a table of `write_predictions`.
+    """Reads a `write_predictions` table.
 
     Raises:
       UserError: pyarrow is not installed, or the file is not such a table; the message names the row.

@@ -1,6 +1,6 @@
 """Recognises which tool wrote a project, and reads it.
 
-Input: the options of the data. Output: a `Project`, whichever tool made its files.
+Input: the data options. Output: a `Project`, whichever tool made its files.
 """
 
 import csv
@@ -28,16 +28,16 @@ from jaxpose.formats.lightning_pose.config import read_places
 from jaxpose.terminal import count, listed
 from jaxpose.text_file import read_text
 
-# Reads all label files of a folder together: CSV files in the layout of Lightning Pose, under any names.
+# Reads all label files of a folder together: CSV files in Lightning Pose's layout, with any names.
 
 _HEADER_CHARACTERS = 2**20
 _PREFIX = "CollectedData_"
 
 
 def label_files(folder: Path) -> list[Path]:
-    """Returns the CSV files of a folder with a header of labels, in natural order.
+    """Returns the CSV files of a folder that have a label header, in natural order.
 
-    Tables of predictions have other columns. Files that end in _new or _test are evaluated after training.
+    Prediction tables have other columns. Files that end in _new or _test are evaluated after training.
     """
     files = sorted(folder.glob("*.csv"), key=lambda file: natural_key(file.name))
     return [file for file in files if is_regular(file) and not file.stem.endswith(ENDINGS) and _has_labels(file)]
@@ -47,11 +47,11 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     """Reads the labels of a folder.
 
     Args:
-      folder: the project, from which the files name their images.
+      folder: the project; image names are relative to it.
       data: the meaning of an empty pair of cells.
 
     Raises:
-      UserError: a file is not understood, or the files are those of several cameras.
+      UserError: a file cannot be understood, or the files belong to several cameras.
     """
     files = label_files(folder)
     tables = [read_csv_table(folder, file, data.missing) for file in files]
@@ -81,7 +81,7 @@ def _has_labels(file: Path) -> bool:
 
 
 def _refuse_views(folder: Path, tables: list[LabelTable]) -> None:
-    """Refuses the files of several cameras: CollectedData_<view>.csv with images in folders <session>_<view>."""
+    """Refuses files of several cameras: CollectedData_<view>.csv with images in folders <session>_<view>."""
 
     def view(table: LabelTable) -> str:
         name = table.file.stem.removeprefix(_PREFIX)
@@ -102,7 +102,7 @@ _FILES = {".json": COCO, ".slp": SLEAP}
 
 
 def prepare(config: Config) -> tuple[Config, Project]:
-    """Returns the config with all options filled in that depend on the project, and the project.
+    """Fills in all options that depend on the project; returns the config and the project.
 
     Makes the synthetic project if `data.project` asks for it.
 
@@ -124,12 +124,12 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project.
 
     Args:
-      data: its location, and how to treat bad frames.
-      labels: a label file to read instead of the project's own, a CSV in the layout of Lightning Pose, relative to the
-        project's folder.
+      data: the location, and how to treat bad frames.
+      labels: a label file to read instead of the project's own: a CSV in Lightning Pose's layout, relative to the
+        project folder.
 
     Raises:
-      UserError: the project is of no known kind, its files are not understood, or as `data.project.make_project`.
+      UserError: the project's kind is unknown, its files cannot be understood, or as `data.project.make_project`.
     """
     data = without_config_file(data)
     if labels:
@@ -146,14 +146,14 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
 
 
 def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
-    """Reads the labels of a project of one camera without opening its images.
+    """Reads the labels of a one-camera project without opening its images.
 
     Args:
       data: the project.
-      with_hidden: also images that are not trained, because all their positions are marked as not visible (SLEAP).
+      with_hidden: also images that training ignores because all positions are marked as not visible (SLEAP).
 
     Raises:
-      UserError: the project is of no known kind, or its label files are not understood.
+      UserError: the project's kind is unknown, or its label files cannot be understood.
     """
     data = without_config_file(data)
     kind = recognise(data)
@@ -166,12 +166,12 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
 
 
 def named_videos(data: DataConfig) -> tuple[dict[str, Path], list[str]]:
-    """Returns {name: file} of videos that a project's files name and that exist, and sentences about the others.
+    """Returns {name: file} of the existing videos that a project's files name, and sentences about the others.
 
-    Reads no label, so a project need not have any.
+    Reads no labels, so the project need not have any.
 
     Raises:
-      UserError: the project is a file of an unknown kind, or one that cannot be read.
+      UserError: the project is a file of unknown kind, or cannot be read.
     """
     path = Path(os.path.realpath(Path(without_config_file(data).project).expanduser()))
     if path.is_file():
@@ -193,10 +193,10 @@ def read_label_tables(data: DataConfig) -> list[LabelTable]:
 
 
 def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:
-    """Checks that a project exists and, if it needs labels, is of a known kind; reads none of its labels.
+    """Checks that a project exists and, if it needs labels, that its kind is known; reads no labels.
 
     Raises:
-      UserError: it does not exist, or nobody's files are recognised.
+      UserError: it does not exist, or its files are not recognised.
     """
     if data.project != SYNTHETIC:
         refuse_absent_project(data.project)
@@ -207,12 +207,11 @@ def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:
 
 
 def recognise(data: DataConfig) -> str:
-    """Returns the tool whose files the project holds; Lightning Pose, unless it has those of another.
+    """Returns the tool whose files the project holds, Lightning Pose by default.
 
     Raises:
-      UserError: it is a file of an unknown kind, or a folder with nothing but files that must be named themselves; its
-        label files are being changed; or `data.labels` or `data.views` is given for a project that is not of Lightning
-        Pose.
+      UserError: it is a file of unknown kind, or a folder with only files that must be named directly; its label files
+        are being changed; or `data.labels` or `data.views` is given for a project of another tool than Lightning Pose.
     """
     path = Path(data.project).expanduser()
     if not data.project or not path.exists():
@@ -235,7 +234,7 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     _refuse_part_of_deeplabcut(Path(os.path.abspath(folder)))
     if label_files(folder):
         return CSV
-    # COCO's own layout has the file in annotations/.
+    # COCO's own layout keeps the file in annotations/.
     found = [*folder.iterdir(), *folder.glob("annotations/*")]
     files = sorted(file for file in found if file.suffix.lower() in _FILES)
     if files:
@@ -247,7 +246,7 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
 
 
 def _two_kinds(data: DataConfig) -> tuple[str, ...]:
-    """Returns a sentence about a DeepLabCut project whose labels are not read, because a label file lies next to it."""
+    """Returns a sentence about a DeepLabCut project whose labels are ignored because of a label file next to it."""
     folder = project_folder(data.project)
     if data.views or data.labels != DataConfig().labels or not deeplabcut.has_config_and_labels(folder):
         return ()
@@ -258,7 +257,7 @@ def _two_kinds(data: DataConfig) -> tuple[str, ...]:
 
 
 def _refuse_part_of_deeplabcut(folder: Path) -> None:
-    """Refuses a project's folder of labelled images, or one of a video in it, instead of the project."""
+    """Refuses a project's folder of labelled images, or one video's in it, instead of the project."""
     parts = {folder.name: folder.parent, folder.parent.name: folder.parent.parent}
     project = parts.get(IMAGES_FOLDER)
     if project and deeplabcut.is_project(project):
@@ -286,9 +285,9 @@ def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
 
 
 def without_config_file(data: DataConfig) -> DataConfig:
-    """Returns the options with the folder of a project instead of its config.yaml.
+    """Returns the options with a project's folder instead of its config.yaml.
 
-    That of Lightning Pose also names the label file and the cameras, unless they are given.
+    A Lightning Pose config also sets the label file and the cameras, unless given.
 
     Raises:
       UserError: the YAML file is not a known config.

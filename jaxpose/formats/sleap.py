@@ -1,7 +1,7 @@
-"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and the images from its videos or from the file.
+"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and images from its videos or the file itself.
 
-Labelled frames are decoded once and kept as BMP files in the cache folder: unlike those of a PNG file, the bytes of a
-BMP file depend only on the pixels, and so do the checksums in split.csv.
+Labelled frames are decoded once and kept as BMP files in the cache folder. Unlike PNG, the bytes of a BMP file depend
+only on the pixels, and so do the checksums in split.csv.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from jaxpose.video.recording import refuse_other
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A labelled frame of video `video`, with the only instance that a person made."""
+    """A labelled frame of `video`, with the only instance that a person made."""
 
     source: str
     video: int
@@ -42,19 +42,18 @@ class _Row:
 
 
 def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> LabelTable:
-    """Reads the instances that a person labelled; predicted ones are left out, unless `data.predicted_labels`.
+    """Reads the instances that a person labelled and, with `data.predicted_labels`, predicted ones.
 
-    A point that is marked as not visible counts as not labelled, as in SLEAP's own training.
+    As in SLEAP's own training, a point marked as not visible counts as not labelled.
 
     Args:
       file: the .slp.
-      data: the meaning of a point that is not labelled, whether predicted instances count, and the limit of the cache
-        folder.
-      with_hidden: also frames in which the only points with a position are marked as not visible.
+      data: the meaning of an unlabelled point, whether predicted instances count, and the cache folder's limit.
+        with_hidden: includes frames in which all points with a position are marked as not visible.
 
     Raises:
       UserError: sleap-io is not installed; the file cannot be read, has several skeletons or no labels; or its frames
-        are above the limit of the cache folder.
+        exceed the cache folder's limit.
     """
     labels = load(file)
     names = keypoint_names(file, labels)
@@ -119,13 +118,13 @@ def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[s
 
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
-    """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
+    """Returns a .slp as read by sleap-io, and {name in `read_labels`: sleap-io video}."""
     labels = load(file)
     return labels, dict(zip(video_names(read_sleap_videos(file, labels)), labels.videos, strict=True))
 
 
 def named_videos(file: Path) -> tuple[dict[str, Path], list[str]]:
-    """Returns {name: file} of the videos of a .slp that exist here, and sentences about the others; reads no label.
+    """Returns {name: file} of a .slp's existing videos, and sentences about the others; reads no labels.
 
     Raises:
       UserError: sleap-io is not installed, or the file cannot be read.
@@ -135,7 +134,7 @@ def named_videos(file: Path) -> tuple[dict[str, Path], list[str]]:
 
 
 def load(file: Path) -> Any:
-    """Returns a .slp as sleap-io has it, without opening its videos.
+    """Returns a .slp from sleap-io, without opening its videos.
 
     Raises:
       UserError: sleap-io is not installed, or the file cannot be read.
@@ -146,15 +145,15 @@ def load(file: Path) -> Any:
     try:
         return load_slp(str(file), open_videos=False)
     except Exception as error:
-        # The errors of its parser on damaged files are of any kind.
+        # On damaged files, its parser may raise any error.
         raise UserError(f"{file} is not a readable SLEAP file: {type(error).__name__}: {error}") from None
 
 
 def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
-    """Returns the nodes of the only skeleton of a file.
+    """Returns the nodes of a file's only skeleton.
 
     Raises:
-      UserError: it has none or several, or the name of a node cannot be written to a table.
+      UserError: it has no skeleton or several, or a node name cannot be written to a table.
     """
     if not labels.skeletons:
         raise UserError(f"{file} has no skeleton: define its nodes in SLEAP, label frames, and save it again")
@@ -172,7 +171,7 @@ def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 def _rows(
     file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
 ) -> tuple[list[_Row], list[str], list[str]]:
-    """Returns the rows, "PLACE: reason" of others, and notes."""
+    """Returns rows, "PLACE: reason" of the others, and notes."""
     rows, problems, used, left = [], [], 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for frame in labels.labeled_frames:
@@ -197,7 +196,7 @@ def _rows(
 
 
 def _hint_of_predicted(labels: Any) -> str:
-    """Returns what to do with a file whose only usable instances are predicted, "" without such instances."""
+    """Returns advice for a file whose only usable instances are predicted, "" without such instances."""
     counts = [len(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames]
     single, several = counts.count(1), sum(number > 1 for number in counts)
     if not single:
@@ -211,13 +210,13 @@ def _hint_of_predicted(labels: Any) -> str:
 
 
 def _reach_px(instances: list[Any]) -> np.ndarray:
-    """Returns the largest x and y (2,) of the points of instances."""
+    """Returns the largest x and y (2,) of the instances' points."""
     points = [np.nan_to_num(instance.numpy()).max(axis=0) for instance in instances]
     return np.max([np.zeros(2), *points], axis=0)
 
 
 def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
-    """Returns {frame: its image file}, or a reason instead of the file."""
+    """Returns {frame: its image file, or the reason why there is none}."""
     if not frames:
         return {}
     try:
@@ -242,11 +241,11 @@ def _image_of_sequence(video: SleapVideo, frame: int) -> Path | str:
 
 
 def _refuse_other_sequence(video: SleapVideo) -> None:
-    """Refuses images whose first one has another size: SLEAP notes the size of that one; others may differ."""
+    """Refuses images if the first differs from the size that SLEAP recorded for it; others may differ."""
     first = video.matches[0].file
     if first:
         width, height = image_facts(read_bytes(first, most_bytes=None)).stored_px
-        # SLEAP applies the orientation in the file.
+        # SLEAP applies the file's orientation.
         if video.recording.size_px != (height, width):
             refuse_other(first, video.recording, (width, height))
 
@@ -256,9 +255,9 @@ def _is_no_media(name: str) -> bool:
 
 
 def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
-    """Returns the path from the folder of the .slp, if the image lies there, or a name made of that of the frame."""
+    """Returns an image's path relative to the .slp's folder if inside it, otherwise a name made from the frame."""
     folder = video.file.parent
-    # The cache folder may also be there.
+    # The cache folder may also be inside it.
     if video.is_sequence and path.is_relative_to(folder):
         return path.relative_to(folder).as_posix()
     return f"{video.file.name}/{name}/{video.image_stems.get(frame, f'img{frame:08}')}{path.suffix}"

@@ -1,4 +1,4 @@
-"""Reads the rest of a SLEAP file: hidden points, skeleton and labeller; lists everything that is not read."""
+"""Reads the rest of a SLEAP file: hidden points, skeleton and labeller; lists the ignored content."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from jaxpose.video.recording import Recording
 
 # The entry of `provenance` in files that jaxpose wrote.
 SCORER = "scorer"
-# The lists of sleap-io; older versions lack some of them.
+# sleap-io's lists; older versions lack some.
 _LISTS = {
     "tracks": "track*",
     "identities": "name* of individuals",
@@ -29,7 +29,7 @@ _LISTS = {
 
 
 def read_skeleton(labels: Any) -> Skeleton:
-    """Returns the only skeleton of a file."""
+    """Returns a file's only skeleton."""
     skeleton = labels.skeletons[0]
     names = tuple(skeleton.node_names)
     pairs = [sorted((node.name for node in pair.nodes), key=names.index) for pair in skeleton.symmetries]
@@ -37,12 +37,12 @@ def read_skeleton(labels: Any) -> Skeleton:
 
 
 def read_scorer(labels: Any) -> str:
-    """Returns who labelled, where jaxpose wrote the file."""
+    """Returns the labeller if jaxpose wrote the file."""
     return usable_name(labels.provenance.get(SCORER))
 
 
 def read_recording(video: Any, name: str) -> Recording:
-    """Returns the file's facts about a video of sleap-io; `video` is None if it only has the images of a package."""
+    """Returns the file's facts about a sleap-io video; `video` is None if it has only a package's images."""
     known = video.backend_metadata if video is not None else {}
     frames, height, width = (known.get("shape") or (None, None, None))[:3]
     size_px = (int(width), int(height)) if width and height else None
@@ -50,11 +50,11 @@ def read_recording(video: Any, name: str) -> Recording:
 
 
 def labelled_instances(frame: Any, with_hidden: bool) -> list[Any]:
-    """Returns the instances of a frame in which a person placed a visible point.
+    """Returns a frame's instances in which a person placed a visible point.
 
     Args:
-      frame: that of sleap-io.
-      with_hidden: where there are none, the only instance with a point that is marked as not visible.
+      frame: from sleap-io.
+      with_hidden: without any, returns the only instance with a point marked as not visible.
     """
     placed = [instance for instance in frame.user_instances if _has_points(instance, invisible_as_nan=False)]
     visible = [instance for instance in placed if _has_points(instance, invisible_as_nan=True)]
@@ -62,7 +62,7 @@ def labelled_instances(frame: Any, with_hidden: bool) -> list[Any]:
 
 
 def predicted_instances(frame: Any) -> list[Any]:
-    """Returns the predicted instances of a frame that have a visible point."""
+    """Returns a frame's predicted instances that have a visible point."""
     return [one for one in frame.predicted_instances if _has_points(one, invisible_as_nan=True)]
 
 
@@ -71,7 +71,7 @@ def _has_points(instance: Any, invisible_as_nan: bool) -> bool:
 
 
 def hidden_points(instances: Sequence[Any], point_count: int) -> np.ndarray:
-    """Returns the positions (n, k, 2) of points that are marked as not visible, NaN elsewhere."""
+    """Returns the positions (n, k, 2) of points marked as not visible, NaN elsewhere."""
     points = np.full((len(instances), point_count, 2), np.nan)
     for row, instance in enumerate(instances):
         points[row] = np.where(np.isnan(instance.numpy()), instance.numpy(invisible_as_nan=False), np.nan)
@@ -79,12 +79,12 @@ def hidden_points(instances: Sequence[Any], point_count: int) -> np.ndarray:
 
 
 def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]:
-    """Returns the content that is not read, such as "3 tracks".
+    """Returns the ignored content, such as "3 tracks".
 
     Args:
-      labels: as sleap-io has them.
-      videos: `SleapVideo` of each.
-      rows: `_Row` of each frame that is read.
+      labels: from sleap-io.
+      videos: the `SleapVideo` of each video.
+      rows: the `_Row` of each frame read.
     """
     lost = dict.fromkeys(("predicted instance*", "instance* without a visible point", "frame* without an instance"), 0)
     kept, complete = {id(row.instance) for row in rows}, 0
@@ -103,7 +103,7 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
 
 
 def _is_link(video: Any) -> bool:
-    """Returns whether a `SleapVideo` names a file of all its frames."""
+    """Returns whether a `SleapVideo` names a file of all frames."""
     source = video.video.source_video
     if source is None:
         return not video.is_embedded and not video.is_sequence

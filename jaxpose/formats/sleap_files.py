@@ -26,9 +26,9 @@ from jaxpose.poses import VISIBLE, Poses
 from jaxpose.terminal import count
 from jaxpose.video.video import Video
 
-# Writes projects of SLEAP (.slp, .pkg.slp) with sleap-io.
+# Writes SLEAP projects (.slp, .pkg.slp) with sleap-io.
 
-# Maximum bytes of a project without an instance, of an instance, and of a point.
+# Maximum bytes of a project without instances, of an instance and of a point.
 _EMPTY_BYTES, _INSTANCE_BYTES, _POINT_BYTES = 2**19, 200, 100
 
 
@@ -38,7 +38,7 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
     Args:
       file: the .slp, or the .pkg.slp, which holds the labelled images.
       labels: the labels to write.
-      image_bytes: of the images in a package, at most.
+      image_bytes: maximum for the images in a package.
 
     Raises:
       OSError: the file cannot be written; the error names it.
@@ -48,22 +48,22 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
     instances = [instance for frame in labels.labeled_frames for instance in frame.instances]
     points = len(instances) * max((len(skeleton.nodes) for skeleton in labels.skeletons), default=0)
     needed_bytes = _EMPTY_BYTES + _INSTANCE_BYTES * len(instances) + _POINT_BYTES * points + image_bytes
-    # sleap-io opens the file by its name, and HDF5 may end the process where the disk is full (`hdf5_writer`).
-    # A package notes the path at which it is written: its name alone is right wherever the file lies.
+    # sleap-io opens the file by name, and HDF5 may kill the process if the disk is full (`hdf5_writer`).
+    # A package records its own path: the bare name stays right wherever the file is moved.
     with replace_whole(file, needed_bytes) as unfinished, contextlib.chdir(unfinished.parent):
         save_slp(labels, unfinished.name, embed=image_bytes > 0, verbose=False)
 
 
-# Writes labels with sleap-io: as a SLEAP project (.slp, .pkg.slp), which `jaxpose.formats.sleap` reads, and as NWB.
+# Writes labels with sleap-io as a SLEAP project (.slp, .pkg.slp), which `jaxpose.formats.sleap` reads, or as NWB.
 
 # A file that contains its images.
 PACKAGE = ".pkg.slp"
 
 
 def write_labels_slp(file: Path, labels: LabelTable) -> None:
-    """Writes a sequence of images for each video, in the order of their names, and an instance for each labelled image.
+    """Writes each video as a sequence of images in name order, and an instance for each labelled image.
 
-    A keypoint that has a position and is not visible is marked so.
+    Keypoints with a position that are not visible are marked so.
 
     Args:
       file: a .slp, which names its images, or a .pkg.slp, which holds them.
@@ -73,7 +73,7 @@ def write_labels_slp(file: Path, labels: LabelTable) -> None:
       UserError: sleap-io is not installed.
     """
     project = _project(file, labels)
-    # Images as PNG are hardly ever larger than their pixels.
+    # PNG images are hardly ever larger than their pixels.
     pixels = sum(width * height for width, height in labels.sizes_px.values())
     write_project(file, project, 3 * pixels if file.name.endswith(PACKAGE) else 0)
 
@@ -84,7 +84,7 @@ def write_nwb(file: Path, labels: LabelTable, session_start: datetime.datetime) 
     Args:
       file: the .nwb.
       labels: the labels to write; the file names its images.
-      session_start: the time that NWB asks for, with its time zone.
+      session_start: the time that NWB requires, with time zone.
 
     Raises:
       UserError: sleap-io is not installed.
@@ -94,7 +94,7 @@ def write_nwb(file: Path, labels: LabelTable, session_start: datetime.datetime) 
 
     source = repr((labels.poses.frames, labels.poses.keypoint_names, labels.keypoints_image_px.tolist()))
     content = new_file("Labelled keypoints", hashlib.sha256(source.encode()).hexdigest(), session_start)
-    # As `save_labels` of sleap-io has them.
+    # As in sleap-io's `save_labels`.
     behavior = content.create_processing_module(name="behavior", description="processed behavioral data")
     training, skeletons = sleap_labels_to_nwb_pose_training(project, annotator=labels.scorer)
     behavior.add(skeletons)
@@ -103,7 +103,7 @@ def write_nwb(file: Path, labels: LabelTable, session_start: datetime.datetime) 
 
 
 def _project(file: Path, labels: LabelTable) -> Any:
-    """Returns the labels as sleap-io has them."""
+    """Returns the labels as sleap-io objects."""
     need("sleap", str(file))
     from sleap_io.model.instance import Instance
     from sleap_io.model.labeled_frame import LabeledFrame
@@ -136,9 +136,9 @@ def _project(file: Path, labels: LabelTable) -> Any:
     return project
 
 
-# Reads and writes predictions as a SLEAP project (.slp) or as SLEAP's analysis HDF5.
+# Reads and writes predictions as a SLEAP project (.slp) or SLEAP's analysis HDF5.
 #
-# SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as in jaxpose.
+# As in jaxpose, SLEAP frames start at 0 and integer coordinates are pixel centres, since version 1.1 of its format.
 
 # The names of the axes, in the order of SLEAP's own export.
 _AXES = {
@@ -151,9 +151,9 @@ _AXES = {
 
 
 def write_predictions_slp(file: Path, predictions: PredictionTable, footage: Footage) -> None:
-    """Writes predicted instances, one for each frame, without a track.
+    """Writes one predicted instance per frame, without a track.
 
-    The score of an instance is the mean of those of its points.
+    An instance's score is the mean score of its points.
 
     Raises:
       UserError: sleap-io is not installed.
@@ -184,8 +184,8 @@ def read_slp(file: Path) -> PredictionTable:
     """Reads the predicted instances of a SLEAP project of one video and one animal.
 
     Raises:
-      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predicted instance; or a
-        frame has several of them.
+      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predictions; or a frame
+        has several instances.
     """
     labels = sleap.load(file)
     names = sleap.keypoint_names(file, labels)
@@ -216,7 +216,7 @@ def read_slp(file: Path) -> PredictionTable:
 
 
 def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | None) -> None:
-    """Writes the arrays of SLEAP's export for analysis: one track.
+    """Writes the arrays of SLEAP's analysis export: one track.
 
     Raises:
       UserError: h5py is not installed.
@@ -250,7 +250,7 @@ def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | 
 
 
 def is_analysis(file: Path) -> bool:
-    """Returns whether an HDF5 file looks like SLEAP's analysis; False where that cannot be known."""
+    """Returns whether an HDF5 file looks like SLEAP's analysis; False if unknown."""
     if not is_installed("h5py"):
         return False
     import h5py
@@ -266,7 +266,7 @@ def read_analysis(file: Path) -> PredictionTable:
     """Reads SLEAP's analysis HDF5 of one animal.
 
     Raises:
-      UserError: h5py is not installed, or the file is not such a file or has several tracks; the message names the row.
+      UserError: h5py is not installed, or the file is invalid or has several tracks; the message names the row.
     """
     need("sleap", str(file))
     import h5py
@@ -298,13 +298,13 @@ def read_analysis(file: Path) -> PredictionTable:
 
 
 def _canonical(name: str, content: Any) -> np.ndarray:
-    """Returns an array with the axes frame, track, node, xy, as far as it has them."""
+    """Orders an array's axes as frame, track, node, xy, as far as present."""
     axes = json.loads(content.attrs["dims"]) if "dims" in content.attrs else _AXES[name]
     return content[...].transpose([axes.index(axis) for axis in ("frame", "track", "node", "xy") if axis in axes])
 
 
 def _instance_scores(confidence: np.ndarray) -> np.ndarray:
-    """Returns the mean confidence (n,) of the points (n, k) that have one, NaN where none has."""
+    """Returns the mean (n,) of the known confidences (n, k) of points, NaN without any."""
     known = np.isfinite(confidence)
     total = np.where(known, confidence, 0).sum(axis=1)
     return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
@@ -314,19 +314,19 @@ def _provenance(predictions: PredictionTable) -> dict[str, str]:
     return {"made_by": "jaxpose", "scorer": predictions.scorer, "table": predictions.file.name}
 
 
-# Writes frames to label as a SLEAP project (.slp) that SLEAP can merge into the labelled one.
+# Writes frames to label as a SLEAP project (.slp) that SLEAP can merge into the labelled project.
 
 
 def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[str, Video]) -> None:
-    """Writes a suggestion for each frame, and a predicted instance if a point is predicted.
+    """Writes a suggestion for each frame, and an instance if any point is predicted.
 
-    Skeleton and videos are those of the project, so that SLEAP knows that they are the same.
+    Uses the project's skeleton and videos, so that SLEAP recognises them.
 
     Args:
       file: the .slp to write.
       project: the labelled .slp or .pkg.slp.
-      poses: predictions, NaN without one, in the order of the project's nodes. Frames are the name of a video, as
-        `jaxpose.formats.sleap.read_labels` gives it, and the number of the frame, from 0.
+      poses: predictions, NaN without one, in the project's node order. Frames are a video name from
+        `jaxpose.formats.sleap.read_labels` and a frame number, from 0.
       shown: {name: video} of all frames.
 
     Raises:
@@ -339,7 +339,7 @@ def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[st
     from sleap_io.model.suggestions import SuggestionFrame
     from sleap_io.model.video import Video as SleapVideo
 
-    # The images in a .pkg.slp are only the labelled ones.
+    # A .pkg.slp holds only the labelled images.
     videos = {name: video.source_video or video for name, video in videos.items()}
     (skeleton,) = labels.skeletons
     suggested, predicted = [], []

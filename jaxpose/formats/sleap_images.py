@@ -1,7 +1,7 @@
-"""The labelled images of a SLEAP file that are not in a video: images in the .slp itself, HDF5 arrays, TIFF stacks.
+"""A SLEAP file's labelled images outside videos: images in the .slp itself, HDF5 arrays, TIFF stacks.
 
-Their pixels are kept in the cache folder with all their bits, as image files; `jaxpose.data.image_file` decides how
-they become 8 bits, as for all other images.
+The cache folder keeps them as image files with all their bits; `jaxpose.data.image_file` converts them to 8 bits, as it
+does all other images.
 """
 
 import contextlib
@@ -31,25 +31,25 @@ from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.recording import Recording, check_recording, read_recording, refuse_other
 
-# Stores frames of videos as image files in the cache folder, each decoded once.
+# Stores video frames as image files in the cache folder, each decoded once.
 
-# Part of the names: increase it when the pixels change.
+# Part of the file names: increase it when the pixels change.
 _VERSION = 2
-# Frames of 8 bits, of 16 bits, of floats, and image files copied unchanged.
+# For 8-bit, 16-bit and float frames, and for image files copied unchanged.
 _SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
 
-# Values (height, width, 3) RGB, uint8, uint16 or float32; or the content of an image file, PNG or JPEG.
+# Values (height, width, 3) RGB, uint8, uint16 or float32; or the content of a PNG or JPEG file.
 Image = np.ndarray | bytes
 
 
 class ExtractedFrames:
-    """The image files of the frames of one video: BMP, because its bytes depend on nothing but the pixels.
+    """The image files of one video's frames: BMP, because its bytes depend only on the pixels.
 
-    Frames of more than 8 bits keep them all, as PPM or PFM files, whose bytes depend on nothing else either.
+    Frames of more than 8 bits keep all bits as PPM or PFM files, whose bytes also depend only on the pixels.
     """
 
     def __init__(self, key: str, data: DataConfig) -> None:
-        """Takes a name that is unique for the content of the video, and the limit of the cache folder."""
+        """Takes a name that is unique to the video's content, and the cache folder's limit."""
         digest = hashlib.sha256(f"{_VERSION} {key}".encode()).hexdigest()
         self._folder, self._prefix = cache.cache_folder() / "images", digest[:32]
         self._limit_gib = data.cache_limit_gib
@@ -60,7 +60,7 @@ class ExtractedFrames:
         return next((file for file in files if file.exists()), files[0])
 
     def absent(self, frames: Sequence[int]) -> list[int]:
-        """Returns the frames that are not there, and marks the others as used now."""
+        """Returns the missing frames, and marks the others as used now."""
         found = []
         for frame in frames:
             try:
@@ -70,10 +70,10 @@ class ExtractedFrames:
         return found
 
     def make_room(self, count: int, frame_bytes: int) -> None:
-        """Removes the frames used longest ago, so that `count` frames of so many bytes can be stored.
+        """Removes the least recently used frames to make room for `count` frames of so many bytes.
 
         Raises:
-          UserError: they alone are above the limit of the cache folder.
+          UserError: these frames alone exceed the cache folder's limit.
         """
         needed = count * frame_bytes
         if needed > self._limit_gib * cache.GIB:
@@ -97,16 +97,16 @@ class ExtractedFrames:
 
 
 def image_bytes(image: Image) -> int:
-    """Returns the size of the file of an image, at most."""
+    """Returns the maximum file size of an image."""
     if isinstance(image, bytes):
         return len(image)
     height, width = image.shape[:2]
-    # The rows of a BMP file are filled to 4 bytes.
+    # BMP rows are padded to 4 bytes.
     return 3 * (width + 1) * height * image.itemsize + 64
 
 
 def _encode(image: Image) -> tuple[bytes, str]:
-    """Returns the content of an image file, and its suffix."""
+    """Returns the content and the suffix of an image file."""
     if isinstance(image, bytes):
         return image, ".png" if image.startswith(b"\x89PNG") else ".jpg"
     height, width = image.shape[:2]
@@ -119,16 +119,16 @@ def _encode(image: Image) -> tuple[bytes, str]:
 
 
 def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, data: DataConfig) -> dict[int, Path | str]:
-    """Returns {frame: its image file}, or instead of the file the reason why the frame cannot be used.
+    """Returns {frame: its image file, or the reason why it cannot be used}.
 
     Args:
       path: the video.
-      frames: numbers from 0 in the order in which frames are shown.
-      recording: the facts about the video in the label file; the size decides whether a rotation is applied.
-      data: the limit of the cache folder, and the number of threads.
+      frames: numbers from 0 in display order.
+      recording: the label file's facts about the video; the size decides whether a rotation is applied.
+      data: the cache folder's limit, and the number of threads.
 
     Raises:
-      UserError: the file is not a video, or another recording; the frames are above the limit.
+      UserError: the file is not a video, or another recording; or the frames exceed the limit.
       OSError: the disk is full.
     """
     index = read_recording(path, recording)
@@ -158,7 +158,7 @@ def _decode_frame(index: VideoIndex, frame: int) -> np.ndarray | str:
     return images[frame]
 
 
-# A video of a SLEAP file: its images, its file on this machine, and its name in the tables.
+# A SLEAP file's video: its images, its file on this machine, and its name in tables.
 
 _LISTED = 5
 
@@ -167,13 +167,13 @@ class SleapVideo:
     """A video of the file.
 
     Attributes:
-      video: that of sleap-io.
-      names: the paths that the file gives: one, or one for each image of a sequence.
+      video: from sleap-io.
+      names: the paths in the file: one, or one for each image of a sequence.
       matches: the files found for these paths; empty for a package that does not name its video.
-      is_embedded: the images lie in the file itself.
-      image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
-      media_file: the file of a video that exists here, or None.
-      recording: the facts about the video in the file.
+      is_embedded: whether the file itself holds the images.
+      image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have different names.
+      media_file: the video file on this machine, or None.
+      recording: the file's facts about the video.
     """
 
     def __init__(self, file: Path, number: int, video: Any) -> None:
@@ -192,7 +192,7 @@ class SleapVideo:
         self.has_path = described is not None
 
     def absence(self, number: int, noun: str) -> str:
-        """Returns why a path has no file, and what to do."""
+        """Returns why a path has no file, and the fix."""
         match = self.matches[number]
         if match.reason:
             return match.reason
@@ -200,9 +200,9 @@ class SleapVideo:
 
 
 def read_videos(file: Path, labels: Any) -> list[SleapVideo]:
-    """Returns the videos of a file, as sleap-io has read it, with their files on this machine."""
+    """Returns the videos of a file read by sleap-io, with their files on this machine."""
     videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
-    # A relative path starts in the folder where the labels were made, which may not be that of the file.
+    # A relative path starts in the folder where the labels were made, which may differ from the file's folder.
     found = find_files([name for video in videos if video.has_path for name in video.names], [[file.parent]])
     for video in videos:
         video.matches = [found[name] for name in video.names] if video.has_path else []
@@ -214,12 +214,12 @@ def read_videos(file: Path, labels: Any) -> list[SleapVideo]:
 def files_of_videos(
     videos: list[SleapVideo], names: list[str], labelled: Container[int]
 ) -> tuple[dict[str, Path], list[str]]:
-    """Returns {name: file} of the videos that exist here, and sentences about those that are not used.
+    """Returns {name: file} of existing videos, and sentences about unused videos.
 
     Args:
       videos: of the file.
-      names: of the videos, as `video_names` returns them.
-      labelled: numbers of the videos with labels, whose rows say what is wrong with them.
+      names: of the videos, from `video_names`.
+      labelled: numbers of the videos with labels; problems of these are reported by row.
     """
     files, notes, absent = {}, [], []
     for number, (video, name) in enumerate(zip(videos, names, strict=True)):
@@ -241,7 +241,7 @@ def files_of_videos(
 
 
 def firsts_of_files(videos: list[SleapVideo]) -> list[int]:
-    """Returns for each video the number of the first with the same file: after a merge, SLEAP may list a file twice."""
+    """Returns, for each video, the number of the first with its file: after a merge, SLEAP may list a file twice."""
     first: dict[Path, int] = {}
     return [
         number if video.media_file is None or video.is_embedded else first.setdefault(video.media_file, number)
@@ -250,9 +250,9 @@ def firsts_of_files(videos: list[SleapVideo]) -> list[int]:
 
 
 def video_names(videos: list[SleapVideo]) -> list[str]:
-    """Returns different names of videos: those of their files, if needed with their folders or numbers in front.
+    """Returns distinct video names: the file names, preceded by folders or numbers if needed.
 
-    Entries for one file have one name.
+    Entries for one file share a name.
     """
 
     def name(video: SleapVideo) -> str:
@@ -277,16 +277,16 @@ _MOST = 65535
 def extract_images(
     video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig
 ) -> dict[int, Path | str]:
-    """Returns {frame: its image file in the cache folder}, or instead of the file why it cannot be read.
+    """Returns {frame: its image file in the cache folder, or why it cannot be read}.
 
     Args:
-      video: whose images lie in the .slp, or in an HDF5, TIFF or other file that sleap-io reads.
+      video: its images are in the .slp, or in an HDF5, TIFF or other file that sleap-io reads.
       frames: their numbers.
       reach_px: (2,) the largest x and y of their points.
-      data: the limit of the cache folder.
+      data: has the cache folder's limit.
 
     Raises:
-      UserError: the file does not exist, or the images are above the limit.
+      UserError: the file does not exist, or the images exceed the limit.
     """
     path = video.file if video.is_embedded else video.media_file
     if path is None:
@@ -297,7 +297,7 @@ def extract_images(
     kept = ExtractedFrames(f"{sha256_of(path)} {layout}", data)
     absent = kept.absent(frames)
     reasons: dict[int, str] = {}
-    # Another file may have taken the place of the one whose images are kept.
+    # The file may have been replaced since its images were stored.
     if absent or not video.is_embedded:
         with _open(path, given, has_pages) as (read, frame_count):
             if not video.is_embedded and not has_pages:
@@ -307,7 +307,7 @@ def extract_images(
 
 
 def _store(path: Path, read: Callable[[int], Image], kept: ExtractedFrames, frames: list[int]) -> dict[int, str]:
-    """Stores the images of frames; returns {frame: why it cannot be read}."""
+    """Stores frame images; returns {frame: why it cannot be read}."""
     reasons: dict[int, str] = {}
     has_room = False
     for frame in frames:
@@ -324,7 +324,7 @@ def _store(path: Path, read: Callable[[int], Image], kept: ExtractedFrames, fram
 
 
 def _as_rgb(values: np.ndarray) -> np.ndarray:
-    """Returns values (h, w, 3) uint8, uint16 or float32; a fourth channel, and the second of two, is transparency."""
+    """Returns values (h, w, 3) uint8, uint16 or float32, without a transparency channel (4th, or 2nd of 2)."""
     values = values[..., None] if values.ndim == 2 else values
     if values.ndim != 3 or not 1 <= values.shape[2] <= 4:
         raise UserError(f"it has the shape {values.shape}; an image is (height, width) with 1 to 4 channels")
@@ -339,7 +339,7 @@ def _as_rgb(values: np.ndarray) -> np.ndarray:
 
 
 def _refuse_other_file(path: Path, video: SleapVideo, read: Callable[[int], Image], frame_count: int) -> None:
-    """Refuses a file with images of another size, or another number of them, than the .slp says."""
+    """Refuses a file whose image size or number of images differs from the .slp."""
     first = read(0)
     if isinstance(first, np.ndarray):
         refuse_other(path, video.recording, (first.shape[1], first.shape[0]), frame_count)
@@ -347,12 +347,12 @@ def _refuse_other_file(path: Path, video: SleapVideo, read: Callable[[int], Imag
 
 @contextlib.contextmanager
 def _open(path: Path, given: dict[str, Any], has_pages: bool) -> Iterator[tuple[Callable[[int], Image], int]]:
-    """Yields a function that returns the image of a frame, or raises UserError where there is none, and their number.
+    """Yields a function that returns a frame's image or raises UserError, and the number of images.
 
     Args:
       path: the file.
-      given: the facts about it in the .slp.
-      has_pages: it is a TIFF file in which each page is a frame.
+      given: the .slp's facts about it.
+      has_pages: whether it is a TIFF file in which each page is a frame.
     """
     with open(path, "rb") as stream:
         is_hdf5 = stream.read(len(_HDF5)) == _HDF5
@@ -366,8 +366,8 @@ def _open(path: Path, given: dict[str, Any], has_pages: bool) -> Iterator[tuple[
 def _is_frame_a_page(path: Path, given: dict[str, Any], frames: list[int], reach_px: np.ndarray) -> bool:
     """Returns whether each page of a TIFF file is a frame.
 
-    With the package tifffile, sleap-io takes a stack of pages for one array of the axes height, width, time. It is one
-    if the points lie in its frames; if they only lie in the pages, these are the frames.
+    With the package tifffile, sleap-io reads a stack of pages as an array with axes height, width, time. That is right
+    if the points lie in its frames; if they only lie in the pages, the pages are frames.
     """
     if path.suffix.lower() not in (".tif", ".tiff"):
         return False
@@ -392,7 +392,7 @@ def _refuse_number_kind(path: Path) -> None:
 
 
 def _read_page(path: Path, frame: int) -> np.ndarray:
-    """Returns the values (h, w, 3) of a page of a TIFF file."""
+    """Returns the values (h, w, 3) of a TIFF page."""
     is_read, pages = cv2.imreadmulti(str(path), start=frame, count=1, flags=cv2.IMREAD_UNCHANGED)
     if not is_read:
         raise UserError(f"it has no page {frame}, or one that is damaged")
@@ -434,13 +434,13 @@ def _open_hdf5(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable[[in
 
 
 def _is_grey(given: dict[str, Any]) -> bool:
-    """Returns whether the .slp says that only the first channel counts."""
+    """Returns whether the .slp uses only the first channel."""
     is_grey, shape = given.get("grayscale"), given.get("shape")
     return bool(shape and shape[-1] == 1) if is_grey is None else bool(is_grey)
 
 
 def _channel_order(opened: Any, dataset: Any) -> str:
-    """Returns RGB, or BGR if the encoded images have red and blue exchanged: OpenCV encoded them as it has colours."""
+    """Returns RGB, or BGR if OpenCV encoded the images in its own colour order."""
     metadata = opened.get("metadata")
     version = metadata.attrs.get("format_id", 0) if metadata is not None else 0
     order = dataset.attrs.get("channel_order", "BGR" if version and version < 1.4 else "RGB")
@@ -448,7 +448,7 @@ def _channel_order(opened: Any, dataset: Any) -> str:
 
 
 def _decode_image(content: bytes, channels: str, is_grey: bool) -> Image:
-    """Returns an encoded image, or its file if that has an orientation, which the label table decides about."""
+    """Returns an encoded image, or its file if that has an orientation, which the label table handles."""
     values = decode_values(content)
     if channels == "BGR":
         values = values[..., ::-1]
@@ -462,17 +462,17 @@ def _open_by_sleap(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable
     from sleap_io.io.video_reading import VideoBackend
 
     try:
-        # Where it is not told, it drops all but the first channel if the first frame it reads looks grey.
+        # By default, it keeps only the first channel if the first frame it reads looks grey.
         backend = VideoBackend.from_filename(str(path), grayscale=_is_grey(given), format=given.get("format"))
     except Exception as error:
-        # The errors of its parsers on damaged files are of any kind.
+        # On damaged files, its parsers may raise any error.
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
 
     def read(frame: int) -> Image:
         try:
             values = np.asarray(backend[frame])
         except Exception as error:
-            # Of any kind, as above.
+            # Any error, as above.
             raise UserError(f"{type(error).__name__}: {error}") from None
         return _as_rgb(values)
 

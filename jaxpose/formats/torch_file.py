@@ -1,7 +1,7 @@
-"""Reads files that torch wrote; nothing in them is executed.
+"""Reads torch files without executing anything in them.
 
-Such a file is a zip archive with a pickle, which may name classes besides the tensors. torch's weights_only reader
-refuses names that it does not know; inert classes can stand in for those that a caller expects.
+Such a file is a zip archive with a pickle, which may name classes in addition to tensors. torch's weights_only reader
+refuses unknown names; inert classes can stand in for those that a caller expects.
 """
 
 import re
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 
 class _StandIn:
-    """Takes the place of a class in the file and keeps nothing of it."""
+    """Replaces a class in the file and keeps none of its content."""
 
     def __new__(cls, *_: Any) -> "_StandIn":
         return super().__new__(cls)
@@ -35,19 +35,19 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
 
     Args:
       file: an existing file.
-      ignored: names of classes that may be in the file and come back as empty objects.
+      ignored: names of classes that the file may have and that become empty objects.
 
     Raises:
       UserError: torch is not installed; the file is damaged, or names a class that is not ignored.
     """
     need("torch", str(file))
-    # Files from before torch 1.6 are no archives.
+    # Files from before torch 1.6 are not archives.
     is_archive = zipfile.is_zipfile(file)
     _refuse_damage(file, is_archive)
     import torch
 
     try:
-        # Other files cannot be asked; they are read without stand-ins.
+        # Other files cannot list theirs and are read without stand-ins.
         names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if is_archive else []
         foreign = sorted(name for name in names if not (ignored and ignored.fullmatch(name)))
         stand_ins: list[Any] = [(type(name, (_StandIn,), {}), name) for name in names]
@@ -55,12 +55,12 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
         if not foreign:
             with torch.serialization.safe_globals(stand_ins):
                 content = torch.load(file, map_location="cpu", weights_only=True)
-    # Each kind of damage raises another class: RuntimeError, ValueError, EOFError, UnpicklingError, KeyError ...
+    # Different damage raises different errors: RuntimeError, ValueError, EOFError, UnpicklingError, KeyError ...
     except Exception as error:
-        # The text of its UnpicklingError advises to trust the file.
+        # Its UnpicklingError advises the user to trust the file.
         is_more = type(error).__name__ == "UnpicklingError"
         reason = "it is damaged, or holds more than tensors" if is_more else str(error).partition("\n")[0]
-        # What its reader of pickles says of bytes that are none, such as "pop from empty list".
+        # Its pickle reader fails on other bytes with errors such as "pop from empty list".
         reason = "it is damaged, or not a file of torch" if isinstance(error, LookupError) else reason
         raise UserError(
             f"{file} cannot be read by torch, and nothing in it was executed: {reason or type(error).__name__}"
@@ -81,14 +81,14 @@ def is_tensor(value: Any) -> bool:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Returns a tensor as numpy has it; bfloat16, which numpy lacks, becomes float32."""
+    """Returns a tensor as an array; bfloat16, which numpy lacks, becomes float32."""
     import torch
 
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _refuse_damage(file: Path, is_archive: bool) -> None:
-    """Compares each part of an archive with its checksum, which torch does not do."""
+    """Verifies the checksum of each part of an archive, which torch does not do."""
     if not file.stat().st_size:
         raise UserError(f"{file} is empty; copy or download it again")
     if not is_archive:
@@ -96,7 +96,7 @@ def _refuse_damage(file: Path, is_archive: bool) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
-    # A damaged header may also say that a part is encrypted (RuntimeError) or packed in an unknown way.
+    # A damaged header may also mark a part as encrypted (RuntimeError) or as packed in an unknown way.
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(f"{file} is damaged: {error}; copy or download it again") from None
     if damaged:

@@ -1,7 +1,7 @@
-"""Writes a config file for a project, each choice with its reason: `jaxpose init PROJECT`.
+"""Writes a config file for a project, with a reason for each choice: `jaxpose init PROJECT`.
 
-Input: a project, options that the user has fixed, and the GPUs of this machine. Output: a Python file for `jaxpose
-train --config FILE`.
+Input: a project, options that the user fixed, and this machine's GPUs. Output: a Python file for `jaxpose train
+--config FILE`.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
+    """Runs the verb and returns its exit code: 0 or 2 (a user error)."""
     arguments = Arguments(
         "jaxpose.init",
         "Writes a config file for a project, each choice with its reason. OPTION=VALUE fixes an option, such as "
@@ -51,7 +51,7 @@ def _write(given: argparse.Namespace) -> int:
     from jaxpose.init.facts import gpu_memory_gib, read_facts
 
     refuse_absent_project(config.data.project)
-    # The file works in any folder.
+    # So that the file works in any folder.
     config.data.project = str(project.absolute())
     gpu_gib = gpu_memory_gib() if given.gpu_gib is None else given.gpu_gib
     settled = list(given.options)

@@ -1,4 +1,4 @@
-"""Chooses options for a project, each with its reason: Lightning Pose's rules of thumb, and our benchmark results."""
+"""Chooses options for a project, with reasons: Lightning Pose's rules of thumb and our benchmark results."""
 
 import copy
 import dataclasses
@@ -24,9 +24,9 @@ from jaxpose.terminal import count
 
 # A choice for a project, with its reason.
 
-# Frames in one update.
+# Frames per update.
 BATCH = 16
-# With that batch, 300 epochs of more training frames than this are at least 1,500 steps.
+# With that batch and more training frames than this, 300 epochs are at least 1,500 steps.
 FEW_FRAMES = 64
 
 
@@ -36,7 +36,7 @@ class Choice:
 
     Attributes:
       title: a line such as "Size of the network's input".
-      reason: sentences; may name possible changes.
+      reason: sentences; may name changes.
       options: {dotted name: value}.
     """
 
@@ -45,15 +45,15 @@ class Choice:
     options: dict[str, Any]
 
 
-# The choices of the network for a project: backbone, weights, norm, and views that agree.
+# Choices about the network: backbone, weights, norm, and agreement of views.
 
 _FRAMES_FOR_RESNET50 = 200
-# From benchmarks/few_labels.py, with views_agree and without.
+# From benchmarks/few_labels.py, with and without views_agree.
 _FRAMES_FOR_VIEWS = 10
 
 
 def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the choices that concern the network, whose backbone is settled."""
+    """Yields the choices about the network with a settled backbone."""
     backbone, weights = config.model.backbone, config.model.weights
     if weights in PUBLISHED:
         reason = f"The backbone of {weights}."
@@ -118,14 +118,14 @@ def _norm(weights: str) -> Choice:
 
 
 def backbone_for(facts: Facts, config: Config) -> str:
-    """Returns the backbone that the weights, or else the labels and the machine, suggest."""
+    """Returns the backbone that the weights suggest, or else the labels and the machine."""
     if config.model.weights in PUBLISHED:
         return PUBLISHED[config.model.weights].backbone
     has_many = facts.frames >= _FRAMES_FOR_RESNET50 and facts.training_frames > FEW_FRAMES
     return "resnet50" if facts.gpu_gib and has_many else "resnet18"
 
 
-# The choices for unlabelled video: the losses on it.
+# Choices about losses on unlabelled video.
 
 _TITLE = "Losses on video"
 _OFTEN_LABELLED = 0.5
@@ -137,7 +137,7 @@ _MOVE_P = 0.5
 
 
 def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields losses on video: with few labels the consistency of a student with its teacher, else those on clips."""
+    """Yields losses on video: with few labels student-teacher consistency, else clip losses."""
     if not facts.videos:
         reason = f"Off: the project has no videos. {_JUMPS}"
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
@@ -155,7 +155,7 @@ def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def settings_of_losses(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the settings of the losses on clips whose weights are given."""
+    """Yields the settings of clip losses with given weights."""
     on = weights(config.losses)
     for choice in _on_clips(facts, config):
         if any(f"losses.{name}.weight" in choice.options for name in on):
@@ -165,7 +165,7 @@ def settings_of_losses(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def _can_have_a_teacher(config: Config) -> bool:
-    # Several cameras and context frames can, but were not measured.
+    # Several cameras and context frames would work but were not measured.
     return config.model.kind == "heatmap" and not config.data.views and config.optim.ema_decay != 0
 
 
@@ -215,7 +215,7 @@ def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def _start(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields when the losses on clips begin, if a training has far more epochs than the default."""
+    """Yields when clip losses begin, if training has far more epochs than the default."""
     epochs = total_epochs(config.train, facts.training_frames)
     if epochs >= 2 * TrainConfig.epochs:
         longer = epochs / TrainConfig.epochs
@@ -243,30 +243,30 @@ def _poses(facts: Facts, known: str) -> Choice:
     )
 
 
-# Estimates how many frames fit on a GPU at once; --dry_run compiles to find the exact number.
+# Estimates how many frames fit on a GPU at once; --dry_run compiles to get the exact number.
 
-# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), minus the state: the
-# parameters, their gradients and two moments of Adam.
+# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), minus the state:
+# parameters, gradients and Adam's two moments.
 _STATE_MIB = {"resnet18": 172.0, "resnet50": 363.0}
 _FRAME_MIB = {"resnet18": (367 - 172) / 16, "resnet50": (1020 - 363) / 16}
 _MEASURED_PX = 128 * 128
-# JAX takes three quarters of a GPU's memory. We have not measured GPUs, so half of that stays free.
+# JAX takes three quarters of a GPU's memory. We have not measured GPUs, so we leave half of that free.
 _USABLE = 0.75 / 2
 
 
 def largest_microbatch(
     backbone: str, size_px: tuple[int, int], gpu_gib: float, batch: int, clip_frames: int = 0
 ) -> int | None:
-    """Returns how many labelled frames of a batch fit into one pass: `batch`, or a half, a quarter, ... of it.
+    """Returns how many labelled frames of a batch fit into one pass: `batch`, or half, a quarter, ... of it.
 
-    None stands for a network that was not measured.
+    Returns None for a network that was not measured.
 
     Args:
       backbone: name of the network.
       size_px: (width, height) of the network's input.
       gpu_gib: memory of a GPU.
-      batch: labelled frames of an update, on one GPU.
-      clip_frames: unlabelled frames that a pass also has.
+      batch: labelled frames per update on one GPU.
+      clip_frames: additional unlabelled frames per pass.
     """
     if backbone not in _FRAME_MIB:
         return None
@@ -278,9 +278,9 @@ def largest_microbatch(
     return most
 
 
-# The choices for the length of a training, its learning rate and its batch.
+# Choices about training length, learning rate and batch.
 #
-# The figures are from benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
+# The numbers are from benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
 
 _EPOCHS, _LEAST_STEPS = TrainConfig.epochs, 1500
 _VALIDATIONS = _EPOCHS / TrainConfig.val_every_epochs
@@ -308,7 +308,7 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def validations(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the time between validations, if a training of a settled length has far more epochs than the default."""
+    """Yields the validation interval, if a settled length has far more epochs than the default."""
     epochs = total_epochs(config.train, facts.training_frames)
     if epochs >= 2 * _EPOCHS and facts.training_frames < facts.frames:
         reason = f"About {_VALIDATIONS:.0f} validations, as many as the default {_EPOCHS} epochs have."
@@ -316,7 +316,7 @@ def validations(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def schedule(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields a schedule that fits any length, if the default length is too short."""
+    """Yields a schedule for any length, if the default length is too short."""
     if _is_short(facts, config):
         reason = (
             "The rate falls along a cosine. By default it halves after 150, 200 and 250 epochs, whatever the length."
@@ -325,7 +325,7 @@ def schedule(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields that the last weights are kept, if one frame would choose them, and the rate falls to 0."""
+    """Yields keeping the last weights, if one frame would select them and the rate falls to 0."""
     train = config.train
     is_free = not train.early_stop_patience and train.monitor_mode == TrainConfig.monitor_mode
     if facts.validation_frames == 1 and config.optim.schedule == "cosine" and is_free:
@@ -337,7 +337,7 @@ def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def rate(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the learning rate for few labels, for the kind that was measured: ResNets from random weights, cosine."""
+    """Yields the learning rate for few labels, in the measured case: ResNets from random weights, cosine."""
     is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
     optim, has_default = config.optim, BACKBONES[config.model.backbone].learning_rate == OptimConfig.lr
     is_measured = is_random and has_default and optim.name != "sgd" and optim.schedule == "cosine"
@@ -351,7 +351,7 @@ def rate(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def batch(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the batch, and how many of its frames the GPU computes at once."""
+    """Yields the batch, and how many of its frames the GPU takes at once."""
     rule = f"{count(config.train.batch_size, 'frame')} make one update, on any number of devices."
     if not facts.gpu_gib:
         yield Choice("Batch", rule, {"train.batch_size": BATCH})
@@ -375,22 +375,22 @@ def batch(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def _is_short(facts: Facts, config: Config) -> bool:
-    """Returns whether the default number of epochs is too few steps, whatever length is given."""
+    """Returns whether the default epochs give too few steps, whatever length is given."""
     return _EPOCHS * steps_per_epoch(config.train, facts.training_frames) < _LEAST_STEPS
 
 
 def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:
-    """Returns the choices in the order of a page.
+    """Returns the choices in page order.
 
     Args:
       facts: about the project and the machine.
-      config: the options that are settled, with the defaults of all others.
-      settled: dotted names of these options, which no choice touches.
+      config: the settled options, and defaults for all others.
+      settled: dotted names of the settled options; no choice touches them.
     """
     config = copy.deepcopy(config)
     if "model.backbone" not in settled:
         config.model.backbone = backbone_for(facts, config)
-    # Each rule sees what those before it chose.
+    # Each rule sees the choices of earlier rules.
     rules = [_input, _split, _augment, network_choices, length, validations]
     if not {"optim.milestones_epochs", "optim.gamma"} & set(settled):
         rules.append(schedule)
@@ -479,7 +479,7 @@ def _augment(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice("Flips", f"None: {problem}. Name pairs in data.flip_pairs to flip.", {"augment.flip_p": 0.0})
 
 
-# The text of a config file: the choices, each below its reason.
+# The text of a config file: each choice below its reason.
 
 _WIDTH = 116
 
@@ -488,12 +488,12 @@ def page(choices: list[Choice], facts: Facts, project: str, file: str) -> str:
     """Returns the text of the file.
 
     Args:
-      choices: in the order of the page.
+      choices: in page order.
       facts: for the first lines.
       project: absolute path of the project.
-      file: name of the file, for the commands in it.
+      file: the file name, for commands in the text.
     """
-    # Within a text in triple quotes.
+    # For use inside triple quotes.
     shown = shlex.quote(file).replace("\\", "\\\\").replace('"', '\\"')
     lines = [
         f'"""A config for one project: {facts.sentence()}.',

@@ -1,4 +1,4 @@
-"""The facts on which the choices of a config depend: labelled frames, videos, keypoint names, and GPU memory."""
+"""The facts behind the choices of a config: labelled frames, videos, keypoint names and GPU memory."""
 
 import dataclasses
 import re
@@ -30,13 +30,13 @@ class Facts:
 
     Attributes:
       frames: number of labelled frames.
-      training_frames: number of those that train.
-      validation_frames: number of those that validate.
-      labelled_videos: number of videos that the labelled frames are from.
+      training_frames: number of training frames.
+      validation_frames: number of validation frames.
+      labelled_videos: number of videos with labelled frames.
       frame_size_px: median (width, height) of the labelled images.
-      input_size_px: (width, height) of the network's input by the rule of `input_size_px`.
+      input_size_px: (width, height) of the network's input, by the function `input_size_px`.
       keypoint_names: k names.
-      labelled_shares: for each of them, the share of the frames that have it.
+      labelled_shares: for each keypoint, the share of frames that have it.
       videos: number of the project's videos.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
       sizes: number of different sizes of the labelled images.
@@ -63,7 +63,7 @@ class Facts:
         )
 
     def size(self) -> str:
-        """Returns the size of the frames, and that it is a median, if they differ."""
+        """Returns the frame size; if frames differ, says that it is a median."""
         width, height = self.frame_size_px
         return f"{width} x {height} px" + f" (the median of {self.sizes} sizes)" * (self.sizes > 1)
 
@@ -72,12 +72,12 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
     """Reads a project.
 
     Args:
-      config: the options of the project's data.
+      config: the project's data options.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
-      settled: dotted names of the options that were given; without `data.split`, the usual split counts.
+      settled: dotted names of given options; without `data.split`, uses the usual split.
 
     Raises:
-      UserError: the project or the folder of its videos cannot be used, or no frame is left to train on.
+      UserError: the project or its video folder cannot be used, or no training frame is left.
     """
     found = read_project(config.data)
     labelled_videos = len(set(found.videos))
@@ -103,12 +103,12 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
 
 
 def usual_split(labelled_videos: int) -> str:
-    """Returns the `data.split` for a project with labels of so many videos."""
+    """Returns `data.split` for a project with labels from this many videos."""
     return "video" if labelled_videos >= VIDEOS_TO_SPLIT_BY else "moment"
 
 
 def gpu_memory_gib() -> float:
-    """Returns the memory of the smallest visible NVIDIA GPU as nvidia-smi has it, 0 without one."""
+    """Returns the memory of the smallest visible NVIDIA GPU from nvidia-smi, 0 without one."""
     if not visible_gpus() or shutil.which(_QUERY[0]) is None:
         return 0.0
     try:
@@ -123,20 +123,20 @@ def _labelled_shares(found: Project) -> tuple[float, ...]:
     return tuple((found.visibility > 0).mean(axis=0).tolist())
 
 
-# Derives pairs of left and right, and views of one body part (as in a mirror), from the names of keypoints.
+# Derives left-right pairs, and views of one body part (as in a mirror), from keypoint names.
 
-# Front and back are missing because they are more often parts of the body: front_left_paw.
+# Without front and back, which are more often body parts: front_left_paw.
 _WORDS_OF_VIEWS = {"top", "bot", "bottom", "side", "mirror", "direct", "cam1", "cam2", "cam3"}
-# Number of body parts that the views must share. Fewer may be one body part: pupil_top, pupil_bottom.
+# Minimum number of body parts that views share. Fewer may be a single part: pupil_top, pupil_bottom.
 _SHARED = 3
 
 
 def left_right_pairs(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Returns the pairs that a flip swaps, as `data.flip_pairs` has them, and the reason if there are none."""
+    """Returns the pairs for a flip in the form of `data.flip_pairs`, and the reason if there are none."""
     try:
         partners = flip_permutation(names, ())
     except UserError as error:
-        # The advice after the reason is for another option.
+        # The advice after the reason applies to another option.
         return (), str(error).removeprefix("augment.flip_p is above 0, but ").partition(": give every pair")[0]
     pairs = [(name, names[partner]) for place, (name, partner) in enumerate(zip(names, partners, strict=True))
              if place < partner]  # fmt: skip
@@ -144,7 +144,7 @@ def left_right_pairs(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
 
 
 def mirrored_views(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Returns, for each view, the keypoints of the body parts that all views show, in one order; () without views.
+    """Returns, for each view, the keypoints of the body parts in all views, in the same order; () without views.
 
     A view is a word such as top, bot, side or mirror at the start or the end of a name: paw1_top and paw1_bot.
     """
@@ -156,7 +156,7 @@ def mirrored_views(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
                 part = "_".join(words[:-1] if place else words[1:])
                 by_view.setdefault(words[place], {})[part] = name
                 break
-    # A view with fewer is a word for something else: lamp_top.
+    # With fewer, the word means something else: lamp_top.
     by_view = {word: parts for word, parts in by_view.items() if len(parts) >= _SHARED}
     shared = [part for part in next(iter(by_view.values()), {}) if all(part in parts for parts in by_view.values())]
     if len(by_view) < 2 or len(shared) < _SHARED:

@@ -31,7 +31,7 @@ _IMAGE_BOXES = "bbox.csv"
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """A file of boxes to write: its name, the cells of the first column, and the boxes (n, 4)."""
+    """A box file to write: its name, the first column's cells, and the boxes (n, 4)."""
 
     name: str
     rows: Sequence[str]
@@ -39,11 +39,10 @@ class _File:
 
 
 def crop(given: argparse.Namespace) -> int:
-    """Makes the boxes of the flags of jaxpose.crop, writes them, and returns the exit code.
+    """Makes and writes the boxes that the flags of jaxpose.crop describe; returns the exit code.
 
     Raises:
-      UserError: a flag, the run, the project, or a table of predictions cannot be used, or a file exists with
-        other content.
+      UserError: a flag, the run, the project or a prediction table cannot be used, or a file exists with other content.
     """
     _check_flags(given)
     run, out = Path(given.run).expanduser(), Path(given.out).expanduser()
@@ -88,10 +87,10 @@ def _check_flags(given: argparse.Namespace) -> None:
 
 
 def _columns(given: argparse.Namespace, names: tuple[str, ...]) -> list[int]:
-    """Returns the places of the keypoints that boxes follow.
+    """Returns the indices of the keypoints that boxes follow.
 
     Raises:
-      UserError: the run does not have one of them.
+      UserError: the run lacks one.
     """
     wanted = [name.strip() for name in given.keypoints.split(",")] if given.keypoints else list(names)
     if unknown := [name for name in wanted if name not in names]:
@@ -100,7 +99,7 @@ def _columns(given: argparse.Namespace, names: tuple[str, ...]) -> list[int]:
 
 
 def _side(given: argparse.Namespace, project: Project | None, view: str) -> int:
-    """Returns the side of the boxes of a view in px."""
+    """Returns the side of a view's boxes in px."""
     if given.size or project is None:
         return given.size
     rows = [row for row, of_row in enumerate(project.views) if of_row == view]
@@ -129,7 +128,7 @@ def _of_images(
                 raise UserError(f"{table} has {absent[0]}, which is not a usable image of {found.label_file}")
             columns = _columns(given, predicted.keypoint_names)
             centres = _centres(given, predicted, columns)
-            # A labelled image shows an animal, so an unsure pose is better than none.
+            # A labelled image shows an animal, so an uncertain pose is better than none.
             every = centres_of_poses(predicted.points_px[:, 0, columns], np.ones((len(centres), len(columns))), 0.0)
             centres = np.where(np.isfinite(centres), centres, every)
             if not np.isfinite(centres).all():

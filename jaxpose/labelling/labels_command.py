@@ -29,15 +29,15 @@ from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.run.paths import MEMBERS_FOLDER
 from jaxpose.terminal import count, print_lines, say
 
-# The lines missing from config.yaml of a DeepLabCut project: DeepLabCut reads only labels of videos that it names.
+# Lines missing from a DeepLabCut config.yaml: DeepLabCut reads only the labels of videos that it names.
 
 
 def absent_video_sets(project: ProjectLabels, images: Sequence[str]) -> Mapping[str, str]:
-    """Returns {folder of images: lines for `video_sets` of config.yaml} of those that the file does not name.
+    """Returns {image folder: lines for `video_sets` of config.yaml} for folders that the file lacks.
 
     Args:
       project: a DeepLabCut project; {} without a config.yaml.
-      images: names of images in it.
+      images: names of its images.
 
     Raises:
       UserError: config.yaml or an image cannot be read.
@@ -58,13 +58,13 @@ def _lines(folder: Path, name: str, image: str) -> str:
 
 
 def merge(given: argparse.Namespace) -> int:
-    """Adds new rows to the label files of a project, with their images, and returns the exit code.
+    """Adds new rows and their images to a project's label files; returns the exit code.
 
     Args:
       given: the flags of `jaxpose.labels merge`.
 
     Raises:
-      UserError: the project or the new rows cannot be used; nothing is written then.
+      UserError: the project or the new rows cannot be used; then writes nothing.
     """
     folder, new = project_folder(without_config_file(DataConfig(project=given.project)).project), Path(given.new)
     with changing_labels(folder) if folder.is_dir() else contextlib.nullcontext():
@@ -106,18 +106,18 @@ def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged:
 
 
 def _next_step(given: argparse.Namespace, new: Path) -> str:
-    """Returns the command that trains on the labels, from the run that suggested them if that is known."""
+    """Returns the command that trains on the labels, from the run that suggested them if known."""
     command = f"train on them: {program('jaxpose.train')} {shlex.quote(given.project)}{_options(given)}"
     run = read_suggesting_run(folder_of(new))
     if run is None:
         return f"{command} (after an earlier run of it: data.split=RUN train.init_from=RUN)"
     named = shlex.quote(os.path.relpath(run) if run.is_relative_to(Path.cwd()) else str(run))
-    # Only one network can be started from.
+    # A run can start from only one network.
     start = "" if (run / MEMBERS_FOLDER).is_dir() else f" train.init_from={named}"
     return f"{command} data.split={named}{start}"
 
 
 def _options(given: argparse.Namespace) -> str:
-    """Returns the options by which a training finds the same label files."""
+    """Returns the options with which training finds the same label files."""
     views = f" data.views={shlex.quote(given.views)}" * bool(given.views)
     return f" data.labels={shlex.quote(given.labels)}" * (given.labels != DataConfig().labels) + views

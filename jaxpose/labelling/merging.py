@@ -34,14 +34,14 @@ from jaxpose.poses import NOT_USED
 from jaxpose.terminal import count
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
-# Finds the label files of a project to which new rows are added; refuses projects whose files jaxpose does not change.
+# Finds the label files of a project to extend; refuses projects whose files jaxpose does not change.
 
 
 def refuse_other_tools(project: ProjectLabels) -> None:
-    """Checks that new rows can be added to the label files of a project.
+    """Checks that new rows can be added to a project's label files.
 
     Raises:
-      UserError: they are files of SLEAP or COCO, or of any names.
+      UserError: they are SLEAP or COCO files, or have other names.
     """
     if project.kind == SLEAP:
         raise UserError(
@@ -59,13 +59,13 @@ def refuse_other_tools(project: ProjectLabels) -> None:
 
 
 def target_file(project: ProjectLabels, view: str, image: str) -> Path:
-    """Returns the label file to which the row of an image is added; it may be absent."""
+    """Returns the label file for an image's new row; the file may be absent."""
     assert project.layout is not None
     return project.folder / project.layout.file(view, PurePosixPath(image).parent.name)
 
 
 def layout_of(project: ProjectLabels, target: Path) -> LabelLayout:
-    """Returns the form of a label file: its own, or that of the project's others if it is absent."""
+    """Returns a label file's form; if absent, the form of the project's other files."""
     assert project.layout is not None
     if not target.is_file():
         return project.layout
@@ -73,9 +73,9 @@ def layout_of(project: ProjectLabels, target: Path) -> LabelLayout:
 
 
 def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, str], str]) -> str:
-    """Returns why a row with these cells cannot be added to a label file, "" if it can.
+    """Returns why a row with these cells cannot be added to a label file, or "".
 
-    Beside an .h5 file alone, a new .csv would be read in its place, and the labels in the .h5 would be lost.
+    Next to an .h5 file without a CSV, a new .csv would be read instead, and the labels in the .h5 would be lost.
     """
     if target.is_symlink():
         return (
@@ -93,7 +93,7 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
     return f"{target} has no column {absent[0][1]} of {absent[0][0]}" if absent else ""
 
 
-# Reads the size of an image whose row is merged.
+# Reads the size of a merged row's image.
 
 
 def read_size_px(image: Path) -> tuple[int, int]:
@@ -115,14 +115,14 @@ def read_size_px(image: Path) -> tuple[int, int]:
     return facts.stored_px
 
 
-# The images of new rows: which of them a merge copies, and why an image cannot be used.
+# The images of new rows: those that a merge copies, and why an image cannot be used.
 
-# Number of frames on either side of a labelled one that are copied with it.
+# Number of frames on either side of a labelled frame that are copied with it.
 _NEIGHBOURS = 2
 
 
 def folder_of(new: Path) -> Path:
-    """Returns the folder from which new label files name their images."""
+    """Returns the base folder of image names in new label files."""
     if new.is_dir():
         return new
     is_per_video = new.parent.parent.name == IMAGES_FOLDER
@@ -130,12 +130,12 @@ def folder_of(new: Path) -> Path:
 
 
 def images_to_copy(folder: Path, project: ProjectLabels, image: str) -> dict[str, Path]:
-    """Returns {name: file} of an image and its neighbours where the folder has them and the project does not.
+    """Returns {name: file} of an image and its neighbours that the folder has and the project lacks.
 
     Args:
       folder: of the new rows.
-      project: where they go; its own files are never replaced.
-      image: the name of the image from the folder on.
+      project: the destination; its files are never replaced.
+      image: the image name relative to the folder.
     """
     path = PurePosixPath(image)
     beside = (folder / path).parent
@@ -149,13 +149,13 @@ def images_to_copy(folder: Path, project: ProjectLabels, image: str) -> dict[str
 
 
 def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: Path) -> str:
-    """Returns why the image of a new row, or a neighbour to copy, cannot be used; "" if all can.
+    """Returns why a new row's image, or a neighbour to copy, cannot be used, or "".
 
     Args:
       labels: the new rows.
-      row: one of them.
-      project: where it goes.
-      folder: from which the image is named.
+      row: one of the rows.
+      project: the destination.
+      folder: the image name is relative to it.
     """
     image = labels.poses.frames[row]
     if image.startswith("/") or ".." in PurePosixPath(image).parts:
@@ -190,7 +190,7 @@ def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: 
 
 
 def frame_of(image: str) -> tuple[str, int | str]:
-    """Returns the video and the frame of an image, so that img7.png and img00000007.png are the same."""
+    """Returns the video and frame of an image; img7.png and img00000007.png are the same."""
     path = PurePosixPath(image)
     return path.parent.name, frame_names.frame_of(path.name)
 
@@ -199,7 +199,7 @@ def _is_taken(place: Path) -> bool:
     return place.exists() or place.is_symlink()
 
 
-# Reads new rows for the label files of a project, and refuses those that do not fit.
+# Reads new rows for a project's label files, and refuses rows that do not fit.
 
 _LISTED = 20
 
@@ -209,9 +209,9 @@ class NewFile:
     """A file with new labels.
 
     Attributes:
-      labels: its rows that have a label.
+      labels: its rows with labels.
       cells: the text of each of these rows: {(keypoint, coord): cell}.
-      empty: number of rows without any label.
+      empty: number of rows without labels.
       view: the camera.
     """
 
@@ -225,12 +225,12 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
     """Reads new label files.
 
     Args:
-      new: a label file, or a folder with label files of the same names as the project's.
+      new: a label file, or a folder of label files named like the project's.
       project: its labels.
 
     Raises:
-      UserError: the project has no label file to extend, there is no such new file, or it has no row with a label; or a
-        line for each row that cannot be used.
+      UserError: the project has no label file to extend, there is no such new file, or it has no labels; or a line for
+        each unusable row.
     """
     refuse_other_tools(project)
     found = [_read(file, view) for file, view in _find(new, project)]
@@ -240,7 +240,7 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
 
 
 def is_merged(found: Sequence[NewFile], project: ProjectLabels) -> bool:
-    """Returns whether all new rows are in the project already, with the same labels."""
+    """Returns whether the project already has all new rows with the same labels."""
     known = {image: (table, row) for table in project.all_tables() for row, image in enumerate(table.poses.frames)}
     return all(
         image in known and _is_same(file.labels, row, *known[image])
@@ -260,14 +260,14 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
     """Checks that new rows can be added to a project.
 
     Args:
-      new: the folder or label file from which they come.
+      new: their folder or label file.
       found: the rows.
       project: its labels.
 
     Raises:
-      UserError: a line for each problem: a row that does not fit into the project's file, other keypoints than the
-        project's, an image that is labelled already or twice, one that does not exist or is not a crop like the others,
-        a file to copy that is not an image or lies outside of the folder, or a point outside of its image.
+      UserError: a line for each problem: a row that does not fit the project's file, keypoints that differ from the
+        project's, an image that is already labelled or labelled twice, is missing, or is not a crop like the others, a
+        file to copy that is not an image or lies outside the folder, or a point outside its image.
     """
     problems = [problem for file in found for problem in _keypoint_problems(file, project)]
     if not problems:
@@ -278,13 +278,13 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
 
 
 def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
-    """Returns how many new rows are exactly the predictions that jaxpose.suggest wrote."""
+    """Returns how many new rows equal the predictions that jaxpose.suggest wrote."""
     images = [image for file in found for image in file.labels.poses.frames]
     return _count_untouched(folder_of(new), [file.labels.file for file in found], images)
 
 
 def count_untouched_in(project: ProjectLabels) -> int:
-    """Returns how many labelled rows are exactly the predictions, if jaxpose.suggest wrote the folder; else 0."""
+    """Returns how many labelled rows equal the predictions if jaxpose.suggest wrote the folder, else 0."""
     if project.layout is None:
         return 0
     images = [
@@ -298,7 +298,7 @@ def count_untouched_in(project: ProjectLabels) -> int:
 
 
 def untouched_text(rows: int) -> str:
-    """Returns a sentence about predictions that nobody corrected, for the user."""
+    """Returns a sentence for the user about uncorrected predictions."""
     return f"{count(rows, 'row')} exactly as jaxpose suggest predicted"
 
 
@@ -310,12 +310,12 @@ def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str])
 
 
 def _own_name(project: ProjectLabels, view: str) -> str:
-    """Returns the name of the project's label file of a view."""
+    """Returns the name of a view's label file in the project."""
     return project.files[view][0].name
 
 
 def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
-    """Returns the new label files, each with its view."""
+    """Returns the new label files with their views."""
     views = list(project.files)
     if new.is_dir():
         layout = project.layout
@@ -348,7 +348,7 @@ def _read(file: Path, view: str) -> NewFile:
 
 
 def _refuse_other_h5(file: Path) -> None:
-    """Refuses a CSV with other labels than the .h5 next to it, which napari-deeplabcut and DeepLabCut edit."""
+    """Refuses a CSV that differs from the .h5 next to it, which napari-deeplabcut and DeepLabCut edit."""
     beside, folder = file.with_suffix(".h5"), file.parent
     if not beside.is_file():
         return
@@ -400,14 +400,14 @@ def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path
 
 @dataclasses.dataclass(frozen=True)
 class Merged:
-    """What was written.
+    """The written files.
 
     Attributes:
       rows: {label file: number of new rows}.
-      backups: copies of the label files before.
+      backups: copies of the previous label files.
       images: number of images copied into the project.
-      h5: HDF5 files next to label files, written anew.
-      stale: those that lack the new rows: a package is not installed, or a row is not as in DeepLabCut's files.
+      h5: rewritten HDF5 files next to label files.
+      stale: HDF5 files that lack the new rows because a package is missing or a row does not fit DeepLabCut.
     """
 
     rows: dict[Path, int]
@@ -418,17 +418,17 @@ class Merged:
 
 
 def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
-    """Adds the rows that `read_new_labels` returned, with their images, to a project: all of them, or none.
+    """Adds all rows from `read_new_labels`, with their images, to a project, or none.
 
     <label file>.bak keeps the content before the merge.
 
     Args:
-      new: the folder or label file from which the rows come.
-      found: the rows, which fit into the project.
-      project: where they go; its folder is locked.
+      new: the rows' folder or label file.
+      found: the rows; they must fit the project.
+      project: the destination; its folder is locked.
 
     Raises:
-      UserError: an HDF5 file next to a label file has other labels.
+      UserError: an HDF5 file next to a label file has different labels.
       OSError: a file cannot be written.
     """
     folder, added = folder_of(new), _new_rows(found, project)
@@ -456,7 +456,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
 
 
 def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[list[str]]]:
-    """Returns {label file: rows} in the columns of that file; the numbers are the text of the new files."""
+    """Returns {label file: rows} in that file's columns, with numbers as written in the new files."""
     added = dict[Path, list[list[str]]]()
     layouts = dict[Path, LabelLayout]()
     for file in found:
@@ -471,7 +471,7 @@ def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[l
 
 
 def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> bytes:
-    """Returns the bytes of a label file with more rows at its end; an absent one begins with the project's header."""
+    """Returns the bytes of a label file with appended rows; an absent file starts with the project's header."""
     content = read_bytes(file, most_bytes=None) if file.is_file() else b""
     before, encoding = read_text(file) if content else ("", "utf-8")
     end = "\r\n" if "\r\n" in before else "\n"

@@ -1,4 +1,4 @@
-"""Finds labelled poses that are unlike the others: keypoints far from the pose PCA, and left and right swapped."""
+"""Finds labelled poses that are unlike the others: keypoints far from the pose PCA, and left-right swaps."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from jaxpose.pose.pca import Pca, fit_singleview
 
 
 def fit_poses(project: ProjectLabels, names: tuple[str, ...]) -> dict[str, Pca]:
-    """Returns {view: plausible poses} for the views whose labels are enough for a PCA.
+    """Returns {view: plausible poses} for views with enough labels for a PCA.
 
     Args:
       project: the labels.
-      names: the keypoints that form a pose, in this order.
+      names: the keypoints of a pose, in this order.
     """
     found = {}
     for view, of_view in project.tables.items():
@@ -31,7 +31,7 @@ def fit_poses(project: ProjectLabels, names: tuple[str, ...]) -> dict[str, Pca]:
 
 
 def fit_pose(labelled_px: np.ndarray) -> Pca:
-    """Returns the subspace of poses (n, k, 2), NaN where missing, with the defaults of losses.pca_singleview.
+    """Returns the subspace of poses (n, k, 2), NaN where missing, with losses.pca_singleview's defaults.
 
     Raises:
       UserError: there are too few labels.
@@ -39,13 +39,13 @@ def fit_pose(labelled_px: np.ndarray) -> Pca:
     return fit_singleview(labelled_px, range(labelled_px.shape[1]), PcaSingleviewConfig())
 
 
-# Each pose is measured with a PCA of the others, in this many groups.
+# Number of groups of poses; a PCA of the other groups measures each pose.
 _FOLDS = 10
-# Robust standard deviations from which a keypoint is an outlier, and the smallest standard deviation.
+# A keypoint is an outlier from this many robust standard deviations on; the smallest standard deviation.
 _OUTLIER, _LEAST_PX = 6.0, 0.5
-# A swap is reported if it makes a pose this many times closer to the plausible ones.
+# A swap is reported if it moves a pose this many times closer to plausible poses.
 _SWAP_FACTOR = 2.0
-# Robust standard deviations from which a swap is considered.
+# A swap is considered from this many robust standard deviations on.
 _DOUBTFUL = 3.0
 
 
@@ -54,12 +54,12 @@ class PoseOutlier:
     """A labelled pose that looks wrong.
 
     Attributes:
-      row: its place among the poses.
-      keypoints: those that look wrong: one, or the two of each swapped pair.
-      is_swap: left and right are exchanged.
-      distance_px: of the keypoint from the nearest plausible pose; for a swap, the largest of its keypoints.
+      row: its index among the poses.
+      keypoints: those that look wrong: one, or both of each swapped pair.
+      is_swap: left and right are swapped.
+      distance_px: from the keypoint to the nearest plausible pose; for a swap, the largest of its keypoints.
       usual_px: the median of that distance over all poses.
-      expected_px: (k, 2) the nearest plausible pose; for a swap, the labels exchanged.
+      expected_px: (k, 2) the nearest plausible pose; for a swap, the swapped labels.
     """
 
     row: int
@@ -70,7 +70,7 @@ class PoseOutlier:
     expected_px: np.ndarray
 
     def text(self, keypoint_names: Sequence[str]) -> str:
-        """Returns what looks wrong, for the user."""
+        """Describes the problem for the user."""
         wrong = [keypoint_names[place] for place in self.keypoints]
         if self.is_swap:
             return f"left and right look exchanged: {', '.join(wrong)}"
@@ -81,10 +81,10 @@ class PoseOutlier:
 
 @dataclasses.dataclass(frozen=True)
 class _Measured:
-    """Poses as measured by the subspaces of the others.
+    """Poses measured by the subspaces of the others.
 
     Attributes:
-      subspaces: (n,) of each pose.
+      subspaces: (n,) for each pose.
       nearest_px: (n, k, 2) plausible poses.
       distances_px: (n, k) from them, NaN where missing.
       usual_px: (k,) medians of these distances.
@@ -99,20 +99,20 @@ class _Measured:
 
 
 def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[list[PoseOutlier], np.ndarray]:
-    """Returns the poses that look wrong, the worst first, and how unlike the others each pose is.
+    """Returns the poses that look wrong, worst first, and how unusual each pose is.
 
-    The latter (n,) are robust standard deviations of the most unusual keypoint of each pose, from the first pass.
+    The latter (n,) are robust standard deviations of each pose's most unusual keypoint, from the first pass.
 
-    The poses found in a first pass are left out of the PCA of a second one, which decides.
+    Poses found in the first pass are left out of the PCA of a second, decisive pass.
 
     Args:
-      labelled_px: (n, k, 2), NaN where missing. A keypoint that is missing is left out of its pose.
+      labelled_px: (n, k, 2), NaN where missing. Missing keypoints are left out of their poses.
       pairs: (left, right) keypoints.
 
     Raises:
       UserError: there are too few labels for a PCA.
     """
-    fit_pose(labelled_px)  # too few labels in all are reported with their number
+    fit_pose(labelled_px)  # reports too few labels in total with their number
     is_usual = np.ones(len(labelled_px), bool)
     first = _measure(labelled_px, is_usual)
     is_usual[[outlier.row for outlier in _find(first, labelled_px, pairs)]] = False
@@ -122,7 +122,7 @@ def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> tupl
 
 
 def nearest_pose_px(pca: Pca, pose_px: np.ndarray) -> np.ndarray:
-    """Returns the pose (k, 2) of the subspace that is nearest to the labelled keypoints of a pose (k, 2), if any."""
+    """Returns the subspace pose (k, 2) nearest to the labelled keypoints of a pose (k, 2), if any."""
     flat = pose_px.ravel()
     present = np.isfinite(flat)
     if not present.any():
@@ -132,7 +132,7 @@ def nearest_pose_px(pca: Pca, pose_px: np.ndarray) -> np.ndarray:
 
 
 def _measure(labelled_px: np.ndarray, is_usual: np.ndarray) -> _Measured:
-    """Measures each pose (n, k, 2) by the other poses that are usual (n,)."""
+    """Measures each pose (n, k, 2) by the other usual (n,) poses."""
     folds = np.arange(len(labelled_px)) % _FOLDS
     of_fold = [fit_pose(labelled_px[is_usual & (folds != fold)]) for fold in range(_FOLDS)]
     subspaces = [of_fold[fold] for fold in folds.tolist()]
@@ -159,7 +159,7 @@ def _find(measured: _Measured, labelled_px: np.ndarray, pairs: list[tuple[int, i
 
 
 def _usual(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the median of each keypoint's distances (n, k), and their robust standard deviation."""
+    """Returns the median and the robust standard deviation of each keypoint's distances (n, k)."""
     known = np.where(np.isnan(distances).all(axis=0), 0, distances)
     usual = np.nanmedian(known, axis=0)
     return usual, np.maximum(1.4826 * np.nanmedian(np.abs(known - usual), axis=0), _LEAST_PX)
@@ -168,7 +168,7 @@ def _usual(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _find_swap(
     pca: Pca, pose_px: np.ndarray, pairs: list[tuple[int, int]]
 ) -> tuple[tuple[int, ...], np.ndarray] | None:
-    """Returns the exchanged keypoints and the pose with them exchanged, or None if that is not far more plausible."""
+    """Returns the swapped keypoints and the pose after the swap, or None if that is not far more plausible."""
     labelled = [pair for pair in pairs if np.isfinite(pose_px[list(pair)]).all()]
     best, least = None, _error_px(pca, pose_px) / _SWAP_FACTOR
     for chosen in [*([pair] for pair in labelled), *([labelled] if len(labelled) > 1 else [])]:

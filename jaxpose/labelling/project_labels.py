@@ -1,6 +1,6 @@
-"""Reads the labels of a project of any tool: the tables that training uses, and the form of its label files.
+"""Reads the labels of any tool's project: the tables that training uses, and the form of the label files.
 
-jaxpose adds rows only to label files (.csv) of Lightning Pose and DeepLabCut; other tools keep their own files.
+jaxpose adds rows only to Lightning Pose and DeepLabCut label files (.csv); other tools keep their own files.
 """
 
 import csv
@@ -37,19 +37,19 @@ from jaxpose.text_file import read_text
 
 # The form of a project's label files (.csv).
 #
-# Lightning Pose has one label file, or one for each view; DeepLabCut has CollectedData_<scorer>.csv in each folder of
-# images. New files get the header of the existing ones, so that the same tools read them.
+# Lightning Pose has one label file, or one for each view; DeepLabCut has CollectedData_<scorer>.csv in each image
+# folder. New files get the header of existing ones, so that the same tools can read them.
 
 _HEADER = ("scorer", "bodyparts", "coords")
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelLayout:
-    """How a label file is written.
+    """How to write a label file.
 
     Attributes:
-      name: of the file; with one file for the project, relative to it and without the view.
-      is_per_video: each folder of images has its own file.
+      name: of the file; if the project has one file, relative to it, without the view.
+      is_per_video: whether each image folder has its own file.
       header: its rows.
       index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
     """
@@ -61,16 +61,16 @@ class LabelLayout:
 
     @property
     def scorer(self) -> str:
-        """The name in the scorer row, "" without this row."""
+        """The name in the scorer row, "" without one."""
         return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) == 3 else ""
 
     def columns(self) -> list[tuple[str, str]]:
-        """Returns (keypoint, x or y or visible) of each column after those of the image."""
+        """Returns (keypoint, x or y or visible) of each column after the image columns."""
         first = self.index_columns
         return list(zip(self.header[-2][first:], self.header[-1][first:], strict=True))
 
     def file(self, view: str, video: str) -> str:
-        """Returns the path of the label file of a video, relative to the project."""
+        """Returns the path of a video's label file, relative to the project."""
         if self.is_per_video:
             return f"{IMAGES_FOLDER}/{video}/{self.name}"
         return label_file_of_view(self.name, view)
@@ -80,7 +80,7 @@ class LabelLayout:
 
         Args:
           image: labeled-data/<video>/<name>.
-          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; without one or with NaN, cells are empty.
+          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; missing or NaN gives empty cells.
         """
         index = [image] if self.index_columns == 1 else image.split("/")
         cells = []
@@ -98,7 +98,7 @@ def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int)
 
 
 def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
-    """Returns the header rows of a label file, which `read_labels` has read, and the number of its index columns."""
+    """Returns the header rows and the number of index columns of a label file that `read_labels` accepted."""
     rows: list[tuple[str, ...]] = []
     for row in csv.reader(io.StringIO(read_text(file)[0], newline="")):
         rows.append(tuple(cell.strip(" \t") for cell in row))
@@ -109,7 +109,7 @@ def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
 
 
 def read_cells(file: Path) -> dict[str, tuple[list[str], dict[tuple[str, str], str]]]:
-    """Returns {FILE:LINE: (cells that name the image, {(keypoint, coordinate): cell})} of the rows of a label file."""
+    """Returns {FILE:LINE: (cells that name the image, {(keypoint, coordinate): cell})} for a label file's rows."""
     layout = LabelLayout(file.name, False, *read_header(file))
     first, columns = layout.index_columns, layout.columns()
     rows = read_rows(file)[0]
@@ -123,11 +123,11 @@ class ProjectLabels:
     Attributes:
       path: the project, a folder or a file.
       kind: the tool, as in `jaxpose.formats.project`.
-      layout: of its label files; None if they are no CSV files.
-      files: {view: label files}, those of evaluation only among them; the file itself for a project that is one.
+      layout: of its label files; None if they are not CSV files.
+      files: {view: label files}, including those only for evaluation; for a single-file project, the file.
       tables: {view: their usable rows}.
-      parts_px: {image: part (x, y, width, height) of its frame that it shows} where the project crops videos; images
-        that cannot be used are absent.
+      parts_px: {image: part (x, y, width, height) of the frame that it shows} if the project crops videos; without
+        unusable images.
     """
 
     path: Path
@@ -139,7 +139,7 @@ class ProjectLabels:
 
     @property
     def folder(self) -> Path:
-        """The folder from which images are named."""
+        """The base folder of image names."""
         return project_folder(str(self.path))
 
     def all_tables(self) -> list[LabelTable]:
@@ -147,7 +147,7 @@ class ProjectLabels:
         return [table for of_view in self.tables.values() for table in of_view]
 
     def labelled_frames(self) -> set[tuple[str, int]]:
-        """Returns (video, frame number) of each labelled image whose name has a number."""
+        """Returns (video, frame number) of labelled images with a number in their name."""
         of_video: dict[str, list[str]] = {}
         for table in self.all_tables():
             for image, video in zip(table.poses.frames, table.videos, strict=True):
@@ -156,16 +156,16 @@ class ProjectLabels:
         return {(video, number) for video, found in numbers for number in found if number is not None}
 
     def video_files(self) -> dict[str, Path]:
-        """Returns {name: file} of the videos that the label files name and that exist."""
+        """Returns {name: file} of the existing videos that the label files name."""
         return {name: file for table in self.all_tables() for name, file in table.video_files.items()}
 
     def crop_px(self, video: str) -> tuple[int, ...]:
-        """Returns the crop (x, y, width, height) that new images of a video show, () for whole frames.
+        """Returns the crop (x, y, width, height) for new images of a video, () for whole frames.
 
-        They are like the labelled images of the video; without any, they are crops if other labelled images are.
+        New images are like the video's labelled images; without any, they are crops if other labelled images are.
 
         Raises:
-          UserError: the video has a crop, but none of its labelled images can be read.
+          UserError: the video has a crop, but no labelled image of it can be read.
         """
         table = self.all_tables()[0]
         own = tuple(table.crops_px.get(video, ()))
@@ -178,11 +178,11 @@ class ProjectLabels:
         return own if any(part == table.crops_px.get(name) for name, part in known or self._parts()) else ()
 
     def sizes_px(self, video: str) -> set[tuple[int, ...]]:
-        """Returns the sizes (width, height) of the labelled images of a video where the project crops videos."""
+        """Returns the sizes (width, height) of a video's labelled images if the project crops videos."""
         return {part[2:] for name, part in self._parts() if name == video}
 
     def offsets_px(self, table: LabelTable) -> np.ndarray:
-        """Returns for each row (n, 2) where its image begins in the frame, NaN if that is unknown."""
+        """Returns the origin (n, 2) of each row's image in its frame, NaN if unknown."""
         unknown = (np.nan, np.nan) if _has_crops(table) else (0, 0)
         return np.array([self.parts_px.get(image, unknown)[:2] for image in table.poses.frames], float).reshape(-1, 2)
 
@@ -194,20 +194,20 @@ class ProjectLabels:
 
 
 def read_project_labels(data: DataConfig) -> ProjectLabels:
-    """Reads the labels of a project; its images are opened only where videos are cropped.
+    """Reads the labels of a project; opens images only if videos are cropped.
 
     Args:
       data: `project`, `labels`, `views` and `missing`.
 
     Raises:
-      UserError: the project or a label file does not exist or is not understood.
+      UserError: the project or a label file is missing or cannot be understood.
     """
     refuse_absent_project(data.project, "--project")
     data = without_config_file(data)
     kind, path = recognise(data), Path(data.project).expanduser()
     if kind == LIGHTNING_POSE:
         return _read_lightning_pose(path, data)
-    # DeepLabCut's rows without any label are frames that wait for labels: they are not suggested, nor added again.
+    # DeepLabCut's rows without labels are frames to label: they are not suggested or added again.
     table = read_label_table(dataclasses.replace(data, missing="not_visible" if kind == DEEPLABCUT else data.missing))
     files, layout = [path], None
     if kind == DEEPLABCUT:
@@ -222,7 +222,7 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
 
 
 def frame_keypoints_px(project: ProjectLabels, table: LabelTable, names: tuple[str, ...]) -> np.ndarray:
-    """Returns the labels (n, k, 2) of some keypoints by name in frame pixels, NaN where there is none."""
+    """Returns the labels (n, k, 2) of the named keypoints in frame pixels, NaN where missing."""
     points_px, visibility = table.poses.with_keypoints(names).labels()
     return np.where((visibility > NOT_USED)[..., None], points_px, np.nan) + project.offsets_px(table)[:, None]
 
@@ -244,7 +244,7 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
 
 
 def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
-    """Returns the form of the first label file with all keypoints, or a plain one with them."""
+    """Returns the form of the first label file with all keypoints, or a plain one."""
     headers = [read_header(file) for file in files if file.suffix == ".csv"]
     full = [header for header in headers if set(table.poses.keypoint_names) <= set(header[0][-2])]
     plain = plain_header(table.scorer, table.poses.keypoint_names, 3), 3
@@ -252,7 +252,7 @@ def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
 
 
 def _files_of_rows(table: LabelTable) -> list[Path]:
-    """Returns the label files of a table of several: each row is named FILE:LINE."""
+    """Returns the label files of a combined table with sources FILE:LINE."""
     places = [*table.sources, *(problem.partition(": ")[0] for problem in table.problems)]
     return list(dict.fromkeys(Path(place.rpartition(":")[0]) for place in places))
 
@@ -269,14 +269,14 @@ def _parts_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]
     return {table.poses.frames[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}
 
 
-# The HDF5 file that DeepLabCut keeps next to a label file (.csv), with the same rows.
+# The HDF5 file with the same rows that DeepLabCut keeps next to a label file (.csv).
 
 # Packages that HDF5 files need.
 MODULES = ("pandas", "tables")
 
 
 def can_write() -> bool:
-    """Returns whether the packages are installed that HDF5 files need."""
+    """Returns whether the packages for HDF5 files are installed."""
     return all(map(is_installed, MODULES))
 
 
@@ -286,10 +286,10 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
     Args:
       content: of the label file.
       layout: its form.
-      encoding: of the content, as `read_text` returns it.
+      encoding: of the content, from `read_text`.
 
     Raises:
-      ValueError: a row or the header is not as in DeepLabCut's files.
+      ValueError: a row or the header does not fit DeepLabCut.
     """
     if len(layout.header) != 3:
         raise ValueError("the header has no rows scorer, bodyparts and coords")
@@ -297,7 +297,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
         len(layout.header) :
     ]
     first = layout.index_columns
-    # A column visible is not part of DeepLabCut's files.
+    # DeepLabCut's files have no column visible.
     places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
     names = [(layout.header[0][place], layout.header[1][place], layout.header[2][place]) for place in places]
     rows = [row for row in rows if any(cell.strip() for cell in row)]
@@ -316,14 +316,14 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
 
 
 def refuse_other_labels(folder: Path, file: Path) -> None:
-    """Checks that an HDF5 file, which a merge writes anew, has no labels that the label file lacks.
+    """Checks that an HDF5 file that a merge will replace has no labels that the label file lacks.
 
     Args:
       folder: of the project.
       file: the label file (.csv).
 
     Raises:
-      UserError: there is such a file with other labels.
+      UserError: it has other labels.
     """
     beside = file.with_suffix(".h5")
     if not (file.is_file() and beside.is_file() and is_installed("h5py")):
@@ -332,7 +332,7 @@ def refuse_other_labels(folder: Path, file: Path) -> None:
     try:
         difference = describe_difference(folder, table, beside, "ignore")
     except UserError:
-        return  # It cannot be read, so its labels are lost in any case.
+        return  # Its labels are lost in any case, because it is unreadable.
     if difference:
         raise UserError(
             f"{folder / difference}: which has the right labels? If the CSV, remove the .h5; if the .h5, write it as "
@@ -341,6 +341,6 @@ def refuse_other_labels(folder: Path, file: Path) -> None:
 
 
 def _from_images_folder(image: str) -> str:
-    """Returns the path of an image from labeled-data on; some files hold paths of another machine."""
+    """Returns an image's path from labeled-data on; some files hold another machine's paths."""
     image = image.replace("\\", "/")
     return from_images_folder(image) or "/".join(PurePosixPath(image).parts)

@@ -1,4 +1,4 @@
-"""Chooses frames of recordings to label. A recording is a video or, with several cameras, all views of a session."""
+"""Chooses frames to label from recordings: videos or, with several cameras, all views of a session."""
 
 import dataclasses
 import math
@@ -33,8 +33,8 @@ class Recording:
     Attributes:
       name: of the video without suffix, or of the session.
       videos: {view: video}; the view is "" with one camera.
-      folders: {view: folder of its images in labeled-data/}.
-      crop_px: (x, y, width, height) of its frames that images show, () for whole frames.
+      folders: {view: its image folder in labeled-data/}.
+      crop_px: part (x, y, width, height) of frames in images, () for whole frames.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Recording:
 
 
 def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[str, Path]) -> list[Recording]:
-    """Returns the recordings of the videos that are named, in natural order.
+    """Returns the recordings of the named videos, in natural order.
 
     Args:
-      names: videos, folders, globs or @LIST, as jaxpose.predict takes them.
+      names: videos, folders, globs or @LIST, as in jaxpose.predict.
       views: of the project, () with one camera.
-      known: {name: file} of videos to which the project gives a name; others are called as their files.
+      known: {name: file} of videos that the project names; others are named after their files.
 
     Raises:
-      UserError: a name does not exist; an image is among them; two videos would have the same folder of images; or
-        with several cameras a video is of no view, or one of a session is absent.
+      UserError: a name does not exist or is an image; two videos would share an image folder; or, with several cameras,
+        a video belongs to no view or a session lacks a video.
     """
     inputs = find_inputs(names)
     if inputs.images:
@@ -88,32 +88,32 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
     ]
 
 
-# Measures how unusual each keypoint of each frame is, by several signals on one scale.
+# Measures how unusual each keypoint of each frame is, with several signals on one scale.
 
-# Signals, by the name that the user sees.
+# Signals, by their names for the user.
 JUMP, POSE, CONFIDENCE, SPREAD = "jump", "unusual pose", "low confidence", "runs differ"
-# Columns of poses: the distance from plausible poses, and the standard deviation over several runs.
+# Columns of poses: the distance from plausible poses, and the standard deviation over runs.
 POSE_ERROR_PX, SPREAD_PX = "pose_error_px", "spread_px"
-# Robust standard deviations; a smaller value is normal.
+# In robust standard deviations; smaller values are normal.
 _USUAL = 3.0
-# The smallest standard deviation: in px, and for confidence as a share.
+# The smallest standard deviation, in px, and as a share for confidence.
 _LEAST_PX, _LEAST_SHARE = 0.5, 0.05
-# A frame is compared with the median of this many frames on either side.
+# Compares a frame with the median of this many frames on either side.
 _RADIUS = 5
-# Number of frames whose neighbours are in memory together.
+# Number of frames with neighbours in memory together.
 _AT_ONCE = 20_000
-# The weight of normal values, which orders frames without a sign of failure.
+# The weight of normal values, to order frames without a sign of failure.
 _USUAL_WEIGHT = 0.01
 
 
 def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarray]]:
-    """Returns the names of the signals, and for each recording the evidence (n, signals, keypoints), at least 0.
+    """Returns the signal names, and the evidence (n, signals, keypoints), at least 0, for each recording.
 
-    A signal is scaled by its median and its median absolute deviation over all recordings, keypoint by keypoint. So a
-    recording in which everything fails does not look usual. The evidence is the logarithm of what exceeds the usual.
+    A signal is scaled by its median and median absolute deviation over all recordings for each keypoint, so a recording
+    in which everything fails does not look usual. The evidence is the logarithm of the excess over the usual.
 
     Args:
-      recordings: with the same keypoints; the columns POSE_ERROR_PX and SPREAD_PX, where all have them, are signals.
+      recordings: with the same keypoints; the columns POSE_ERROR_PX and SPREAD_PX are signals if all have them.
     """
     points = [poses.one_animal() for poses in recordings]
     signals = {
@@ -134,10 +134,10 @@ def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarr
 
 
 def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
-    """Returns how far each keypoint (n, k, 2) is from where its neighbours in time suggest, (n, k) in pixels.
+    """Returns how far each keypoint (n, k, 2) is from where neighbouring frames suggest, (n, k) px.
 
-    The larger of two distances: from the median of the frames around it, which shows short failures, and half of the
-    larger step into or out of the frame beyond the usual motion, which shows the ends of long ones.
+    It is the larger of two distances: from the median of the frames around it (shows short failures), and half of the
+    larger step into or out of the frame beyond the usual motion (shows the ends of long failures).
     """
     padded = np.pad(keypoints_px, ((_RADIUS, _RADIUS), (0, 0), (0, 0)), mode="reflect")
     from_median = np.empty(keypoints_px.shape[:2])
@@ -154,8 +154,8 @@ def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
 
 
 def _scaled(values: np.ndarray, least: float) -> np.ndarray:
-    """Returns values (n, k) as about 0 where they are usual or NaN, and more the further out they are."""
-    # A keypoint that no pose contains has no error of poses.
+    """Returns about 0 for usual or NaN values (n, k), and more the further out a value is."""
+    # A keypoint that no pose contains has no pose error.
     values = np.where(np.isnan(values).all(axis=0), 0, values)
     centre = np.nanmedian(values, axis=0)
     spread = np.maximum(1.4826 * np.nanmedian(np.abs(values - centre), axis=0), least)
@@ -163,7 +163,7 @@ def _scaled(values: np.ndarray, least: float) -> np.ndarray:
     return np.log1p(np.maximum(out - _USUAL, 0)) + _USUAL_WEIGHT * np.clip(out / _USUAL, 0, 1)
 
 
-# Reads the predictions of recordings from the tables in the folders of one or several runs.
+# Reads the predictions of recordings from the tables of one or several runs.
 
 _POSE_ERRORS = tuple(suffix for suffix in TABLES_BESIDE if suffix.startswith("_pca_"))
 
@@ -172,7 +172,7 @@ def read_run_configs(runs: Sequence[Path]) -> list[Config]:
     """Returns the configs of runs whose predictions can be used together.
 
     Raises:
-      UserError: a folder is not a run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
+      UserError: a folder is not a run, or is a pretraining; a run is named twice; or the runs differ in keypoints or
         views.
     """
     for run in runs:
@@ -185,21 +185,21 @@ def read_run_configs(runs: Sequence[Path]) -> list[Config]:
 
 
 def read_recording(runs: Sequence[Path], names: tuple[str, ...], recording: Recording, poses: dict[str, Pca]) -> Poses:
-    """Reads the predictions of a recording by all runs; with several cameras, the keypoints of all views side by side.
+    """Reads all runs' predictions of a recording; with several cameras, keypoints of all views side by side.
 
-    Positions are medians over the runs, and confidences are means. The columns are `POSE_ERROR_PX`, where it is known,
-    and `SPREAD_PX` with several runs.
+    Positions are medians over the runs, and confidences are means. The columns are `POSE_ERROR_PX`, if known, and
+    `SPREAD_PX` with several runs.
 
     Args:
       runs: run folders.
-      names: of the keypoints, in the order of the runs.
+      names: of the keypoints, in the runs' order.
       recording: the videos.
-      poses: {view: plausible poses} for tables without errors of poses next to them.
+      poses: {view: plausible poses} for tables without pose error tables.
 
     Raises:
-      UserError: a run has no whole table of a video (the message has the command that makes it), or views differ in
+      UserError: a run has no complete table of a video (the message has the command to make it), or views differ in
         frames.
-      DamagedFile: a table or an index was changed.
+      DamagedFile: a table or an index has changed.
     """
     parts = [_read_view(runs, names, video, poses.get(view)) for view, video in recording.videos.items()]
     counts = {len(part.frames) for part in parts}
@@ -237,17 +237,17 @@ def _read_table(table: Path, names: tuple[str, ...]) -> Poses:
 
 
 def _read_pose_errors(table: Path) -> np.ndarray | None:
-    """Returns the largest error (n, k) of the tables of pose errors next to a table, None without them."""
+    """Returns the largest error (n, k) in the pose error tables next to a table, None without them."""
     files = [table.with_name(f"{table.stem}{suffix}.csv") for suffix in _POSE_ERRORS]
     found = [read_errors(file).errors_px for file in files if file.is_file()]
     return np.fmax.reduce(found) if found else None
 
 
-# Chooses frames: the most unusual ones first, far apart in time and unusual for different reasons.
+# Chooses frames: the most unusual first, far apart in time and unusual for different reasons.
 
-# A signal with at least this evidence is named as a reason.
+# A signal with at least this evidence is given as a reason.
 _NAMED = 0.5
-# A frame that fails in the same way as a chosen one counts this share less.
+# A frame that fails in the same way as a chosen frame counts this share less.
 _LIKENESS_COST = 0.5
 
 
@@ -256,9 +256,9 @@ class Choice:
     """A frame to label.
 
     Attributes:
-      recording: its place in the list of recordings.
-      frame: number of the frame, counted from 0.
-      score: the larger, the more unusual; NaN without predictions.
+      recording: its index in the list of recordings.
+      frame: frame number, from 0.
+      score: larger is more unusual; NaN without predictions.
       reason: for the user.
     """
 
@@ -276,20 +276,20 @@ def choose_frames(
     count: int,
     apart: int,
 ) -> list[Choice]:
-    """Returns up to `count` frames, the best first; fewer if no frame is left that is far enough from the others.
+    """Returns up to `count` frames, best first; fewer if no other frame is far enough from these.
 
     Args:
       evidence: (n, signals, views k) of each recording.
       signals: their names.
       keypoint_names: k names.
-      skipped: frames of each recording that are labelled already.
+      skipped: already labelled frames of each recording.
       count: how many.
-      apart: two frames of one recording have more than this distance.
+      apart: two frames of a recording must be more than this far apart.
     """
     sizes = [len(of_recording) for of_recording in evidence]
     patterns = np.concatenate([of_recording.reshape(len(of_recording), -1) for of_recording in evidence])
     owners, frames = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
-    # The worst keypoint of each signal: a rare pose is a little unusual in all keypoints, and is not a failure.
+    # The worst keypoint of each signal: a rare pose is slightly unusual in all keypoints but is not a failure.
     scores = patterns.reshape(len(patterns), *evidence[0].shape[1:]).max(axis=2).sum(axis=1)
     is_free = np.array(
         [frame not in skipped[owner] for owner, frame in zip(owners.tolist(), frames.tolist(), strict=True)]
@@ -309,18 +309,18 @@ def choose_frames(
 
 
 def _describe(pattern: np.ndarray, signals: Sequence[str], keypoint_names: Sequence[str]) -> str:
-    """Returns the signals (signals, views k) that stand out, each with its worst keypoint; the largest one at least."""
+    """Returns the signals (signals, views k) that stand out, at least the largest, each with its worst keypoint."""
     worst = pattern.argmax(axis=1).tolist()
     largest = pattern.max(axis=1)
     named = [place for place in range(len(signals)) if largest[place] >= min(_NAMED, largest.max())]
     return "; ".join(f"{signals[place]}: {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named)
 
 
-# Chooses frames that look different, by k-means over small copies of the frames; needs no network.
+# Chooses frames that look different by k-means over small copies; needs no network.
 
 _SIDE_PX = 32
 _CHUNK_FRAMES = 64
-# In a longer video, only every second frame, every third and so on is used.
+# In longer videos, uses only every second frame, every third and so on.
 _MOST_FRAMES = 20_000
 _ATTEMPTS, _ITERATIONS = 3, 100
 _SEED = 0
@@ -328,18 +328,18 @@ REASON = "looks different"
 
 
 def choose_different(recordings: list[Recording], skipped: list[set[int]], count: int, apart: int) -> list[Choice]:
-    """Returns up to `count` frames, shared out among the recordings by their lengths.
+    """Returns up to `count` frames, shared among recordings by length.
 
     Args:
-      recordings: of several cameras, the first view decides.
-      skipped: frames of each recording that are labelled already.
+      recordings: with several cameras, the first view decides.
+      skipped: already labelled frames of each recording.
       count: how many.
-      apart: two frames of one recording have more than this distance.
+      apart: two frames of a recording must be more than this far apart.
 
-    A video that breaks off gives frames from before, which is printed.
+    From a truncated video, chooses frames before the break, and reports it.
 
     Raises:
-      UserError: a video has no frame that can be read.
+      UserError: a video has no readable frame.
     """
     videos = [scan(next(iter(recording.videos.values()))) for recording in recordings]
     shares = _shares(np.array([video.expected_frames for video in videos]), count)
@@ -353,7 +353,7 @@ def choose_different(recordings: list[Recording], skipped: list[set[int]], count
 
 
 def _shares(lengths: np.ndarray, count: int) -> list[int]:
-    """Returns how many of `count` frames each video gives: one each, or the longest alone; the rest by length."""
+    """Returns how many of `count` frames each video gives: one each (or only the longest), the rest by length."""
     shares = np.zeros(len(lengths), int)
     shares[np.argsort(-lengths, kind="stable")[:count]] = 1
     rest = lengths / lengths.sum() * (count - shares.sum())
@@ -382,7 +382,7 @@ def _small_copies(video: Video, crop_px: tuple[int, ...], step: int) -> np.ndarr
 
 
 def _centres(pixels: np.ndarray, count: int, step: int, skipped: set[int], apart: int) -> list[int]:
-    """Returns the frame nearest to the centre of each cluster, in the order of the clusters' sizes."""
+    """Returns the frame nearest to the centre of each cluster, in order of cluster size."""
     clusters = min(count, len(pixels))
     cv2.setRNGSeed(_SEED)
     criteria = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, _ITERATIONS, 1e-3)
@@ -393,7 +393,7 @@ def _centres(pixels: np.ndarray, count: int, step: int, skipped: set[int], apart
     chosen = []
     for cluster in np.argsort(-np.bincount(labels[:, 0], minlength=clusters), kind="stable").tolist():
         distances = np.linalg.norm(pixels - centres[cluster], axis=1)
-        # A frame of the cluster, if one is far enough from those that are chosen.
+        # A frame of the cluster, if any is far enough from the chosen frames.
         distances[labels[:, 0] != cluster] += distances.max() + 1
         if is_free.any():
             frame = int(frames[np.where(is_free, distances, np.inf).argmin()])

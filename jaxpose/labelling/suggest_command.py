@@ -1,4 +1,4 @@
-"""The work of `jaxpose suggest`: writes frames worth labelling, as images and label files."""
+"""The work of `jaxpose suggest`: writes frames worth labelling as images and label files."""
 
 import argparse
 import dataclasses
@@ -35,11 +35,11 @@ from jaxpose.video.index import as_labelled, labelled_sizes_px
 
 
 def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> int:
-    """Chooses frames, writes them with their label files, and returns the exit code.
+    """Chooses frames and writes them with their label files; returns the exit code.
 
     Args:
       given: the flags of jaxpose.suggest.
-      runs: run folders that predicted the videos, if any.
+      runs: run folders with video predictions, if any.
       videos: as given.
 
     Raises:
@@ -88,8 +88,8 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
 
 
 def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, VideoConfig, int]:
-    """Returns where the labels are, and for runs their keypoints; where the videos are; and how many frames on either
-    side a network of the runs looks at."""
+    """Returns where the labels are and, with runs, their keypoints; where the videos are; and how many frames on either
+    side the runs' networks see."""
     configs = read_run_configs(runs) if runs else [Config()]
     data, radius = configs[0].data, max(CONTEXT_RADIUS[config.model.kind] for config in configs)
     changes = {name: getattr(given, name) for name in ("project", "labels") if getattr(given, name)}
@@ -101,7 +101,7 @@ def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, V
 
 
 def _videos(data: DataConfig, video: VideoConfig, project: ProjectLabels | None) -> list[str]:
-    """Returns the project's videos: those that its label files name, and those in its folder of videos."""
+    """Returns the project's videos: those that its label files name and those in its video folder."""
     files = [*project.video_files().values(), *video_files(data, video).values()] if project else []
     if not files:
         raise UserError("VIDEO is required" + ": the project has no videos" * bool(project))
@@ -109,10 +109,10 @@ def _videos(data: DataConfig, video: VideoConfig, project: ProjectLabels | None)
 
 
 def _crop_px(project: ProjectLabels, recording: Recording, data: DataConfig) -> tuple[int, ...]:
-    """Returns the part of a video's frames that new images show, () for whole frames.
+    """Returns the part of a video's frames for new images, () for whole frames.
 
     Raises:
-      UserError: the labelled images of the video show neither whole frames nor a crop that the project knows.
+      UserError: the video's labelled images show neither whole frames nor a known crop.
     """
     crop_px, sizes_px = project.crop_px(recording.name), project.sizes_px(recording.name)
     if not crop_px and not sizes_px:
@@ -135,7 +135,7 @@ def _crop_px(project: ProjectLabels, recording: Recording, data: DataConfig) -> 
 
 
 def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> list[set[int]]:
-    """Returns the frames of each recording that are labelled in one of its views."""
+    """Returns the frames of each recording that are labelled in any view."""
     frames = project.labelled_frames() if project else set()
     return [{number for name, number in frames if name in found.folders.values()} for found in recordings]
 
@@ -143,7 +143,7 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
 def _in_images(
     recordings: list[Recording], predicted: list[Poses], names: tuple[str, ...], choices: list[Choice]
 ) -> Poses:
-    """Returns the predictions of the chosen frames in pixels of their images, without those outside of a crop."""
+    """Returns the predictions of the chosen frames in pixels of their images, without those outside a crop."""
     frames, points, confidences = list[str](), list[np.ndarray](), list[np.ndarray]()
     for choice in choices:
         recording, (points_px, confidence) = recordings[choice.recording], predicted[choice.recording].one_animal()

@@ -1,7 +1,7 @@
-"""Writes and reads a folder of frames to label: images, and label files in the project's format.
+"""Writes and reads a folder of frames to label: images and label files in the project's format.
 
-labeled-data/<video>/img<8-digit frame number>.png; for a network that sees several frames, also the frames around each.
-The label files have a row for each suggested frame only; suggestions.csv has the reason for each.
+labeled-data/<video>/img<8-digit frame number>.png; for networks that see several frames, also the frames around each.
+The label files have rows only for suggested frames; suggestions.csv gives the reasons.
 """
 
 import csv
@@ -32,13 +32,13 @@ from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.video.index import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video, read_chunks, scan
 
-# The label files of suggested frames in the project's format: CSV (and HDF5 next to it), SLEAP or COCO.
+# Label files of suggested frames in the project's format: CSV (and HDF5 next to it), SLEAP or COCO.
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
 
 
 def image_of(folder: str, frame: int) -> str:
-    """Returns the path of the image of a frame, relative to the project, by the name of its folder of images."""
+    """Returns the path of a frame's image, relative to the project, from the name of its image folder."""
     return f"{IMAGES_FOLDER}/{folder}/img{frame:08d}.png"
 
 
@@ -51,16 +51,16 @@ def write_label_files(
     videos: Mapping[Path, Video],
     h5: bool,
 ) -> list[Path]:
-    """Writes the label files of the chosen frames, and returns the CSV files among them.
+    """Writes the label files of the chosen frames; returns the CSV files.
 
     Args:
       out: the folder with the images.
       recordings: the videos.
-      choices: the frames, written in their order in the videos.
-      project: whose form the files have.
-      predicted: keypoints in the images of the frames, in any order; None leaves the labels empty.
-      videos: {path: video} of the recordings of the choices, as their frames are shown.
-      h5: also write each CSV file as HDF5.
+      choices: the frames; written in video order.
+      project: determines the form of the files.
+      predicted: keypoints in the frames' images, in any order; None leaves the labels empty.
+      videos: {path: video, oriented as shown} of the choices' recordings.
+      h5: also writes each CSV file as HDF5.
     """
     choices = sorted(choices, key=lambda choice: (choice.recording, choice.frame))
     if project.layout:
@@ -120,15 +120,15 @@ _CHECKSUM, _RUN = "labels_sha256", "run"
 
 
 def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
-    """Checks that a folder is absent, empty, or what a killed command left that wrote the same.
+    """Checks that a folder is absent, empty, or left by a killed command that wrote the same.
 
     Args:
       out: the folder.
-      overwrite: it may hold earlier suggestions whose labels nobody has changed.
-      new: the content to write there, once it is known.
+      overwrite: it may hold earlier suggestions with unchanged labels.
+      new: the content to write, once known.
 
     Raises:
-      UserError: it holds files, or is one.
+      UserError: it holds files, or is a file.
     """
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
@@ -154,22 +154,22 @@ def write_suggestions(
     run: Path | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Writes the folder, complete or not at all, and returns the number of images.
+    """Writes the folder atomically and returns the number of images.
 
     Args:
       out: the folder.
       recordings: the videos.
       choices: the frames to label.
-      data: the sizes of the labelled images decide whether a rotation in a video file is applied.
-      project: whose form the label files have; None writes none.
-      predicted: keypoints in the images of the frames; None leaves the labels empty.
-      radius: frames to write on either side of each chosen one.
-      h5: also write each label file as HDF5.
-      run: the only run whose predictions chose the frames; None = none, or several.
+      data: has the sizes of labelled images, which decide whether to apply a video file's rotation.
+      project: determines the form of the label files; None writes none.
+      predicted: keypoints in the frames' images; None leaves the labels empty.
+      radius: number of frames to write on either side of each chosen frame.
+      h5: also writes each label file as HDF5.
+      run: the only run whose predictions chose the frames; None = no run, or several.
       overwrite: as in `refuse_used`.
 
     Raises:
-      UserError: a video is damaged before a frame that is needed, or the folder holds other files.
+      UserError: a video is damaged before a needed frame, or the folder holds other files.
     """
     with write_folder(out, overwrite=True) as folder:
         images, videos = 0, dict[Path, Video]()
@@ -187,28 +187,28 @@ def write_suggestions(
 
 
 def read_checksums(file: Path) -> dict[str, str]:
-    """Returns the SHA-256 of the labels of each image in a label file, whatever the order of its columns."""
+    """Returns the SHA-256 of each image's labels in a label file, regardless of column order."""
     poses = read_labels(file, "ignore").poses
     rows = zip(poses.frames, *poses.labels(), strict=True)
     return {image: labels_checksum(poses.keypoint_names, points, visibility) for image, points, visibility in rows}
 
 
 def read_suggested(folder: Path) -> dict[str, str]:
-    """Returns {image: SHA-256 of its labels} as a folder of suggestions was written; {} if it is none.
+    """Returns {image: SHA-256 of its labels} as written to a suggestion folder; {} for other folders.
 
-    A project may have a file of that name that has nothing to do with jaxpose.
+    A project may have an unrelated file with the same name.
 
     Raises:
-      OSError: its list cannot be read.
+      OSError: the list cannot be read.
     """
     return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in _read_list(folder)}
 
 
 def read_suggesting_run(folder: Path) -> Path | None:
-    """Returns the run whose predictions chose the frames of a folder of suggestions, if there is one and it exists.
+    """Returns the run whose predictions chose the frames of a suggestion folder, if it still exists.
 
     Raises:
-      OSError: the list of the folder cannot be read.
+      OSError: the folder's list cannot be read.
     """
     runs = {path_of_cell(row.get(_RUN) or "") for row in _read_list(folder)} - {""}
     run = Path(runs.pop()) if len(runs) == 1 else None
@@ -216,7 +216,7 @@ def read_suggesting_run(folder: Path) -> Path | None:
 
 
 def _read_list(folder: Path) -> list[dict[str, str | None]]:
-    """Returns the rows of a list of suggestions, [] if there is none that jaxpose wrote."""
+    """Returns the rows of a suggestion list, [] if there is none by jaxpose."""
     file = folder / LIST_FILE
     if not file.is_file():
         return []
@@ -229,7 +229,7 @@ def _read_list(folder: Path) -> list[dict[str, str | None]]:
 
 
 def _is_untouched(folder: Path) -> bool:
-    """Returns whether the label files of suggestions are as they were written; False where that cannot be known."""
+    """Returns whether the label files of suggestions are unchanged; False if unknown."""
     suggested = read_suggested(folder)
     files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".png" and file.name != LIST_FILE]
     if any(file.suffix not in (".csv", ".h5") for file in files):
@@ -239,7 +239,7 @@ def _is_untouched(folder: Path) -> bool:
 
 
 def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int], radius: int) -> int:
-    """Writes frames and `radius` neighbours on either side, cropped to (x, y, width, height) if that is given.
+    """Writes frames and `radius` neighbours on either side, cropped to (x, y, width, height) if given.
 
     Returns:
       The number of images.

@@ -1,6 +1,6 @@
-"""Runs a network on any number of frames, on all devices of the mesh, in batches of one fixed shape for each device.
+"""Runs a network on any number of frames on all devices of the mesh, in batches of fixed shape per device.
 
-Neither the shape nor the program depends on the number of devices, so no bit of a prediction does.
+The shape and the program do not depend on the number of devices, so predictions are equal bit for bit.
 """
 
 import threading
@@ -33,18 +33,18 @@ class BatchRunner:
 
     Args:
       config: the run's config.
-      graphdef: the definition of the network.
+      graphdef: the network definition.
       mesh: the devices.
-      frames_at_once: frames of one step on each device.
-      labelled_at_once: the same for labelled frames; None = as `frames_at_once`.
+      frames_at_once: frames per step on each device.
+      labelled_at_once: the same for labelled frames; None = `frames_at_once`.
       views: of `agreeing_views`.
 
     Attributes:
       device_count: number of devices.
-      frames_at_once: frames of one step on each device.
-      frames_per_step: frames of one step on all devices.
-      radius: frames that the network sees on either side of the predicted one.
-      arithmetic: what the last bits of the predictions depend on, as arithmetic.json has it for a training.
+      frames_at_once: frames per step on each device.
+      frames_per_step: frames per step on all devices.
+      radius: number of frames that the network sees on either side of the predicted frame.
+      arithmetic: everything that affects the last bits of predictions, as in a training's arithmetic.json.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BatchRunner:
         self._precision = config.train.precision
         self.device_count = mesh.size
         self._evaluate, self._predict = (build(config, graphdef, views) for build in (build_evaluate, build_predict))
-        # The programs by what decides them, and the weights of the last call with their copies on each device.
+        # The programs by their keys, and the last call's weights with their copies on each device.
         self._programs: dict[Any, DeviceProgram] = {}
         self._weights: tuple[tuple[Any, Any], list[Any]] = (None, None), []
         self.radius = CONTEXT_RADIUS[config.model.kind]
@@ -70,7 +70,7 @@ class BatchRunner:
         self._labelled_per_step = (labelled_at_once or frames_at_once) * mesh.size
 
     def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
-        """Returns weights on the mesh as `frames`, `one` and `video` need them; both kinds give the same results."""
+        """Returns weights on the mesh for `frames`, `one` and `video`; results are the same as without this form."""
         with pinned_settings(self._precision):
             return replicate(self._mesh, fold_norms(*jax.device_get((params, statistics))))
 
@@ -82,14 +82,14 @@ class BatchRunner:
         rows: np.ndarray,
         stops: Callable[[], bool] = lambda: False,
     ) -> Predictions:
-        """Returns predictions and losses of the given rows, in their order.
+        """Returns predictions and losses of the given rows, in order.
 
         Args:
           params: parameters on the mesh.
           statistics: batch statistics on the mesh.
           samples: labelled frames.
           rows: int array (n,), rows of the samples.
-          stops: called before every batch; True stops. All processes must get the same answer.
+          stops: called before every batch; True stops. Must return the same in all processes.
 
         Returns:
           `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
@@ -108,15 +108,15 @@ class BatchRunner:
     def frames(
         self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[Predictions]:
-        """Yields the predictions of independent frames, while the devices work on the next chunk.
+        """Yields the predictions of independent frames while the devices process the next chunk.
 
-        A network that looks at five frames sees each frame five times.
+        A five-frame network sees each frame five times.
 
         Args:
-          params: parameters that `fold` returned.
-          statistics: batch statistics, likewise.
-          chunks: frames uint8 (m, h, w, 3), or each with its neighbours (m, 5, h, w, 3), m at most `frames_per_step`,
-            with their frame_from_input: (m, 2, 3), or (2, 3) for all frames.
+          params: parameters from `fold`.
+          statistics: batch statistics from `fold`.
+          chunks: frames uint8 (m, h, w, 3), or with neighbours (m, 5, h, w, 3), m at most `frames_per_step`; and their
+            frame_from_input: (m, 2, 3), or (2, 3) for all frames.
         """
         span = 2 * self.radius + 1
         batches = (
@@ -126,9 +126,9 @@ class BatchRunner:
         return self._run(self._predict, params, statistics, batches)
 
     def one(self, params: dict, statistics: dict, frame: np.ndarray, frame_from_input: np.ndarray) -> Predictions:
-        """Returns the predictions (1, ...) of one frame (h, w, 3), without the rest of a batch.
+        """Returns the predictions (1, ...) of one frame (h, w, 3) without filling a batch.
 
-        The first call compiles a program of its own, which computes the frame once on each device.
+        The first call compiles a separate program, which computes the frame once on each device.
         """
         sequence = np.repeat(frame[None, None], 2 * self.radius + 1, axis=1)
         batch = self._batch(sequence, frame_from_input, self._mesh.size)
@@ -138,14 +138,14 @@ class BatchRunner:
     def video(
         self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
     ) -> Iterator[Predictions]:
-        """Yields the predictions of consecutive frames, a row for each; they do not depend on the chunks.
+        """Yields the predictions of consecutive frames, a row for each; chunk sizes do not affect them.
 
-        A network that looks at five frames sees the first and the last frame repeated beyond the ends.
+        For a five-frame network, the first and last frames are repeated beyond the ends.
 
         Args:
-          params: parameters that `fold` returned.
-          statistics: batch statistics, likewise.
-          chunks: uint8 arrays (m, h, w, 3), the frames of one video in order, m at least 1.
+          params: parameters from `fold`.
+          statistics: batch statistics from `fold`.
+          chunks: uint8 arrays (m, h, w, 3) of one video's frames in order, m at least 1.
           frame_from_input: (2, 3), maps input pixels to frame pixels.
         """
         if not self.radius:
@@ -175,7 +175,7 @@ class BatchRunner:
                 yield cut(min(most, len(held) - 2 * radius))
 
     def _sequences(self, run: np.ndarray, frame_from_input: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns frames as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
+        """Returns frames as one sequence per device, (devices, frames + 2 radius, h, w, 3), and the affine."""
         each, halo = self.frames_at_once, 2 * self.radius
         padded = np.zeros((self.frames_per_step + halo, *run.shape[1:]), np.uint8)
         padded[: len(run)] = run
@@ -183,7 +183,7 @@ class BatchRunner:
         return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
 
     def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray, in_step: int = 0) -> Batch:
-        """Returns sequences with their affines, padded so that all steps have one shape.
+        """Returns sequences with affines, padded so that all steps have one shape.
 
         Args:
           sequences: (q, s, h, w, 3).
@@ -193,7 +193,7 @@ class BatchRunner:
         count = (in_step or self.frames_per_step) // (sequences.shape[1] - 2 * self.radius)
         frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
         frames[: len(sequences)] = sequences
-        # Padding gets an affine that can be inverted.
+        # Padding gets an invertible affine.
         affines = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
         affines[: len(sequences)] = frame_from_input
         return {"frames": frames, "frame_from_input": affines}
@@ -201,10 +201,10 @@ class BatchRunner:
     def _run(
         self, function: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
     ) -> Iterator[Predictions]:
-        # While one batch is in flight, the previous one is fetched.
+        # Fetches the previous batch while one is in flight.
         flying: tuple[list[dict[str, jax.Array]], int] | None = None
         for batch, count in batches:
-            # The threads of several videos take turns, so that all devices get the steps in the same order.
+            # Threads of different videos take turns, so that all devices get the steps in the same order.
             with self._lock, pinned_settings(self._precision):
                 started = self._start(function, (params, statistics), batch), count
             if flying:
@@ -214,7 +214,7 @@ class BatchRunner:
             yield self._fetch(*flying)
 
     def _start(self, function: Callable, weights: tuple[dict, dict], batch: Batch) -> list[dict[str, jax.Array]]:
-        """Starts the computation of a batch; returns the results of each device of this process."""
+        """Starts computing a batch; returns the results of each device of this process."""
         devices, all_devices = local_devices(self._mesh), list(self._mesh.devices.flat)
         if any(held is not given for held, given in zip(self._weights[0], weights, strict=True)):
             self._weights = weights, copies(self._mesh, weights)
@@ -247,6 +247,6 @@ def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batc
 
 
 def _rows(part: np.ndarray, name: str) -> np.ndarray:
-    """Concatenates the windows of all sequences; labelled frames have no axis of windows."""
+    """Concatenates the windows of all sequences; labelled frames have no window axis."""
     per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
     return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part

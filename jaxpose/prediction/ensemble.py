@@ -1,7 +1,7 @@
-"""Combines the predictions of several runs: their median and variance, smoothed tables, and their spread as an error.
+"""Combines the predictions of several runs: median and variance, smoothed tables, and the spread as an error.
 
-The tables of the runs themselves have the form that the commands of the Ensemble Kalman Smoother read, one file for
-each run; the columns written here have the names of its results.
+The runs' own tables have the form that the Ensemble Kalman Smoother's commands read, one file per run; the columns
+written here are named as in its results.
 """
 
 import csv
@@ -52,11 +52,10 @@ _logger = logging.getLogger(__name__)
 
 
 def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> list[Path]:
-    """Writes the ensemble of each input that all runs have predicted, and returns the inputs' tables below a run.
+    """Writes the ensemble of each input that all runs predicted; returns the inputs' table paths below a run.
 
-    <table>.csv has the median of x and y over the runs and the mean of the confidence; <table>_ensemble.csv has the
-    median again and the variance, in px^2, with n in the denominator. An input that a run has not predicted is left
-    out, with a warning.
+    <table>.csv has the median of x and y over the runs and the mean confidence; <table>_ensemble.csv has the median
+    again and the variance, in px^2, with n in the denominator. An input that a run lacks is left out, with a warning.
 
     Args:
       runs: run folders with their tables.
@@ -64,8 +63,8 @@ def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> li
       out: folder of the ensembles.
 
     Raises:
-      UserError: runs have predicted other frames of one input.
-      DamagedFile: a table or an index was changed.
+      UserError: runs predicted different frames of an input.
+      DamagedFile: a table or an index has changed.
       OSError: a file cannot be written.
     """
     indices = [parse_rows(run / INDEX_FILE, read_bytes(run / INDEX_FILE)) for run in runs]
@@ -85,17 +84,17 @@ def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> li
         before = sha256_of(out / name) if (out / name).is_file() else ""
         _write(out / name, [read_predictions(run / name).poses for run in runs])
         if sha256_of(out / name) != before:
-            remove_smoothed(out / name)  # it is of other predictions
+            remove_smoothed(out / name)  # made from other predictions
         written.append(name)
     return written
 
 
 def smoother_command(runs: Sequence[Path], tables: Sequence[Path], views: Sequence[str]) -> str:
-    """Returns the command that smooths the first video, or session, with the Ensemble Kalman Smoother; "" for images.
+    """Returns the Ensemble Kalman Smoother command for the first video or session; "" for images.
 
     Args:
       runs: run folders.
-      tables: as `write_ensembles` returned them.
+      tables: from `write_ensembles`.
       views: names of the cameras.
     """
     videos = [table for table in tables if table.name != "predictions.csv"]
@@ -126,7 +125,7 @@ def _write(file: Path, tables: Sequence[Poses]) -> None:
 def write_ensemble_table(
     file: Path, index: Sequence[str], names: Sequence[str], median: np.ndarray, variance: np.ndarray
 ) -> None:
-    """Writes the median and the variance of x and y of each keypoint.
+    """Writes the median and variance of x and y of each keypoint.
 
     Args:
       file: the table.
@@ -148,18 +147,18 @@ def write_ensemble_table(
     write_atomic(file, text.getvalue().encode())
 
 
-# The networks of an ensemble as one predictor of labelled frames.
+# The networks of an ensemble as one predictor for labelled frames.
 
-# The predictions of each member, next to their median: (members, n, k, 2).
+# The predictions of the members, in addition to the median: (members, n, k, 2).
 MEMBERS = "members_frame_px"
 
 
 class EnsemblePredictor:
-    """The networks of an ensemble, which share one compiled program.
+    """The networks of an ensemble; they share one compiled program.
 
     Attributes:
       config: of the ensemble.
-      subspaces: as of `Predictor`.
+      subspaces: as in `Predictor`.
       weights_label: a description of the weights.
       devices: descriptions of its devices.
     """
@@ -177,9 +176,9 @@ class EnsemblePredictor:
         self._runner, self._weights = runner, weights
 
     def labelled(self, samples: Samples, rows: np.ndarray, stops: Callable[[], bool] = lambda: False) -> Predictions:
-        """Returns the median of the keypoints and the mean of the confidence of the members, and `MEMBERS`.
+        """Returns the members' median keypoints and mean confidence, and `MEMBERS`.
 
-        Arguments and errors are those of `Predictor.labelled`.
+        Arguments and errors as in `Predictor.labelled`.
         """
         found = [self._runner.labelled(*weights, samples, rows, stops) for weights in self._weights]
         members = np.stack([of_member["keypoints_frame_px"] for of_member in found])
@@ -190,14 +189,14 @@ class EnsemblePredictor:
 def load_labelling(
     run: Path, config: Config, devices: object, platform: str, batch_size: int | None, labelled_batch_size: int
 ) -> Predictor | EnsemblePredictor:
-    """Returns the predictor of labelled frames: the network of a run, or the networks of an ensemble.
+    """Returns the predictor for labelled frames: a run's network or an ensemble's networks.
 
     Args:
       run: the run folder.
       config: of this folder.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
-      batch_size: frames at once on each device; None is the run's eval.batch_size.
+      batch_size: frames at once on each device; None means the run's eval.batch_size.
       labelled_batch_size: labelled frames at once.
 
     Raises:
@@ -223,7 +222,7 @@ def load_labelling(
     return EnsemblePredictor(config, runner, weights, subspaces, describe(chosen))
 
 
-# The smoothed tables of ensembles, <video>_smoothed.csv, next to the ensembles; the views of a session are smoothed
+# The smoothed tables of ensembles, <video>_smoothed.csv, are next to the ensembles; the views of a session are smoothed
 # together.
 
 # The scorer that the Ensemble Kalman Smoother writes.
@@ -233,13 +232,13 @@ KALMAN_SCORER = "ensemble-kalman_tracker"
 def smooth_ensembles(
     options: PredictConfig, config: Config, runs: Sequence[Path], tables: Sequence[Path], out: Path
 ) -> None:
-    """Writes the smoothed tables of the ensembles of videos, unless they already exist; smooth=none does nothing.
+    """Writes missing smoothed tables of video ensembles; smooth=none does nothing.
 
     Args:
-      options: which smoother, and its numbers.
+      options: the smoother and its parameters.
       config: of the first run.
-      runs: run folders with their tables, which are undamaged.
-      tables: places of the tables below each run.
+      runs: run folders with undamaged tables.
+      tables: table paths below each run.
       out: folder of the ensembles.
 
     Raises:
@@ -271,7 +270,7 @@ def smooth_ensembles(
 
 
 def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
-    """Returns the tables of each session in the order of the views; a video alone where a view is absent."""
+    """Returns the tables of each session in view order; without all views, each video alone."""
     found: dict[Path, dict[str, Path]] = {}
     for table in tables:
         view = view_of_video(table.stem, views)
@@ -290,7 +289,7 @@ def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
 
 
 def _smooth(options: PredictConfig, config: Config, views: Sequence[Poses]) -> list[tuple[Poses, Noise]]:
-    """Returns the smoothed keypoints of each view and their noise; the views have the same frames."""
+    """Returns the smoothed keypoints of each view and their noise; views have the same frames."""
     names = views[0].keypoint_names
     of_views = [[f"{view} {name}" for name in names] for view in range(len(views))]
     together = side_by_side(views, sum(of_views, []))
@@ -305,7 +304,7 @@ def _smooth(options: PredictConfig, config: Config, views: Sequence[Poses]) -> l
 
 
 def _bodyparts(config: Config, keypoints: int, views: int) -> list[tuple[int, ...]]:
-    """Returns the keypoints of each body part, one of each view: of several cameras, or of mirrors in one frame."""
+    """Returns each body part's keypoints, one per view: from several cameras, or from mirrors in one frame."""
     if views > 1:
         return [tuple(range(point, keypoints * views, keypoints)) for point in range(keypoints)]
     mirrors, names = config.losses.pca_multiview.views, config.data.keypoint_names
@@ -318,26 +317,26 @@ def _bodyparts(config: Config, keypoints: int, views: int) -> list[tuple[int, ..
     return [*several, *((point,) for point in range(keypoints) if point not in in_mirrors)]
 
 
-# The results of an ensemble on labelled frames besides the median: its spread, calibrated to an error, and its members.
+# An ensemble's other results on labelled frames: its spread, calibrated to an error, and its members.
 
 
 def write_spread(
     folder: Path, data: Dataset, members_px: np.ndarray, median_px: np.ndarray, confidence: np.ndarray
 ) -> dict[str, Any]:
-    """Writes predictions[_VIEW]_ensemble.csv, calibration.json and calibration.csv, and returns figures of the members.
+    """Writes predictions[_VIEW]_ensemble.csv, calibration.json and calibration.csv; returns the members' metrics.
 
-    Without enough labelled points in validation frames, nothing is calibrated: calibration.json then has no parameters,
+    Without enough labelled points in validation frames, it does not calibrate: calibration.json then has no parameters
     and calibration.csv no rows.
 
     Args:
       folder: where the files are written.
-      data: the labelled frames and their sets, n of them.
-      members_px: (m, n, k, 2), the predictions of the members in frame pixels.
+      data: the n labelled frames and their sets.
+      members_px: (m, n, k, 2), the members' predictions in frame pixels.
       median_px: (n, k, 2), their median.
-      confidence: (n, k), the mean of theirs.
+      confidence: (n, k), their mean confidence.
 
     Returns:
-      `members_px_error`, the mean error of each member by set; `mean_member_px_error`, their mean; and `auroc`.
+      `members_px_error`, each member's mean error by set; `mean_member_px_error`, their mean; and `auroc`.
 
     Raises:
       OSError: a file cannot be written.
@@ -378,7 +377,7 @@ def write_spread(
 
 
 def ranking_areas(spread: np.ndarray, doubt: np.ndarray, errors: np.ndarray) -> dict[str, Any]:
-    """Returns how well the spread and the doubt of points (p,) find those that are wrong: see `auroc`.
+    """Returns how well the spread and the doubt of points (p,) identify wrong points: see `auroc`.
 
     Args:
       spread: over the members, px.
@@ -435,16 +434,16 @@ def _report(
         _logger.info(f"the spread of the members is not calibrated: {few}")
 
 
-# Combines the predictions that the members of an ensemble made for the project's videos.
+# Combines the predictions of the ensemble members for the project's videos.
 
 
 def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -> None:
-    """Writes the ensembles of the project's videos, and their smoothed tables; nothing if no member predicted videos.
+    """Writes the ensembles and smoothed tables of the project's videos, if any member predicted videos.
 
     Args:
       config: of the ensemble.
-      members: the run folders of the members.
-      out: the run folder of the ensemble.
+      members: the members' run folders.
+      out: the ensemble's run folder.
     """
     if config.eval.predict_videos == "no" or not all((member / INDEX_FILE).is_file() for member in members):
         return
@@ -454,5 +453,5 @@ def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -
         tables = write_ensembles(members, outputs, out)
         smooth_ensembles(config.predict, config, members, tables, out)
     except (UserError, OSError) as error:
-        # The labelled frames are evaluated; a video that cannot be combined must not make the training fail.
+        # The evaluation is done; a video that cannot be combined must not make the training fail.
         _logger.warning(f"the videos' predictions are not combined: {error}; jaxpose predict --run {out} does it")

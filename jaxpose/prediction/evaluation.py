@@ -1,6 +1,6 @@
-"""Measures a trained network on labelled frames, at the end of a training and again later.
+"""Measures a trained network on labelled frames, at the end of training and later.
 
-Input: labelled frames and a network. Output: predictions.csv, tables of errors, and evaluation.json with all figures.
+Input: labelled frames and a network. Output: predictions.csv, error tables, and evaluation.json with all metrics.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, not_visible_text, r
 from jaxpose.steps.layout import validation_batch
 from jaxpose.terminal import RESULT, count
 
-# The tables of an evaluation, predictions.csv with the errors next to it, and the figures of its sets.
+# The tables of an evaluation (predictions.csv and error tables) and the metrics of its sets.
 
-# The figures of `summarize` by set, or by label file.
+# The metrics of `summarize` by set or label file.
 Summaries = dict[str, dict[str, Any]]
 
 
@@ -54,17 +54,17 @@ def write_tables(
     sets: np.ndarray | None,
     predictor: Predictor | EnsemblePredictor,
 ) -> list[str]:
-    """Writes predictions[_VIEW][_ENDING].csv and a table of each kind of error, for each view; process 0 alone writes.
+    """Writes predictions[_VIEW][_ENDING].csv and a table for each kind of error and view; only process 0 writes.
 
-    Returns the names of the files, [] in other processes.
+    Returns the file names, [] in other processes.
 
     Args:
       folder: where the files are written.
-      ending: of the names, empty for the run's own label file.
-      found: the labelled frames, n of them.
+      ending: of the file names, empty for the run's own label file.
+      found: the n labelled frames.
       predicted: (n, k, 2) in frame pixels.
       confidence: (n, k), 0 to 1.
-      sets: names (n,) of the sets, None if the frames have none.
+      sets: set names (n,), None if the frames have none.
       predictor: the trained network.
 
     Raises:
@@ -92,7 +92,7 @@ def write_tables(
         for name, values in measured.items():
             write_errors(folder / f"{stem}_{name}.csv", images, names, values[rows], of_rows)
         if NOT_VISIBLE_ERROR not in measured:
-            # Of earlier labels.
+            # From earlier labels.
             (folder / f"{stem}_{NOT_VISIBLE_ERROR}.csv").unlink(missing_ok=True)
         written += [f"{stem}.csv", *(f"{stem}_{name}.csv" for name in measured)]
     return written
@@ -101,15 +101,15 @@ def write_tables(
 def summarize(
     config: Config, found: Project, rows: np.ndarray, predicted: np.ndarray, confidence: np.ndarray
 ) -> dict[str, Any]:
-    """Returns the figures of some frames; with points that are marked as not visible, also their effect.
+    """Returns the metrics of some frames and, if any points are marked as not visible, their effect.
 
-    `not_visible` then has the number of these `points`, whether the figures have `counted` them, and `otherwise`, the
-    figures if they were treated the other way.
+    `not_visible` then has the number of these `points`, whether the metrics `counted` them, and `otherwise`, the
+    metrics of the opposite choice.
 
     Args:
       config: the run's.
       found: the labelled frames.
-      rows: (m,) the rows of `found`.
+      rows: (m,) rows of `found`.
       predicted: (m, k, 2) in frame pixels.
       confidence: (m, k), 0 to 1.
     """
@@ -135,20 +135,20 @@ def summarize(
     return figures(measured_px) | {"not_visible": about}
 
 
-# Two baselines that learn almost nothing; their errors are printed next to those of the network.
+# Two baselines that learn almost nothing; their errors are printed next to the network's.
 
 _DIFFERENT_GREY_LEVELS = 30
 
 
 def mean_position_errors_px(keypoints_frame_px: np.ndarray, sets: Sequence[str]) -> np.ndarray:
-    """Returns the errors (n_test, k) of predicting each keypoint at its mean place in the training frames.
+    """Returns the errors (n_test, k) of predicting each keypoint at its mean training position.
 
     Args:
       keypoints_frame_px: labels (n, k, 2), NaN where absent; their errors are NaN.
-      sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
+      sets: the set of each row; learns from "train" and predicts "test".
 
     Raises:
-      ValueError: there is no row of "train" or of "test".
+      ValueError: there are no rows of "train" or none of "test".
     """
     train, test = _rows(sets, TRAIN), _rows(sets, TEST)
     predicted_px = _mean(keypoints_frame_px[train])
@@ -160,17 +160,17 @@ def blob_errors_px(
 ) -> np.ndarray:
     """Returns the errors (n_test, k) of the animal's centroid plus each keypoint's mean offset from it.
 
-    The animal is what differs from the background, and the background is the median of the labelled frames of the
-    same video. The centroid of a frame without a difference is the frame's centre.
+    The animal is everything that differs from the background, the median of the video's labelled frames. If nothing
+    differs, the centroid is the frame's centre.
 
     Args:
-      paths: the image of each row; the images of one video have one size.
+      paths: the image of each row; the images of a video have one size.
       videos: the video of each row.
       keypoints_frame_px: labels (n, k, 2), NaN where absent; their errors are NaN.
-      sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
+      sets: the set of each row; learns from "train" and predicts "test".
 
     Raises:
-      ValueError: there is no row of "train" or of "test".
+      ValueError: there are no rows of "train" or none of "test".
       UserError: an image is missing or does not decode.
     """
     train, test = _rows(sets, TRAIN), _rows(sets, TEST)
@@ -193,7 +193,7 @@ def _rows(sets: Sequence[str], name: str) -> np.ndarray:
 
 
 def _mean(points_px: np.ndarray) -> np.ndarray:
-    """Returns the mean (k, 2) of the points (n, k, 2) that are not NaN, NaN for a keypoint without any."""
+    """Returns the mean (k, 2) of points (n, k, 2), ignoring NaN; NaN for keypoints without any."""
     count = np.isfinite(points_px).sum(axis=0)
     return np.where(count > 0, np.nansum(points_px, axis=0) / np.maximum(count, 1), np.nan)
 
@@ -210,13 +210,13 @@ def _centroid(mask: np.ndarray) -> np.ndarray:
     return np.array([x.mean(), y.mean()])
 
 
-# The report of an evaluation: a table with a line for each set, all figures of one set, and errors to compare with.
+# The report of an evaluation: a table with a line for each set, all metrics of one set, and baseline errors.
 
 _logger = logging.getLogger(__name__)
 
 
 def report(config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float]) -> None:
-    """Reports the errors of all sets and, next to those of the set `shown`, the errors of the baselines."""
+    """Reports the errors of all sets and, for the set `shown`, the baseline errors."""
     _logger.info(format_summaries(results))
     if shown:
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
@@ -230,7 +230,7 @@ def report(config: Config, data: Dataset, results: Summaries, shown: str, compar
 
 
 def baseline_errors_px(data: Dataset, shown: str) -> dict[str, float]:
-    """Returns the mean errors, in px, of trackers that learn almost nothing; only for the synthetic project."""
+    """Returns the mean baseline errors in px; only for the synthetic project."""
     found = data.project
     if not (found.folder / synthetic.MARKER).is_file() or not len(data.rows("train")):
         return {}
@@ -242,7 +242,7 @@ def baseline_errors_px(data: Dataset, shown: str) -> dict[str, float]:
 
 
 def format_summaries(results: Summaries) -> str:
-    """Returns a table with a line for each set, of at most 80 columns with three thresholds and a short name."""
+    """Returns a table with a line for each set; three thresholds and a short name fit into 80 columns."""
     first = next(iter(results.values()))
     shares = [f"<{row['threshold_px']:g} px" for row in first["pck_px"]]
     figures = ("mean", "median", "p95", "rms")
@@ -269,24 +269,24 @@ def evaluate(
     batch_size: int | None = None,
     orientation: str = "",
 ) -> Summaries:
-    """Evaluates a run again, and logs the errors. Frames keep their sets of the run; new frames are `unused`.
+    """Evaluates a run again and logs the errors. Frames keep their sets from the run; new frames are `unused`.
 
     Args:
-      run: a run folder of `jaxpose.train`, or a folder of runs, of which the newest is used.
+      run: a run folder of `jaxpose.train`, or a folder of runs, which means the newest.
       project: a project folder instead of the run's own.
-      labels: evaluate only this label file of the project.
-      out: where the files are written; None is the run folder.
+      labels: evaluates only this label file of the project.
+      out: output folder; None means the run folder.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
-      batch_size: frames at once on each device; None is the batch of the run's own evaluation.
-      orientation: as the option data.orientation, for images with an EXIF orientation; "" is the run's.
+      batch_size: frames at once on each device; None means the batch size of the run's own evaluation.
+      orientation: as the option data.orientation, for images with an EXIF orientation; "" means the run's.
 
     Returns:
       As `evaluate_dataset`.
 
     Raises:
-      UserError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
-        replace the run's own files.
+      UserError: the run, the project or the labels cannot be used, or results for other frames would replace the run's
+        own files.
     """
     run = Path(run_folder(run))
     config = _with_project(read_run_config(run), run, project, orientation)
@@ -299,7 +299,7 @@ def evaluate(
             "predictions"
         )
     make_folder(folder := Path(out or run))
-    # The batch size affects rounding; the default reproduces the run's own figures.
+    # The batch size affects rounding; the default reproduces the run's own metrics.
     labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
     predictor = load_labelling(run, config, devices, platform, batch_size, labelled)
     _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
@@ -321,18 +321,18 @@ def evaluate_dataset(
     folder: Path,
     stops: Callable[[], bool] = lambda: False,
 ) -> Summaries:
-    """Predicts all labelled frames of a project, writes the tables and reports the errors.
+    """Predicts a project's labelled frames, writes the tables and reports the errors.
 
     Args:
-      config: the run's config, with everything filled in.
+      config: the run's complete config.
       data: the labelled frames and their sets.
       predictor: the trained network.
       folder: where the files are written.
       stops: called before every batch; True stops. All processes must get the same answer.
 
     Returns:
-      The figures of `metrics.summarize` for each set (train, validation, test, unused) that has frames, and for each
-      extra label file by its name.
+      The metrics of `summarize` for each set (train, validation, test, unused) that has frames, and for each extra
+      label file by name.
 
     Raises:
       UserError: an extra label file cannot be used.
@@ -364,16 +364,16 @@ def evaluate_dataset(
 
 
 def extra_projects(config: Config) -> list[Project]:
-    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie next to the run's own label file.
+    """Reads CollectedData_new.csv and CollectedData_test.csv if they are next to the run's label file.
 
     Raises:
-      UserError: one of them cannot be used.
+      UserError: a file cannot be used.
     """
     return [_read_project(config, name) for name in extra_label_files(config.data)]
 
 
 def _known_split(run: Path) -> KnownSplit:
-    """Returns the sets of a run's frames; a run converted from another tool may not know them."""
+    """Returns the sets of a run's frames; a run converted from another tool may lack them."""
     is_finished = (run / FINISHED_FILE).is_file()
     if is_finished and not (run / SPLIT_FILE).exists() and read_summary(run).get("reason") == CONVERTED:
         return KnownSplit({}, {}, {}, {}, False)
@@ -381,7 +381,7 @@ def _known_split(run: Path) -> KnownSplit:
 
 
 def _with_project(config: Config, run: Path, project: str, orientation: str) -> Config:
-    """Returns the config of a run, with another project or orientation if one is given."""
+    """Returns a run's config, with the given project or orientation."""
     data = dataclasses.replace(with_orientation(config.data, orientation), project=project or config.data.project)
     if not project and not Path(config.data.project).exists():
         raise UserError(
@@ -391,7 +391,7 @@ def _with_project(config: Config, run: Path, project: str, orientation: str) -> 
 
 
 def _read_labels(config: Config, labels: str) -> Project:
-    """Reads the labels that are evaluated; errors name the flags of jaxpose.evaluate."""
+    """Reads the labels to evaluate; errors name the flags of jaxpose.evaluate."""
     try:
         if not config.data.project:
             raise UserError("the run names no project with labelled frames; give it with --project FOLDER")
@@ -403,7 +403,7 @@ def _read_labels(config: Config, labels: str) -> Project:
 
 
 def _read_project(config: Config, labels: str) -> Project:
-    """Reads a label file (empty: the run's own), with the run's keypoints in the run's order."""
+    """Reads a label file (empty: the run's own) with the run's keypoints in the run's order."""
     found = read_project(config.data, labels)
     for problem in found.problems:
         _logger.info(f"left out: {problem}")
@@ -416,7 +416,7 @@ def _read_project(config: Config, labels: str) -> Project:
 
 
 def _decode(config: Config, found: Project, split: KnownSplit, sets: np.ndarray) -> Dataset:
-    """Returns the labelled frames of a project, decoded, and reports labels that changed since the training."""
+    """Decodes and returns a project's labelled frames; reports labels that changed since the training."""
     if changed := dataset.changed_labels(found, split):
         _logger.info(
             f"the labels of {count(changed, 'frame')} changed since the training; "

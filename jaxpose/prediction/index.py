@@ -1,7 +1,7 @@
-"""index.csv in the folder of results: a row for each input, with the origin of its table; and claims on work.
+"""index.csv in the results folder, which has a row for each input with the origin of its table; and claims on work.
 
-The index makes sure that a table is never mistaken for another, and that a second command predicts only missing or
-changed inputs.
+The index ensures that no table is mistaken for another, and that a second command predicts only missing or changed
+inputs.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.paths import CLAIMS_FOLDER, INDEX_FILE
 from jaxpose.run.pca import Subspaces, within_a_view
 
-# A row of index.csv: an input, the origin of its table, and the outcome of the prediction.
+# A row of index.csv: an input, the origin of its table, and the outcome.
 #
-# Nothing here imports jax, so that verbs that only read tables start at once.
+# Does not import jax, so that verbs that only read tables start quickly.
 
 CHECKSUM_DIGITS = 16
 WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
@@ -44,23 +44,23 @@ class Row:
     """The row of an input.
 
     Attributes:
-      path: absolute, of the video or of the folder of images.
-      size: bytes; for images, of all together.
+      path: absolute path of the video or the image folder.
+      size: bytes; for images, their sum.
       mtime: time of the last change, seconds since 1970; for images, the newest.
-      files: checksum of name, size and time of each image, or of the video and the file of its boxes.
+      files: checksum of name, size and time of each image, or of the video and its box file.
       model: checksum of the weights.
-      frames_announced: frames by the header of the file.
+      frames_announced: frames according to the file's header.
       frames_delivered: rows of the table.
       seconds: computing time of all workers.
-      state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
-        failed (for another reason; the next command tries again).
+      state: waiting, done, damaged (the input cannot be fully predicted; not tried again until it changes) or failed
+        (for another reason; the next command tries again).
       reason: why it is not done, or a remark.
-      table: path below the folder of results.
-      table_size: bytes of all tables of the input together.
-      table_sha256: digits of the checksum of the table of predictions, "" before it is done.
+      table: path below the results folder.
+      table_size: total bytes of the input's tables.
+      table_sha256: digits of the prediction table's checksum, "" before it is done.
       run: hash of the run's config.
-      arithmetic: what the last bits of the tables depend on, as arithmetic.json of a run has it; parts that were made
-        otherwise follow behind " | ". "" before it is done.
+      arithmetic: everything that affects the tables' last bits, as in a run's arithmetic.json; " | " separates parts
+        made in different ways. "" before it is done.
     """
 
     path: str
@@ -80,11 +80,11 @@ class Row:
     arithmetic: str
 
     def is_of_same(self, other: "Row") -> bool:
-        """Returns whether both rows have the same frames and the same network."""
+        """Returns whether both rows have the same frames and network."""
         return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
 
     def _frames(self) -> tuple[str, int, str, str]:
-        # Hosts may know the same folder under different paths.
+        # Hosts may have different paths for the same folder.
         return Path(self.path).name, self.size, self.mtime, self.files
 
 
@@ -93,11 +93,11 @@ _TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields
 
 
 def identity_of(sources: Sequence[Path], boxes: Sequence[Path] = ()) -> tuple[int, str, str]:
-    """Returns `size`, `mtime` and `files` of the row of a video or of images.
+    """Returns `size`, `mtime` and `files` of the row for a video or images.
 
     Args:
       sources: the video, or the images.
-      boxes: the file with the boxes of the video's frames, if they have boxes; it counts in `files` alone.
+      boxes: the video's box file, if any; affects only `files`.
 
     Raises:
       OSError: a file no longer exists.
@@ -111,10 +111,10 @@ def identity_of(sources: Sequence[Path], boxes: Sequence[Path] = ()) -> tuple[in
 
 
 def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
-    """Returns the rows in the content of an index.csv by their table.
+    """Returns {table: row} from the content of an index.csv.
 
     Raises:
-      DamagedFile: it is not an index, or not as jaxpose wrote it.
+      DamagedFile: it is not an index, or not as written by jaxpose.
     """
     mend = "remove the file and give --overwrite, or choose another --out"
     rows = {}
@@ -127,7 +127,7 @@ def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
     return rows
 
 
-# The names of the tables next to a table of predictions, <table>.csv: <table>_temporal_norm.csv and others.
+# Names of the tables next to a prediction table <table>.csv: <table>_temporal_norm.csv and others.
 
 TEMPORAL_NORM = "_temporal_norm"
 SMOOTHED = "_smoothed"
@@ -136,81 +136,80 @@ PARTIAL = ".partial"
 
 
 def beside(table: Path, suffix: str) -> Path:
-    """Returns the table whose name is that of a table of predictions with a suffix, such as TEMPORAL_NORM."""
+    """Adds a suffix, such as TEMPORAL_NORM, to the name of a prediction table."""
     return table.with_name(f"{table.stem}{suffix}.csv")
 
 
 def error_suffix(name: str) -> str:
-    """Returns the suffix of the table of the errors of a loss, such as "_pca_singleview_error"."""
+    """Returns the suffix of a loss's error table, such as "_pca_singleview_error"."""
     return f"_{name}_error"
 
 
 def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
-    """Returns the suffixes of the tables that `predict_segment` writes next to the predictions."""
+    """Returns the suffixes of the other tables that `predict_segment` writes."""
     return (TEMPORAL_NORM, *map(error_suffix, subspaces_of_a_view(predictor)))
 
 
 def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
-    """Returns the subspaces that the predictions of one camera can be compared with alone.
+    """Returns the subspaces that need the predictions of only one camera.
 
-    Poses across cameras are known only once all views are predicted: see `write_moment_errors`.
+    Poses across cameras are known only after all views are predicted: see `write_moment_errors`.
     """
     return within_a_view(predictor.subspaces, len(predictor.config.data.views))
 
 
 def size_of(table: Path, suffixes: Sequence[str]) -> int:
-    """Returns the bytes of a table of predictions and of the tables next to it, as far as they exist."""
+    """Returns the total bytes of a prediction table and the existing tables next to it."""
     files = [table, *(beside(table, suffix) for suffix in suffixes)]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def edited_name(table: Path) -> Path:
-    """Returns a name that no file has, for a table that somebody changed: <table>.edited.csv, or .edited2.csv."""
+    """Returns an unused name for a table that someone edited: <table>.edited.csv, or .edited2.csv."""
     names = (table.with_suffix(f".edited{number}.csv") for number in itertools.chain([""], itertools.count(2)))
     return next(name for name in names if not name.exists())
 
 
 def smoothing_record(table: Path) -> Path:
-    """Returns the file that says how the smoothed table next to a table of predictions was made."""
+    """Returns the file that records how the smoothed table of a prediction table was made."""
     return beside(table, SMOOTHED).with_suffix(".json")
 
 
 def remove_smoothed(table: Path) -> None:
-    """Removes the smoothed table next to a table of predictions, which is about to change."""
+    """Removes the smoothed table of a prediction table that is about to change."""
     smoothing_record(table).unlink(missing_ok=True)
     beside(table, SMOOTHED).unlink(missing_ok=True)
 
 
 def remove_tables(table: Path) -> None:
-    """Removes a table of predictions and all tables that can lie next to it, unfinished ones too."""
+    """Removes a prediction table and all tables next to it, including unfinished ones."""
     remove_smoothed(table)
     for file in (table, *(beside(table, suffix) for suffix in TABLES_BESIDE)):
         file.unlink(missing_ok=True)
         file.with_name(f"{file.name}{PARTIAL}").unlink(missing_ok=True)
 
 
-# Claims on work that processes on any hosts share through one folder: each claim has one holder.
+# Claims on work that processes on any hosts share through a folder: each claim has one holder.
 #
-# A claim is a file <name>.<generation>, created so that exactly one process can create it. Its holder touches it
-# regularly. If its time has not changed for long enough, the holder counts as dead, and the process that creates the
-# file of the next generation has the claim. Times are compared only with earlier times of the same file, so the clocks
-# of the hosts do not matter.
+# A claim is a file <name>.<generation> that exactly one process can create. Its holder touches it regularly. If its
+# time stays unchanged for long enough, the holder counts as dead, and the process that creates the file of the next
+# generation has the claim. Times are compared only with earlier times of the same file, so host clocks do not matter.
 
-# A holder touches its claim, and others look at it, this many times before the holder counts as dead.
+# The number of times that a holder touches its claim, and that others check it, before the holder counts as dead.
 _BEATS = 5
-# Maximum seconds between two looks at work that others hold.
+# Maximum seconds between two checks of work that others hold.
 _LOOK_S = 1.0
-# Seconds between two attempts to take a claim that is held only briefly.
+# Seconds between two attempts to take a briefly held claim.
 _MOMENT_S = 0.02
 
 
 class Claim:
-    """A claim that this process holds; a context manager, which releases it.
+    """A claim that this process holds; a context manager that releases it.
 
     Attributes:
       token: unique to this claim.
       text: content of its file.
-      is_lost: whether another process has taken it over, as this process had been frozen for long.
+      is_lost: whether another process took it over because this process was frozen for long.
     """
 
     def __init__(self, claims: "Claims", name: str, generation: int):
@@ -228,7 +227,7 @@ class Claim:
         except FileNotFoundError:
             self.is_lost = True
         except OSError:
-            # A network folder may be away for a moment; then other processes cannot see it either.
+            # A network folder may be briefly unavailable; other processes then cannot see it either.
             pass
         return not self.is_lost
 
@@ -251,16 +250,16 @@ class Claim:
 
 
 class Claims:
-    """The claims in a folder; a context manager, open while work is claimed.
+    """The claims in a folder; a context manager that is open while work is claimed.
 
     Args:
-      out: the folder that all workers write to.
-      silent_s: seconds without a touch after which a holder counts as dead.
+      out: the output folder of all workers.
+      silent_s: a holder counts as dead after this many seconds without a touch.
 
     Attributes:
-      out, folder: the folder that all workers write to, and that of the claims in it.
+      out, folder: the output folder of all workers, and its folder of claims.
       beat_s: seconds between two touches of a claim that this process holds.
-      look_s: seconds between two looks at work that other processes hold.
+      look_s: seconds between two checks of work that other processes hold.
     """
 
     def __init__(self, out: Path, silent_s: float | int):
@@ -269,7 +268,7 @@ class Claims:
         self.look_s = min(_LOOK_S, self.beat_s)
         self._silent_s = silent_s
         self._held: set[Claim] = set()
-        # File of another process's claim -> time and inode, when it was looked at, for how long it is unchanged.
+        # {file of another process's claim: (time and inode, when it was checked, how long it was unchanged)}
         self._seen: dict[Path, tuple[tuple[int, int], float, float]] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -286,9 +285,9 @@ class Claims:
             self.folder.rmdir()
 
     def take(self, name: str) -> Claim | None:
-        """Returns the claim on some work, or None if another process holds it.
+        """Returns the claim on a piece of work, None if another process holds it.
 
-        Only repeated calls find out that a holder is dead.
+        Only repeated calls can detect a dead holder.
 
         Args:
           name: of the work; letters, digits and hyphens.
@@ -307,14 +306,14 @@ class Claims:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except (FileExistsError, FileNotFoundError):
-            # Another process was faster, in creating the file or in removing the empty folder.
+            # Another process was faster to create the file or to remove the empty folder.
             return None
         claim = Claim(self, name, newest + 1)
         try:
             with os.fdopen(descriptor, "w") as stream:
                 stream.write(claim.text)
         except OSError as error:
-            # On a full disk: other workers would wait for the empty claim until it counts as dead.
+            # The disk may be full; other workers would wait until the empty claim counts as dead.
             file.unlink(missing_ok=True)
             error.filename = str(file)
             raise
@@ -323,13 +322,13 @@ class Claims:
         return claim
 
     def drop(self, claim: Claim) -> None:
-        """Touches a claim no more."""
+        """Stops touching a claim."""
         with self._lock:
             self._held.discard(claim)
 
     @contextlib.contextmanager
     def waited_for(self, name: str) -> Iterator[Claim]:
-        """Waits for a claim that every process holds only briefly, and takes it.
+        """Waits for a claim that processes hold only briefly, and takes it.
 
         Raises:
           OSError: the folder is not writable.
@@ -340,19 +339,19 @@ class Claims:
             yield claim
 
     def forget(self, prefix: str) -> None:
-        """Removes all claims with a prefix: those of dead holders on finished work."""
+        """Removes all claims with a prefix, left by dead holders of finished work."""
         for file in self.folder.glob(f"{prefix}*"):
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
     def _newest(self, name: str) -> int:
-        """Returns the newest generation of a claim, or -1 if there is none."""
+        """Returns the newest generation of a claim, -1 without any."""
         numbers = [file.suffix[1:] for file in self.folder.glob(f"{name}.*")]
         return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def _is_dead(self, file: Path) -> bool:
         try:
-            # Opening a file makes a network folder ask its server for the present times.
+            # Opening a file makes a network folder get the current times from its server.
             with file.open("rb") as stream:
                 status = os.fstat(stream.fileno())
         except OSError:
@@ -360,7 +359,7 @@ class Claims:
         look, now = (status.st_mtime_ns, status.st_ino), time.monotonic()
         with self._lock:
             before, looked, silent_s = self._seen.get(file, (None, now, 0.0))
-            # If this process was frozen, the holder may have been too: a long time without a look proves little.
+            # If this process was frozen, the holder may have been as well: a long gap between checks proves little.
             silent_s = silent_s + min(now - looked, 2 * self.beat_s) if look == before else 0.0
             self._seen[file] = look, now, silent_s
         return silent_s > self._silent_s
@@ -377,12 +376,12 @@ _logger = logging.getLogger(__name__)
 
 
 class PredictionIndex:
-    """The index of a folder of results; other processes may write it too.
+    """The index of a results folder; other processes may also write it.
 
     Args:
-      out: the folder of results.
-      claims: those on the work in that folder.
-      suffixes: of the tables next to each table of predictions; see `suffixes_beside`.
+      out: the results folder.
+      claims: on the work in that folder.
+      suffixes: of the tables next to each prediction table; see `suffixes_beside`.
     """
 
     def __init__(self, out: Path, claims: Claims, suffixes: Sequence[str] = ()):
@@ -391,10 +390,10 @@ class PredictionIndex:
         self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
 
     def rows(self) -> dict[str, Row]:
-        """Returns all rows by their table; a changed file is read again.
+        """Returns {table: row}; reads a changed file again.
 
         Raises:
-          DamagedFile: the file is not an index, or not as jaxpose wrote it.
+          DamagedFile: the file is not an index, or has changed since jaxpose wrote it.
           OSError: it cannot be read.
         """
         try:
@@ -411,20 +410,20 @@ class PredictionIndex:
             return {}
 
     def is_there(self, row: Row, overwrite: bool = False) -> bool:
-        """Returns whether the table of an input exists or cannot be made; False if it has to be made.
+        """Returns whether an input's table exists or cannot be made; False if it must be made.
 
         Args:
-          row: of the input as it is now.
-          overwrite: make existing tables again.
+          row: of the input in its current state.
+          overwrite: replaces existing tables.
 
         Raises:
-          UserError: the table exists, but is of other frames or of another run.
+          UserError: the table exists, but is from other frames or another run.
         """
         noted, table = self.rows().get(row.table), self._out / row.table
         if overwrite:
             return False
         if noted and noted.is_of_same(row):
-            # If one of the tables was shortened or removed, all are made again.
+            # If a table was shortened or removed, all are replaced.
             is_whole = noted.state == DONE and table.is_file() and self.bytes_of(table) == noted.table_size
             return is_whole or noted.state == DAMAGED
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
@@ -433,9 +432,9 @@ class PredictionIndex:
         raise UserError(f"{table} already exists, of {what}: give --overwrite to replace it, or choose another --out")
 
     def set_aside_edited(self, rows: Iterable[Row]) -> None:
-        """Renames the tables of inputs that are about to be predicted again if somebody changed them; reports each.
+        """Renames edited tables of inputs that are about to be predicted again; reports each.
 
-        A table is changed if its checksum is not that of the index.
+        A table is edited if its checksum differs from the index.
 
         Raises:
           OSError: a table cannot be read or renamed.
@@ -458,11 +457,11 @@ class PredictionIndex:
         self._write(change)
 
     def bytes_of(self, table: Path) -> int:
-        """Returns the size of a table of predictions and of the tables next to it, as far as they exist."""
+        """Returns the total size of a prediction table and the existing tables next to it."""
         return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
-        """Adds the inputs to predict, except those that other processes have added or finished meanwhile."""
+        """Adds the inputs to predict, except those that other processes have already added or finished."""
         rows = list(rows)
 
         def change(known: dict[str, Row]) -> None:
@@ -475,7 +474,7 @@ class PredictionIndex:
         self._write(change)
 
     def note(self, row: Row) -> None:
-        """Records the outcome of an input; a failure only if the row is not of other frames by now."""
+        """Records the outcome of an input; a failure only if the row still has the same frames."""
 
         def change(known: dict[str, Row]) -> None:
             noted = known.get(row.table)
@@ -485,7 +484,7 @@ class PredictionIndex:
         self._write(change)
 
     def _write(self, change: Callable[[dict[str, Row]], None]) -> None:
-        """Applies `change` to the rows and writes them; no other process writes meanwhile."""
+        """Applies `change` to the rows and writes them, while no other process writes."""
         while True:
             with self._lock, self._claims.waited_for("index") as claim:
                 rows = dict(self.rows())
@@ -495,16 +494,16 @@ class PredictionIndex:
                 text = io.StringIO()
                 writer = csv.writer(text, lineterminator="\n")
                 writer.writerow(COLUMNS)
-                # The reason may begin with the name of a file.
+                # The reason may begin with a file name.
                 writer.writerows([path_cell(str(cell)) for cell in dataclasses.astuple(row)] for row in rows.values())
-                # If this process was frozen for long meanwhile, another process may have written.
+                # If this process was frozen for long, another process may have written.
                 if claim.refresh():
                     write_csv(self._file, text.getvalue())
                     return
 
 
 def boxes_of(predictor: Predictor, video: Path) -> tuple[Path, ...]:
-    """Returns the file of the boxes of a video, () where the run sees whole frames.
+    """Returns the box file of a video, () if the run sees whole frames.
 
     Raises:
       UserError: it does not exist.
@@ -516,18 +515,18 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predicto
     """Returns the row of a waiting input.
 
     Args:
-      out: the folder of results.
-      table: the table of predictions, below it.
-      path: the video, or the folder of the images.
+      out: the results folder.
+      table: the prediction table below it.
+      path: the video, or the image folder.
       sources: the video, or the images.
       predictor: the trained network.
 
     Raises:
       OSError: a file no longer exists.
-      UserError: the run needs boxes, and the video has no file of boxes.
+      UserError: the run needs boxes but the video has no box file.
     """
     size, mtime, files = identity_of(sources, boxes_of(predictor, path))
-    # Another way to turn images is like other weights: they are predicted again.
+    # Like other weights, another orientation requires a new prediction.
     how = predictor.config.predict.orientation
     return Row(
         path=os.path.abspath(path),

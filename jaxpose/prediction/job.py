@@ -1,4 +1,4 @@
-"""A job, which is one table to make and the folder of its work; its outcomes; and the prediction of its segments."""
+"""Jobs (a table to make and its work folder), their outcomes, and the prediction of their segments."""
 
 import contextlib
 import dataclasses
@@ -36,21 +36,21 @@ from jaxpose.terminal import count
 from jaxpose.video.index import ends_checksum, read_index
 from jaxpose.video.video import Segment, Video
 
-# Header lines of a table of predictions, and of a table of errors.
+# Header lines of a prediction table, and of an error table.
 _HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A table to be made.
+    """A table to make.
 
     Attributes:
       row: its row in the index.
-      table: the table of predictions; the others lie next to it.
-      sources: a video, or the images of one folder.
-      video: as `scan` returned it, None for images.
+      table: the prediction table; the others are next to it.
+      sources: a video, or the images of a folder.
+      video: from `scan`, None for images.
       problem: why the video cannot be read at all, or "".
-      boxes: the file with the boxes of the video's frames, () without boxes.
+      boxes: the video's box file, () without boxes.
     """
 
     row: Row
@@ -62,26 +62,26 @@ class Job:
 
     @property
     def name(self) -> Path:
-        """The video, or the folder of the images."""
+        """The video, or the image folder."""
         return self.sources[0] if self.video else self.sources[0].parent
 
     @functools.cached_property
     def key(self) -> str:
-        """The prefix of the names of the claims on its work."""
+        """The name prefix of the claims on its work."""
         return key_of(self.row.table)
 
     @functools.cached_property
     def parts(self) -> Path:
-        """The folder of its segments; other frames or another network have another folder."""
+        """The folder of its segments; it differs for other frames or another network."""
         decides = (self.row.size, self.row.mtime, self.row.files, self.row.model, self.row.run)
         return self.table.with_name(f"{self.table.name}.{hashlib.sha256(repr(decides).encode()).hexdigest()[:8]}.parts")
 
     def is_settled_by(self, row: Row | None) -> bool:
-        """Returns whether a row of the index is the result of this job."""
+        """Returns whether an index row is the result of this job."""
         return row is not None and row.is_of_same(self.row) and row.state != WAITING
 
     def state_without_frames(self) -> str:
-        """Returns the state of a job whose frames do not decode: DAMAGED if the files can be read, else FAILED."""
+        """Returns the state of a job whose frames do not decode: DAMAGED if files are readable, else FAILED."""
         try:
             for source in self.sources:
                 ends_checksum(source)
@@ -90,11 +90,11 @@ class Job:
         return DAMAGED
 
     def join(self, parts: Sequence[Path], name: str, file: Path) -> int:
-        """Joins one table of all segments into a file; returns the number of rows."""
+        """Joins one table from all segments into a file; returns its row count."""
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
     def rescue(self, scratch: Path) -> int:
-        """Copies the rows of an interrupted prediction to a file next to the table; returns their number."""
+        """Copies rows of an interrupted prediction to a file next to the table; returns their number."""
         rows = 0
         for partial in scratch.glob(f"*.csv{PARTIAL}"):
             name = partial.name.removesuffix(PARTIAL)
@@ -103,7 +103,7 @@ class Job:
         return rows
 
     def change(self) -> str:
-        """Returns a message if the files are no longer those of the row, else ""."""
+        """Returns a message if the files differ from the row, else ""."""
         try:
             now = identity_of(self.sources, self.boxes)
         except OSError:
@@ -112,7 +112,7 @@ class Job:
         return "" if is_same else f"{self.name} changed while it was read; the same command predicts it again"
 
     def dropped_frames(self) -> str:
-        """Returns a message about frames that are lost by the timestamps of a video, "" without any."""
+        """Returns a message about lost frames according to a video's timestamps, "" without any."""
         try:
             index = read_index(self.video.path) if self.video else None
         except (UserError, OSError):
@@ -125,7 +125,7 @@ class Job:
         )
 
     def unknown_length(self, rows: int) -> str:
-        """Returns a remark on a video that does not state its length, "" for others."""
+        """Returns a remark on a video that does not state its length, or ""."""
         if not self.video or self.video.states_length:
             return ""
         return (
@@ -138,31 +138,31 @@ class Job:
 
 
 def remove_leftovers(table: Path, claims: Claims) -> None:
-    """Removes the segments of a finished table and the claims on them, including those of a killed process."""
+    """Removes the segments of a finished table and the claims on them, including those of killed processes."""
     for folder in table.parent.glob(f"{glob.escape(table.name)}.*.parts"):
         shutil.rmtree(folder, ignore_errors=True)
     claims.forget(f"{key_of(table.relative_to(claims.out).as_posix())}-")
 
 
 def key_of(table: str) -> str:
-    """Returns the key of a file in the names of claims; the file is named relative to the folder of results."""
+    """Returns the key of a file, a path below the results folder, for claim names."""
     return hashlib.sha256(table.encode()).hexdigest()[:16]
 
 
-# Outcomes of jobs: writes them to the index, reports them, and removes leftovers of the work.
+# Writes the outcomes of jobs to the index, reports them, and removes leftovers of the work.
 
 _logger = logging.getLogger(__name__)
 
 
 class Outcomes:
-    """What became of jobs, here and in other processes.
+    """The outcomes of jobs in this and other processes.
 
     Args:
-      index: of the folder of results.
-      claims: those on the work in that folder.
+      index: of the results folder.
+      claims: on the work in that folder.
 
     Attributes:
-      reported: the reasons that were logged here.
+      reported: the reasons logged in this process.
     """
 
     def __init__(self, index: PredictionIndex, claims: Claims):
@@ -171,29 +171,29 @@ class Outcomes:
         self._failed: set[str] = set()
 
     def is_settled(self, job: Job) -> bool:
-        """Returns whether a job needs no more work: done or damaged, or failed in this process."""
+        """Returns whether a job is finished: done or damaged, or failed in this process."""
         return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
 
     def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
-        """Records that the tables of a job are written, and everything that affects their last bits."""
+        """Records that a job's tables are written, and everything that affects their last bits."""
         dropped = job.dropped_frames()
         reason = "; ".join(filter(None, [dropped, job.unknown_length(rows)]))
         self._settle(job, DONE, reason, rows, seconds, arithmetic, warning=dropped)
 
     def settle_failed(self, job: Job, reason: str) -> None:
-        """Records why a job cannot be finished now; its finished segments stay for the next command."""
+        """Records why a job cannot be finished now; keeps finished segments for the next command."""
         self._settle(job, FAILED, reason)
 
     def settle_lost(self, job: Job, reason: str) -> None:
-        """Records why the work on a job has to begin again, and removes its segments."""
+        """Records why a job must start again, and removes its segments."""
         shutil.rmtree(job.parts, ignore_errors=True)
         self._settle(job, FAILED, reason)
 
     def settle_damaged(self, job: Job, reason: str, scratch: Path | None = None) -> None:
-        """Records that an input cannot be predicted to the end; the rows in the folder `scratch` are kept."""
+        """Records that an input cannot be fully predicted; keeps the rows in the folder `scratch`."""
         state, rows = job.state_without_frames(), 0
         if state == DAMAGED:
-            # Tables under this name are of frames that were here before.
+            # Tables with this name are from earlier frames.
             remove_tables(job.table)
         if scratch:
             rows, of = job.rescue(scratch), len(job.sources)
@@ -212,7 +212,7 @@ class Outcomes:
         arithmetic: str = "",
         warning: str | None = None,
     ) -> None:
-        """Records an outcome, and logs the warning, by default the reason."""
+        """Records an outcome and logs the warning, by default the reason."""
         self._index.note(
             dataclasses.replace(
                 job.row,
@@ -235,22 +235,22 @@ class Outcomes:
             remove_leftovers(job.table, self._claims)
 
 
-# Predicts one segment of a video, a whole video or the images of a folder, into a folder in <table>.<hash>.parts.
+# Predicts a segment of a video, a whole video or a folder of images into a folder in <table>.<hash>.parts.
 #
-# The folder gets its name when its tables and its manifest are complete. A video that turns out to be damaged is marked
-# as uncut and predicted again as a whole, so that its rows do not depend on the cuts.
+# The folder gets its name when its tables and manifest are complete. A video that turns out to be damaged is marked as
+# uncut and predicted again as a whole, so that its rows do not depend on the cuts.
 
-# A file next to the segments which says that the video must not be cut.
+# A file next to the segments that marks a video that must not be cut.
 _UNCUT_FILE = "uncut"
 
 
 def is_uncut(job: Job) -> bool:
-    """Returns whether the video of a job must be predicted as a whole."""
+    """Returns whether a job's video must be predicted as a whole."""
     return (job.parts / _UNCUT_FILE).exists()
 
 
 def folder_of(job: Job, segment: Segment | None) -> Path:
-    """Returns the folder of a segment (None: of the whole input); it exists once the segment is finished."""
+    """Returns the folder of a segment (None: the whole input); it exists once the segment is finished."""
     return job.parts / (f"{segment.first:09}-{segment.end:09}" if segment else "whole")
 
 
@@ -263,14 +263,14 @@ def write_segment(
     stops: Callable[[], bool],
     count: Callable[[int], object],
 ) -> bool:
-    """Predicts a segment into its folder; returns whether it is finished. What is in the way is settled.
+    """Predicts a segment into its folder; returns whether it is finished. Records any failure.
 
     Args:
       predictor: the trained network.
-      job: the table that the segment is a part of.
-      segment: as `cut` returned it; None is the whole video, or all images.
+      job: the table that the segment belongs to.
+      segment: from `cut`; None means the whole video, or all images.
       claim: on this segment.
-      outcomes: where failures are recorded.
+      outcomes: records failures.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -278,7 +278,7 @@ def write_segment(
       Stopped: `stops` returned true, or the claim is lost.
       OSError: the index cannot be written.
     """
-    # A name of its own: if the claim is lost, two processes may write the same segment.
+    # A unique name: if the claim is lost, two processes may write the same segment.
     scratch, folder = job.parts / f".{claim.token}", folder_of(job, segment)
     try:
         return _write(predictor, job, segment, scratch, outcomes, lambda: stops() or claim.is_lost, count)
@@ -286,7 +286,7 @@ def write_segment(
         if change := job.change():
             outcomes.settle_lost(job, change)
         elif segment:
-            # A process that found other frames under the same name may have removed the folder.
+            # A process that found other frames with the same name may have removed the folder.
             with contextlib.suppress(FileNotFoundError):
                 write_atomic(job.parts / _UNCUT_FILE, b"")
         else:
@@ -297,7 +297,7 @@ def write_segment(
         else:
             outcomes.settle_damaged(job, str(error))
     except OSError as error:
-        # While this process was frozen, another may have finished the segment or the job, or removed its folder.
+        # While this process was frozen, another process may have finished the segment or job, or removed its folder.
         is_removed = isinstance(error, FileNotFoundError) and not scratch.is_dir()
         if not is_removed and not folder.is_dir() and not outcomes.is_settled(job):
             outcomes.settle_failed(job, str(error))

@@ -1,4 +1,4 @@
-"""Lists the tables that a command writes, the existing ones, and the remaining jobs; reports the amount of work."""
+"""Lists the tables that a command writes, existing tables and remaining jobs; reports the amount of work."""
 
 import dataclasses
 import logging
@@ -20,7 +20,7 @@ from jaxpose.terminal import RESULT, count, size
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import scan
 
-# Output file -> the video, or the images, whose frames are its rows.
+# {output file: the video or images whose frames are its rows}
 OutputFiles = dict[Path, Path | list[Path]]
 
 
@@ -29,9 +29,9 @@ class Listing:
     """The inputs of a command.
 
     Attributes:
-      rows: of the index, of all inputs that are not refused.
-      refused: why other inputs are refused, a message each.
-      jobs: those of the rows that wait.
+      rows: of the index, for all accepted inputs.
+      refused: a message for each refused input.
+      jobs: for the waiting rows.
     """
 
     rows: list[Row]
@@ -39,16 +39,16 @@ class Listing:
     jobs: list[Job]
 
     def done_tables(self, out: Path) -> list[Path]:
-        """Returns the tables that are finished."""
+        """Returns the finished tables."""
         return [out / row.table for row in self.rows if row.state == DONE]
 
     def settled_tables(self, out: Path) -> list[Path]:
-        """Returns the tables of the rows that do not wait."""
+        """Returns the tables of rows that are not waiting."""
         return [out / row.table for row in self.rows if row.state != WAITING]
 
 
 def output_files(inputs: Inputs, out: Path) -> OutputFiles:
-    """Returns which table is written for which input; the folder of results mirrors the tree of the inputs."""
+    """Returns {table: input}; the results folder mirrors the tree of the inputs."""
     videos, images = out / VIDEO_TABLES_FOLDER, out / IMAGE_TABLES_FOLDER
     of_videos = {videos / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
     return of_videos | {images / place / "predictions.csv": files for place, files in inputs.images.items()}
@@ -57,20 +57,20 @@ def output_files(inputs: Inputs, out: Path) -> OutputFiles:
 def list_jobs(
     predictor: Predictor, outputs: OutputFiles, out: Path, index: PredictionIndex, overwrite: bool
 ) -> Listing:
-    """Compares the inputs with the index and opens the videos that have to be predicted.
+    """Compares the inputs with the index and opens the videos to predict.
 
     Args:
       predictor: the trained network.
-      outputs: as `output_files` returned it.
-      out: the folder of results.
+      outputs: from `output_files`.
+      out: the results folder.
       index: of that folder.
-      overwrite: predict all inputs, also where their table exists.
+      overwrite: predicts all inputs, even if their table exists.
 
     Raises:
       DamagedFile: the index is damaged.
       OSError: the index cannot be read.
     """
-    index.rows()  # reports an unreadable index once, not for each input
+    index.rows()  # reports an unreadable index once, not per input
     looked = [_look(predictor, table, source, out, index, overwrite) for table, source in outputs.items()]
     rows = [row for row in looked if isinstance(row, Row)]
     waiting = [row for row in rows if row.state == WAITING]
@@ -79,9 +79,9 @@ def list_jobs(
 
 
 def needed_bytes(predictor: Predictor, jobs: list[Job]) -> int:
-    """Returns how much disk the tables of jobs still need, at most."""
+    """Returns the maximum disk space that jobs' tables still need."""
     frames = sum(job.row.frames_announced for job in jobs)
-    # While a table is written from its segments, both are on the disk.
+    # While a table is joined from its segments, both are on the disk.
     largest = max(job.row.frames_announced for job in jobs)
     written = sum(file.stat().st_size for job in jobs for file in job.parts.glob("*/*.csv"))
     return max(0, (frames + largest) * bytes_a_frame(predictor) - written)
@@ -90,7 +90,7 @@ def needed_bytes(predictor: Predictor, jobs: list[Job]) -> int:
 def _look(
     predictor: Predictor, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
 ) -> Row | str:
-    """Returns the row of an input, which waits if its table has to be made; or why the input is refused."""
+    """Returns an input's row, waiting if its table must be made; or why the input is refused."""
     try:
         path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
         row = row_of(out, table, path, sources, predictor)
@@ -100,7 +100,7 @@ def _look(
 
 
 def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> Job:
-    """Returns the job of a row, with the number of frames that the video announces."""
+    """Returns a row's job, with the number of frames that the video announces."""
     source = outputs[table]
     if not isinstance(source, Path):
         return Job(row, table, source)
@@ -112,7 +112,7 @@ def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> J
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 
 
-# The messages of `jaxpose predict` about its work: how much there is, what already exists, and how it ended.
+# The messages of `jaxpose predict`: the amount of work, the existing tables and the outcome.
 
 _LISTED = 20
 
@@ -123,7 +123,7 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
     """Reports the amount of work.
 
     Raises:
-      UserError: the disk is too small for the tables.
+      UserError: the tables do not fit on the disk.
     """
     videos = [job for job in jobs if job.video or job.problem]
     frames = sum(job.row.frames_announced for job in jobs)
@@ -141,7 +141,7 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
 
 
 def report_existing(tables: list[Path], outputs: OutputFiles) -> None:
-    """Names inputs whose tables already exist."""
+    """Reports inputs with existing tables."""
     for table in tables[:_LISTED]:
         source = outputs[table]
         first = source if isinstance(source, Path) else source[0]
@@ -151,7 +151,7 @@ def report_existing(tables: list[Path], outputs: OutputFiles) -> None:
 
 
 def report_stop(finished_segments: int, exit_code: int) -> int:
-    """Reports that a signal stopped the command, and returns the exit code."""
+    """Reports that a signal stopped the command; returns the exit code."""
     if is_stuck_requeue(finished_segments, os.environ):
         _logger.error(
             "SLURM has restarted this job several times, and this restart completed no segment: submit the job again "
@@ -163,7 +163,7 @@ def report_stop(finished_segments: int, exit_code: int) -> int:
 
 
 def report_end(ended: list[Row], inputs: int, reported: set[str]) -> int:
-    """Reports which inputs failed, those in `reported` excepted, and returns the exit code."""
+    """Reports failed inputs, except those in `reported`; returns the exit code."""
     for row in ended:
         if row.state != DONE and row.reason and row.reason not in reported:
             reported.add(row.reason)

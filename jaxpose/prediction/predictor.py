@@ -1,7 +1,7 @@
-"""A trained run, ready to predict frames of any size and videos, in pixels of the original frame."""
+"""A trained run that predicts videos and frames of any size, in pixels of the original frame."""
 
 # pyright: reportInvalidTypeForm=false
-# (jaxlib has no stubs: pyright does not know jax.Device)
+# (jaxlib has no stubs, so pyright does not know jax.Device)
 
 import contextlib
 import dataclasses
@@ -67,7 +67,7 @@ def refuse_misfit(frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence 
     """Checks several frames and their boxes.
 
     Raises:
-      ValueError: there are more or fewer boxes than frames, or the frames are one with another number of channels.
+      ValueError: the numbers of boxes and frames differ, or `frames` is one frame with a wrong number of channels.
     """
     if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[2] in (1, 4):
         raise ValueError(
@@ -87,22 +87,22 @@ def refuse_no_frame(frame: np.ndarray) -> None:
         )
 
 
-# Predictions as a pandas DataFrame; pandas is imported only here.
+# Predictions as a pandas DataFrame. Only this code imports pandas.
 
 
 def make_dataframe(
     keypoints_frame_px: np.ndarray, confidence: np.ndarray, keypoint_names: Sequence[str], scorer: str
 ) -> "pandas.DataFrame":
-    """Returns predictions as `pandas.read_csv(file, header=[0, 1, 2], index_col=0)` reads them from jaxpose's tables.
+    """Returns predictions in the form in which `pandas.read_csv(file, header=[0, 1, 2], index_col=0)` reads tables.
 
     Args:
-      keypoints_frame_px: (n, k, 2), x and y; or (k, 2) of one frame.
+      keypoints_frame_px: (n, k, 2), x and y; or (k, 2) for one frame.
       confidence: (n, k), or (k,).
       keypoint_names: k names.
-      scorer: the first row of the header.
+      scorer: the first header row.
 
     Returns:
-      A row for each frame, numbered from 0, and columns (scorer, bodyparts, coords), coords being x, y, likelihood.
+      A row for each frame, numbered from 0; columns (scorer, bodyparts, coords), with coords x, y, likelihood.
 
     Raises:
       UserError: pandas is not installed.
@@ -120,11 +120,11 @@ def make_dataframe(
     return pandas.DataFrame(values.reshape(len(values), -1).astype(np.float64), columns=columns)
 
 
-# Predicts the frames of a video, each in its own box.
+# Predicts each video frame in its own box.
 
 
 class FrameBoxes:
-    """The boxes of the frames of videos, in <folder>/<video>_bbox.csv; each file is read once.
+    """The boxes of video frames, from <folder>/<video>_bbox.csv; reads each file once.
 
     Attributes:
       folder: of the files.
@@ -136,17 +136,17 @@ class FrameBoxes:
         self._read: dict[tuple[Path, int, int], np.ndarray] = {}
 
     def file_of(self, video: Path) -> Path:
-        """Returns the file of a video; raises UserError if it does not exist."""
+        """Returns a video's file; raises UserError if it does not exist."""
         return video_box_file(self.folder, video)
 
     def of(self, video: Video) -> np.ndarray:
-        """Returns the boxes (n, 4) of a video, with the size of its frames as they are read; width 0 without one.
+        """Returns a video's boxes (n, 4) for its frame size as read; width 0 without a box.
 
         Raises:
           UserError: as `video_box_file` and `read_video_boxes`.
         """
         key = video.path, video.width_px, video.height_px
-        # Segments of one video are read by several threads.
+        # Several threads read segments of one video.
         with self._lock:
             if key not in self._read:
                 self._read[key] = read_video_boxes(self.file_of(video.path), video)
@@ -154,16 +154,16 @@ class FrameBoxes:
 
 
 def part_of_array(data: DataConfig, box_px: Sequence | np.ndarray, frame: np.ndarray) -> tuple[int, ...]:
-    """Returns the part (x, y, width, height) of a frame (h, w) or (h, w, 3) that a run sees, () for all of it.
+    """Returns the part (x, y, width, height) of a frame (h, w) or (h, w, 3) that a run sees, () for the whole frame.
 
     Args:
       data: of the run.
-      box_px: of the frame, for a run with `data.boxes`; otherwise empty.
+      box_px: the frame's box for a run with `data.boxes`, otherwise empty.
       frame: the pixels.
 
     Raises:
-      ValueError: the box does not consist of whole pixels, or lies outside of the frame.
-      UserError: the run needs a box and there is none, or the other way round.
+      ValueError: the box is not in whole pixels, or lies outside the frame.
+      UserError: the run needs a box and there is none, or vice versa.
     """
     if not data.boxes and len(box_px):
         raise UserError("boxes_px is given, but the run was trained without data.boxes; leave it out")
@@ -188,18 +188,18 @@ def stream_boxes(
     data: DataConfig,
     segment: Segment | None,
 ) -> tuple[ChunkReader, Iterator[Predictions]]:
-    """Returns the reader of a video, which must be closed, and an iterator over the predictions of its frames.
+    """Returns a video's reader, which must be closed, and an iterator over the predictions of its frames.
 
-    A network that looks at five frames sees all of them in the box of the middle one, as in its training, so each frame
-    goes through the backbone five times.
+    As in training, a five-frame network sees all five in the middle frame's box, so each frame passes through the
+    backbone five times.
 
     Args:
       runner: the network.
-      weights: its parameters and batch statistics, as `BatchRunner.fold` returned them.
-      video: with the rotation that is applied.
-      boxes_px: (n, 4) x, y, width and height inside of its frames; where width is 0, the position is NaN and the
+      weights: its parameters and batch statistics from `BatchRunner.fold`.
+      video: with the rotation to apply.
+      boxes_px: (n, 4) x, y, width and height inside its frames; where width is 0, the position is NaN and the
         confidence 0.
-      data: how boxes are fitted into the input.
+      data: how to fit boxes into the input.
       segment: the frames to predict, None for all.
     """
     size_px, radius = (data.input_width_px, data.input_height_px), runner.radius
@@ -221,7 +221,7 @@ def _with_affines(
 
 
 def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int) -> Iterator[Predictions]:
-    """Yields predictions with NaN for the position and 0 for the confidence of frames without a box."""
+    """Yields predictions; frames without a box get position NaN and confidence 0."""
     for part in found:
         has_box = is_box[number : number + len(part["confidence"])]
         number += len(has_box)
@@ -234,7 +234,7 @@ def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int
 
 _logger = logging.getLogger(__name__)
 
-# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 for a run of that precision.
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), float32, or float64 for a run with that precision.
 Found = tuple[np.ndarray, np.ndarray]
 
 
@@ -242,14 +242,14 @@ class Predictor:
     """A trained network, compiled for its devices: see `load`.
 
     Attributes:
-      config: the run's config, with the requested devices and batch size.
-      keypoint_names: k names, in the order of the results.
+      config: the run's config with the requested devices and batch size.
+      keypoint_names: k names, in result order.
       runner: the network, compiled on first use.
-      weights: (parameters, batch statistics) on the mesh, for labelled frames, as validation in training uses them.
+      weights: (parameters, batch statistics) on the mesh for labelled frames, as in validation during training.
       devices: descriptions of its devices.
-      subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
-      boxes: of the frames of videos, None for a run that sees whole frames.
-      weights_label: a description of the weights: their step, and whether the run is unfinished.
+      subspaces: the run's subspaces of the poses in the training labels, by loss name.
+      boxes: of video frames, None for a run that sees whole frames.
+      weights_label: a description of the weights: the step, and whether the run is unfinished.
     """
 
     def __init__(
@@ -279,27 +279,27 @@ class Predictor:
         return f"<{self.weights_label}: {model.backbone}, {model.kind} of {names}>"
 
     def labelled(self, samples: Samples, rows: np.ndarray, stops: Callable[[], bool] = lambda: False) -> Predictions:
-        """Returns predictions and losses of labelled frames, as `BatchRunner.labelled`."""
+        """Predicts labelled frames, with losses, like `BatchRunner.labelled`."""
         return self.runner.labelled(*self.weights, samples, rows, stops)
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
-        For one frame, (k, 2) and (k,); `load` says how long that takes. Each frame is independent: a network with
-        context frames sees the frame itself instead of its neighbours (see `predict_video` for consecutive frames).
-        The run's crops of named videos (`data.video_crops_px`, in DeepLabCut projects) are not applied, because an
-        array has no name: pass the part of the frame that the labelled images show.
+        For one frame, (k, 2) and (k,); for the time, see `load`. Frames are independent: a network with context frames
+        sees the frame itself instead of its neighbours (for consecutive frames, use `predict_video`). The run's crops
+        of named videos (`data.video_crops_px`, in DeepLabCut projects) are not applied, because an array has no name:
+        pass the part of the frame that the labelled images show.
 
         Args:
           frames: uint8, RGB (OpenCV reads BGR: convert it with `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
-            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array
-            (n, h, 3) is one colour frame. With `data.resize=lightning_pose`, frames are read as images; those of a
-            video are smoothed (`predict_video`), so that their keypoints differ by about a pixel.
-          boxes_px: for a run with `data.boxes`, the box (x, y, width, height) of the frame, or of each of several.
+            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array (n, h, 3) is one
+            colour frame. With `data.resize=lightning_pose`, frames are read as images; `predict_video` smooths
+            them, so that keypoints differ by about a pixel.
+          boxes_px: for a run with `data.boxes`, the box (x, y, width, height) of the frame, or of each frame.
 
         Raises:
-          ValueError: a frame or box is of another type or shape.
-          UserError: a frame is smaller than the run's crop, or lacks a needed box, or has an unneeded one.
+          ValueError: a frame or box has a wrong type or shape.
+          UserError: a frame is smaller than the run's crop, lacks a needed box, or has an unneeded box.
         """
         if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
             return self._predict_one(self.fit(frames, boxes_px))
@@ -308,14 +308,14 @@ class Predictor:
         return self._joined(self.fitted(self.fit(*pair) for pair in zip(frames, boxes_px, strict=True)))
 
     def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:
-        # Only the first call takes long: it compiles.
+        # Only the first call is slow: it compiles.
         with contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame"):
             found = self.runner.one(*self.folded_weights, *fitted)
         self._is_one_compiled = True
         return found["keypoints_frame_px"][0], found["confidence"][0]
 
     def to_dataframe(self, keypoints_frame_px: np.ndarray, confidence: np.ndarray) -> "pandas.DataFrame":
-        """Returns results of `predict` or `predict_video` as a table: see `make_dataframe`.
+        """Returns results of `predict` or `predict_video` as a table, see `make_dataframe`.
 
         Raises:
           UserError: pandas is not installed.
@@ -324,10 +324,10 @@ class Predictor:
         return make_dataframe(keypoints_frame_px, confidence, self.keypoint_names, scorer)
 
     def predict_video(self, path: str | os.PathLike) -> Found:
-        """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k), of every frame of a video.
+        """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k) for every frame of a video.
 
-        Shows a progress bar on a terminal and in a notebook. The rotation in the file's metadata is applied, unless the
-        run's labelled images have the size of the stored frames; coordinates are in pixels of the rotated frame.
+        Shows a progress bar in terminals and notebooks. Applies the rotation in the file's metadata unless the run's
+        labelled images have the size of the stored frames; coordinates are in pixels of the rotated frame.
 
         Raises:
           UserError: the file is not a video, is damaged, has frames smaller than the run's crop, or lacks boxes.
@@ -344,17 +344,17 @@ class Predictor:
         return found
 
     def stream(self, video: Video, segment: Segment | None = None) -> tuple[ChunkReader, Iterator[Found]]:
-        """Returns the reader of a video, which must be closed, and an iterator over the results of its frames.
+        """Returns a video's reader, which must be closed, and an iterator over the results of its frames.
 
         A thread decodes while the devices work.
 
         Args:
-          video: as `scan` returned it.
-          segment: the wanted frames, None for all. The results begin with the frame before, if there is one, and are
-            equal to those of the whole video, bit for bit.
+          video: from `scan`.
+          segment: the frames to predict, None for all. Results begin with the frame before, if any, and equal those of
+            the whole video, bit for bit.
 
         Raises:
-          UserError: the frames are smaller than the run's crop, or have no boxes where the run needs them.
+          UserError: the frames are smaller than the run's crop, or lack boxes that the run needs.
         """
         labelled_px = labelled_sizes_px(self.config.data)
         if video.path not in self._described:
@@ -382,7 +382,7 @@ class Predictor:
 
     @functools.cached_property
     def folded_weights(self) -> tuple[dict, dict]:
-        """The weights as frames without labels need them, see `BatchRunner.fold`."""
+        """The weights in the form for unlabelled frames, see `BatchRunner.fold`."""
         return self.runner.fold(*self.weights)
 
     @functools.cached_property
@@ -392,11 +392,11 @@ class Predictor:
         return checksum({"params": params, "statistics": statistics})
 
     def fit(self, frame: np.ndarray, box_px: Sequence | np.ndarray = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a frame, (h, w, 3) or (h, w) uint8, as input of the network, and its frame_from_input (2, 3).
+        """Returns a frame, (h, w, 3) or (h, w) uint8, as network input, and its frame_from_input (2, 3).
 
         Raises:
-          ValueError: the frame is of another type or shape, or the box lies outside of it.
-          UserError: the frame is smaller than the run's crop, or lacks the box that the run needs.
+          ValueError: the frame has a wrong type or shape, or the box lies outside it.
+          UserError: the frame is smaller than the run's crop, or lacks a needed box.
         """
         frame = np.asarray(frame)
         refuse_no_frame(frame)
@@ -407,7 +407,7 @@ class Predictor:
         return fit_still(colour, affine, self._size_px, data.resize, crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
-        """Yields the results of frames that `fit` returned, in order, a batch at a time."""
+        """Yields the results of frames from `fit`, in order, a batch at a time."""
 
         def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             waiting = iter(frames)
@@ -435,7 +435,7 @@ class Predictor:
         return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, crop_px)
 
     def compile(self) -> None:
-        """Compiles the network, so that the first frames take no longer than others."""
+        """Compiles the network, so that the first frames are as fast as others."""
         black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
         with phase("compiling the network"):
             list(self.fitted([(black, np.eye(2, 3))]))
@@ -447,7 +447,7 @@ def _counted(parts: Iterable[Found], progress: Phase) -> Iterator[Found]:
         yield part
 
 
-# Reads a trained run and compiles its network for the devices.
+# Loads a trained run and compiles its network for the devices.
 
 
 def load(
@@ -459,20 +459,20 @@ def load(
     labelled_batch_size: int | None = None,
     is_compiled: bool = True,
 ) -> Predictor:
-    """Returns the best network of a run, compiled; for an unfinished run, its best checkpoint so far.
+    """Returns a run's best network, compiled; for an unfinished run, the best checkpoint so far.
 
     `predict(frame)` of a single frame uses a separate program, which the first such call compiles (some seconds); with
     batch_size=1 that is the only program, and `load` compiles it. Frames in a list or stack are predicted `batch_size`
-    at a time, and a call takes the time of full batches. One frame takes 16 ms of CPU time with resnet18 at 128 px, and
-    95 ms with resnet50 at 256 px (Xeon; no GPU yet).
+    at a time; a call takes the time of full batches. One frame takes 16 ms of CPU time with resnet18 at 128 px, and
+    95 ms with resnet50 at 256 px (Xeon; not measured on GPUs).
 
     Args:
-      run: a run folder of `jaxpose.train`, or a folder of runs, of which the newest is used and printed.
+      run: a run folder of `jaxpose.train`, or a folder of runs: uses and prints the newest.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
-      batch_size: frames at once on each device; None is the run's eval.batch_size.
-      labelled_batch_size: labelled frames at once; None is `batch_size`.
-      is_compiled: False leaves compiling to `Predictor.compile`, for callers that may have nothing to predict.
+      batch_size: frames at once on each device; None means the run's eval.batch_size.
+      labelled_batch_size: labelled frames at once; None means `batch_size`.
+      is_compiled: False leaves compilation to `Predictor.compile`, for callers that may have nothing to predict.
 
     Raises:
       UserError: the folder is not a run or has no weights, or a device does not exist.
@@ -501,7 +501,7 @@ def load(
 
 
 def start_devices(config: Config) -> list[jax.Device]:
-    """Checks a config with the flags of a verb in it, starts JAX, and returns the devices.
+    """Checks a config that includes a verb's flags, starts JAX, and returns the devices.
 
     Raises:
       UserError: a value is not allowed, or a device does not exist.

@@ -1,4 +1,4 @@
-"""Predicts the videos of a run's project after training."""
+"""Predicts a run's project videos after training."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ from jaxpose.terminal import count, duration
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Video, scan
 
-# The multi-view PCA errors of videos of several cameras: they need the predictions of all views of a session.
+# Multi-view PCA errors for several cameras; they need the predictions of all views of a session.
 
 _NAME = "pca_multiview"
 
@@ -47,12 +47,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class _Session:
-    """The tables of predictions of one session.
+    """The prediction tables of a session.
 
     Attributes:
       name: of the session.
-      files: by view, as far as they exist.
-      targets: the table of errors of each view.
+      files: existing tables by view.
+      targets: the error table of each view.
     """
 
     name: str
@@ -60,11 +60,11 @@ class _Session:
     targets: dict[str, Path]
 
     def newest_ns(self) -> int:
-        """Returns when the newest table of predictions was written."""
+        """Returns when the newest prediction table was written."""
         return max(file.stat().st_mtime_ns for file in self.files.values())
 
     def is_done(self) -> bool:
-        """Returns whether the errors are those of the newest predictions."""
+        """Returns whether the errors belong to the newest predictions."""
         newest_ns = self.newest_ns()
         return self.files.keys() == self.targets.keys() and all(
             target.is_file() and target.stat().st_mtime_ns >= newest_ns for target in self.targets.values()
@@ -79,14 +79,13 @@ class _Session:
 
 
 def write_moment_errors(predictor: Predictor, predictions: Mapping[Path, str]) -> None:
-    """Writes the multi-view PCA errors of each session whose views are all predicted.
+    """Writes the multi-view PCA errors of each session with all views predicted.
 
-    Where they cannot be written, those of earlier predictions are removed, and a warning has the reason.
+    If they cannot be written, it removes the errors of earlier predictions and logs the reason as a warning.
 
     Args:
       predictor: the trained network.
-      predictions: whole tables of predictions, <session>_<view>.csv, with their `table_sha256` of the index; other
-        tables are left alone.
+      predictions: {whole prediction table <session>_<view>.csv: its `table_sha256` in the index}; ignores other tables.
     """
     pca, views = predictor.subspaces.get(_NAME), predictor.config.data.views
     if pca is None or not views:
@@ -113,7 +112,7 @@ def _sessions(predictions: Mapping[Path, str], views: tuple[str, ...]) -> list[_
 
 
 def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
-    """Writes the errors of a session; returns why it cannot, or ""."""
+    """Writes a session's errors; returns why it could not, or ""."""
     for file in session.files.values():
         if not sha256_of(file).startswith(predictions[file]):
             return f"{file} was damaged or changed by hand; --overwrite predicts it again"
@@ -130,17 +129,17 @@ def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
     return ""
 
 
-# The longest prediction, in seconds, that a training starts automatically.
+# The longest prediction, in seconds, that training starts automatically.
 AUTO_S = 600.0
-# Number of frames that are timed to estimate the whole.
+# Number of frames timed to estimate the whole.
 _TIMED_FRAMES = 128
 
 
 def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool]) -> None:
-    """Predicts the videos of the run's project into <folder>/video_preds, if eval.predict_videos asks for it.
+    """Predicts the run's project videos into <folder>/video_preds if eval.predict_videos asks for it.
 
-    After a stop or a kill, another call keeps the finished tables and segments and predicts the rest. Videos that are
-    not predicted are logged, with the command that predicts them later.
+    After a stop or a kill, another call keeps finished tables and segments and predicts the rest. Logs the videos that
+    it does not predict, with the command to predict them later.
 
     Args:
       predictor: the trained network.
@@ -156,7 +155,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
     try:
         files = [file for session in sessions(config.data, config.video) for file in session]
     except UserError as error:
-        # Mistakes are refused before the training; what changed since must not make it fail.
+        # User errors were refused before training; later changes must not make it fail.
         _logger.warning(f"the videos are not predicted: {error}")
         return
     if not files:
@@ -199,7 +198,7 @@ def _job(predictor: Predictor, folder: Path, name: str, video: Video) -> Job:
 
 
 def _is_begun(index: PredictionIndex, jobs: list[Job]) -> bool:
-    """Returns whether an earlier start of this run began to predict its videos."""
+    """Returns whether this run has already begun to predict its videos."""
     rows = index.rows()
     return all(job.row.table in rows and rows[job.row.table].is_of_same(job.row) for job in jobs)
 
@@ -211,7 +210,7 @@ def _predict(
     claims: Claims,
     stops: Callable[[], bool],
 ) -> bool:
-    """Predicts the videos without a finished table; returns whether all tables are finished then.
+    """Predicts the videos without a finished table; returns whether all tables are now finished.
 
     Raises:
       Stopped: `stops` returned true before that.
@@ -223,7 +222,7 @@ def _predict(
             _logger.info(f"{job.name}: {job.table} already exists")
         else:
             waiting.append(job)
-    # Tables in their place are of other weights.
+    # Existing tables are from other weights.
     index.set_aside_edited(job.row for job in waiting)
     index.begin([job.row for job in waiting], overwrite=True)
     worker = Worker(predictor, waiting, index, claims, stops)
@@ -238,7 +237,7 @@ def _predict(
 
 
 def _is_kept(index: PredictionIndex, job: Job) -> bool:
-    """Returns whether the table of a video is finished, undamaged, and of the same frames and weights."""
+    """Returns whether a video's table is finished, undamaged, and from the same frames and weights."""
     row = index.rows().get(job.row.table)
     try:
         return row is not None and row.state == DONE and index.is_there(job.row)
@@ -247,20 +246,20 @@ def _is_kept(index: PredictionIndex, job: Job) -> bool:
 
 
 def _seconds(predictor: Predictor, videos: list[Video], stops: Callable[[], bool]) -> float:
-    """Returns the seconds that videos will take, measured on the first frames of the largest."""
+    """Returns the seconds that videos will take, measured on the largest one's first frames."""
     frames = sum(video.expected_frames for video in videos)
     largest = max(videos, key=lambda video: video.expected_frames * video.width_px * video.height_px)
     return frames * _seconds_a_frame(predictor, largest, stops)
 
 
 def _seconds_a_frame(predictor: Predictor, video: Video, stops: Callable[[], bool]) -> float:
-    """Returns the seconds per frame, measured on the first frames of a video.
+    """Returns the seconds per frame, measured on a video's first frames.
 
     Raises:
       Stopped: `stops` returned true.
     """
     needed_s = 0.0
-    # The first chunk compiles. Then the video is opened again, so that decoding all timed frames is part of the time.
+    # The first chunk compiles. The video is then opened again, so that the time includes decoding all timed frames.
     for most in (1, _TIMED_FRAMES):
         started, done = time.monotonic(), 0
         reader, found = predictor.stream(video)

@@ -1,7 +1,6 @@
-"""Writes the smoothed tables of videos, <video>_smoothed.csv, from complete tables of predictions.
+"""Writes the smoothed tables of videos, <video>_smoothed.csv, from complete prediction tables.
 
-<video>_smoothed.json records the source and the settings of a table, so that another command can keep it or make it
-again.
+<video>_smoothed.json records a table's source and settings, so that another command can keep or replace the table.
 """
 
 import logging
@@ -26,11 +25,11 @@ _logger = logging.getLogger(__name__)
 def smooth_tables(
     options: PredictConfig, predictions: Mapping[Path, str], stops: Callable[[], bool] = lambda: False
 ) -> None:
-    """Writes the smoothed table of each video, unless it already exists; predict.smooth=none does nothing.
+    """Writes missing smoothed tables of videos; predict.smooth=none does nothing.
 
     Args:
-      options: which smoother, and its numbers.
-      predictions: whole tables of videos with their `table_sha256` of the index.
+      options: the smoother and its parameters.
+      predictions: {whole table of a video: its `table_sha256` in the index}.
       stops: called before every table; True stops.
 
     Raises:
@@ -57,7 +56,7 @@ def smooth_tables(
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:
-    """Returns the sources of a smoothed table: the smoother, its numbers, and the checksums of tables."""
+    """Returns a smoothed table's sources: the smoother, its parameters, and the checksums of tables."""
     window = {"smooth_window": options.smooth_window} if options.smooth == "median" else {}
     return {
         "smooth": options.smooth,
@@ -68,7 +67,7 @@ def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any
 
 
 def is_smoothed(table: Path, made_from: Mapping[str, Any]) -> bool:
-    """Returns whether the smoothed table next to `table` exists, is undamaged and was made from the same."""
+    """Returns whether the smoothed table next to `table` exists, is undamaged and has the same sources."""
     file, record = beside(table, SMOOTHED), smoothing_record(table)
     if not file.is_file() or not record.is_file():
         return False

@@ -1,8 +1,8 @@
-"""Writes the tables of a video or of images: keypoints, their steps between frames, and distance from usual poses.
+"""Writes the tables of a video or images: keypoints, steps between frames, and distance from plausible poses.
 
-Input: a trained network and a video. Output: <video>.csv, <video>_temporal_norm.csv and, if the run has subspaces of
-poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row for each frame. For images:
-predictions.csv and predictions_pca_..._error.csv.
+Input: a trained network and a video. Output: <video>.csv, <video>_temporal_norm.csv and, if the run has pose subspaces,
+<video>_pca_singleview_error.csv and _pca_multiview_error.csv, with a row for each frame. For images: predictions.csv
+and predictions_pca_..._error.csv.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ from jaxpose.threads import map_in_threads
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Segment, Video, describe_crop
 
-# Maximum characters of a number in the tables (digits, sign and comma), and of a frame's number.
+# Maximum characters of a number in the tables (digits, sign and comma), and of a frame number.
 _CELL_BYTES, _INDEX_BYTES = 24, 12
 
 
 class Incomplete(Exception):
-    """A video or images could not be predicted to the end; the message is the reason.
+    """A video or images could not be fully predicted; the message is the reason.
 
     Attributes:
-      rows: how many rows were written, into the files whose names end in `.partial`.
+      rows: number of rows written to the `.partial` files.
     """
 
     def __init__(self, why: str, rows: int):
@@ -54,15 +54,15 @@ def predict_segment(
     stops: Callable[[], bool] = lambda: False,
     count: Callable[[int], object] = lambda rows: None,
 ) -> int:
-    """Writes the predictions of a segment of a video, and the tables next to them; returns the number of rows.
+    """Writes the predictions of a video segment and the tables next to them; returns the number of rows.
 
-    The rows are equal, byte for byte, to the rows of the whole video for the same frames.
+    The rows equal, byte for byte, those of the whole video for the same frames.
 
     Args:
       predictor: the trained network.
-      video: as `scan` returned it.
-      segment: as `cut` returned it; None is the whole video.
-      file: the table of predictions; the others lie next to it, in a folder that this process made.
+      video: from `scan`.
+      segment: from `cut`; None means the whole video.
+      file: the prediction table; the others are next to it, in a folder that this process created.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -82,7 +82,7 @@ def predict_segment(
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in found:
             if first and before is None:
-                # The frame before the segment serves only for the step to the first one.
+                # The frame before the segment serves only for the step to its first frame.
                 before, keypoints, confidence = keypoints[0], keypoints[1:], confidence[1:]
             if len(keypoints):
                 index = range(done, done + len(keypoints))
@@ -100,16 +100,16 @@ def predict_segment(
 
 
 def bytes_a_frame(predictor: Predictor) -> int:
-    """Returns how many bytes the rows of a frame have in all tables together, at most."""
+    """Returns the maximum bytes of a frame's rows in all tables together."""
     tables = len(subspaces_of_a_view(predictor)) + ("pca_multiview" in predictor.subspaces)
-    # x, y, confidence and step of each keypoint, and its errors; smoothed, two variances and a mark as well.
+    # x, y, confidence, step and errors of each keypoint; if smoothed, also two variances and a mark.
     is_smoothed = predictor.config.predict.smooth != "none"
     cells = len(predictor.keypoint_names) * (4 + tables + 6 * is_smoothed)
     return cells * _CELL_BYTES + (2 + tables + is_smoothed) * _INDEX_BYTES
 
 
 def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: Path) -> list[tuple[Pca, ErrorWriter]]:
-    """Opens a table next to `file` for each subspace that the predictions of one camera can be compared with alone."""
+    """Opens a table next to `file` for each subspace that needs the predictions of only one camera."""
     names = predictor.keypoint_names
     return [
         (pca, opened.enter_context(ErrorWriter(beside(file, error_suffix(name)), names, keeps_rows=True)))
@@ -117,9 +117,9 @@ def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: P
     ]
 
 
-# The tables of a folder of images: their keypoints, and the distance from plausible poses.
+# The tables of an image folder: keypoints, and the distance from plausible poses.
 #
-# Input: a trained network and images. Output: predictions.csv and, if the run has subspaces of poses,
+# Input: a trained network and images. Output: predictions.csv and, if the run has pose subspaces,
 # predictions_pca_..._error.csv, with a row for each image.
 
 _logger = logging.getLogger(__name__)
@@ -132,13 +132,13 @@ def predict_images(
 ) -> int:
     """Writes the predictions of images and the tables next to them; returns the number of rows.
 
-    As in the labels, an image that lies in the folder of a video and has the size of the video's crop shows that crop;
-    its keypoints are in pixels of the whole frame.
+    As in the labels, an image in a video's folder with the size of the video's crop shows that crop; its keypoints are
+    in pixels of the whole frame.
 
     Args:
       predictor: the trained network.
       paths: images of any sizes.
-      file: the table of predictions; the others lie next to it, in a folder that this process made.
+      file: the prediction table; the others are next to it, in a folder that this process created.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -170,7 +170,7 @@ def predict_images(
     with contextlib.ExitStack() as opened:
         scorer = SCORERS[predictor.config.model.kind]
         rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer, keeps_rows=True))
-        # Which images show the same moment is unknown, so there are no multi-view errors.
+        # It is unknown which images show the same moment, so there are no multi-view errors.
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in predictor.fitted(frames()):
             of_batch = names[done : done + len(keypoints)]
@@ -190,9 +190,9 @@ def predict_images(
 
 
 def _read(predictor: Predictor, path: Path) -> tuple[tuple[np.ndarray, np.ndarray], ValueRange | None] | str:
-    """Returns an image as input of the network with its frame_from_input (2, 3), or why it cannot be used.
+    """Returns an image as network input with its frame_from_input (2, 3), or why it cannot be used.
 
-    Its values come with it, if it has more than 8 bits.
+    Also returns its values if it has more than 8 bits.
     """
     data = predictor.config.data
     crop_px = crop_of_video(data, path.parent.name) if data.video_crops_px else ()
@@ -211,17 +211,17 @@ def _read(predictor: Predictor, path: Path) -> tuple[tuple[np.ndarray, np.ndarra
 
 
 def _row_name(path: Path, project: Path) -> str:
-    """Returns the name of an image in the CSV: as in the label file if it is in the run's project, else as given."""
+    """Returns an image's name in the CSV: as in the label file if inside the run's project, else as given."""
     with contextlib.suppress(ValueError):
         return path.resolve().relative_to(project.resolve()).as_posix()
     return path.as_posix()
 
 
-# Finds the complete tables of videos in a run folder, or in another folder of results.
+# Finds the complete tables of videos in a run folder or another results folder.
 
 
 def finished_tables(run: Path) -> dict[Path, Path]:
-    """Returns {table: its video, which may be of another machine}, all undamaged.
+    """Returns {undamaged table: its video, which may be on another machine}.
 
     Raises:
       UserError: there is none, or one is damaged.
@@ -237,10 +237,10 @@ def finished_tables(run: Path) -> dict[Path, Path]:
 
 
 def find_table(run: Path, video: Path) -> Path:
-    """Returns the whole, undamaged table of a video in a run folder.
+    """Returns a video's complete, undamaged table in a run folder.
 
     Raises:
-      UserError: there is none; the message has the command that makes it.
+      UserError: there is none; the message has the command to make it.
       DamagedFile: the index is damaged.
     """
     command = f"jaxpose predict --run {shlex.quote(str(run))} {shlex.quote(str(video))}"
@@ -249,7 +249,7 @@ def find_table(run: Path, video: Path) -> Path:
     if not done:
         which = " of this size" if of_name else ""
         raise UserError(f"{run} has no finished predictions of {video}{which}; make them with {command}")
-    # The same file first: folders of several recordings may hold the same names.
+    # The same file first: folders of several recordings may share names.
     row: Row = next((row for row in done if row.path == os.path.abspath(video)), done[0])
     return _undamaged(run, row)
 

@@ -1,8 +1,8 @@
-"""Works on a list of videos and folders of images, which any number of threads, processes and hosts share.
+"""Works on a list of videos and image folders that any number of threads, processes and hosts share.
 
-Input: jobs, and the index and the claims of the folder of results. Output: the tables of each job, and its row in the
-index. A video is predicted in segments (`write_segment`). Once all segments of a video are finished, the worker that
-claims the joining writes its tables (`join_segments`).
+Input: jobs, and the index and claims of the results folder. Output: each job's tables and its row in the index. A video
+is predicted in segments (`write_segment`). Once all segments are finished, the worker that claims the joining writes
+the tables (`join_segments`).
 """
 
 import concurrent.futures
@@ -24,19 +24,19 @@ from jaxpose.terminal import count, draws_bars, duration
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Segment, cut
 
-# Joins the finished segments of a job into its tables.
+# Joins a job's finished segments into its tables.
 
 _logger = logging.getLogger(__name__)
 
 
 def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcomes) -> None:
-    """Writes the tables of a job from its segments and settles the job.
+    """Writes a job's tables from its segments and settles the job.
 
     Args:
       job: the job.
-      folders: of all its segments, in order.
+      folders: of all segments, in order.
       claim: on the joining.
-      outcomes: where the outcome is recorded.
+      outcomes: records the outcome.
 
     Raises:
       OSError: the index cannot be written.
@@ -45,7 +45,7 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
     try:
         joined = _join(job, folders, scratch, outcomes)
     except OSError as error:
-        # While this process was frozen, another may have joined the segments, or removed those of other frames.
+        # While this process was frozen, another process may have joined the segments, or removed those of other frames.
         if job.parts.is_dir() and not outcomes.is_settled(job):
             outcomes.settle_failed(job, str(error))
         return
@@ -63,15 +63,15 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
 
 
 def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float, str] | None:
-    """Returns the number of rows, the seconds that predicting them took, and everything that affects their last bits.
+    """Returns the number of rows, the seconds spent on them, and everything that affects their last bits.
 
-    None if segments are damaged.
+    Returns None if segments are damaged.
     """
     if problem := next((f"{folder}: {found}" for folder in folders if (found := find_damage(folder))), ""):
         if job.parts.is_dir() and not outcomes.is_settled(job):
             outcomes.settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")
         return None
-    # The table of predictions comes last: once it exists, all tables do.
+    # The prediction table comes last: once it exists, all tables exist.
     names = sorted(_tables_in(folders[0]), key=lambda name: name == job.table.name)
     manifests = [read_manifest(folder) for folder in folders]
     scratch.mkdir()
@@ -87,7 +87,7 @@ def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> t
     for name in names:
         os.replace(scratch / name, job.table.with_name(name))
         job.table.with_name(f"{name}{PARTIAL}").unlink(missing_ok=True)
-    # Workers on other machines may have made other segments.
+    # Other segments may come from workers on other machines.
     arithmetic = dict.fromkeys(manifest["arithmetic"] for manifest in manifests)
     return rows, sum(manifest["seconds"] for manifest in manifests), " | ".join(arithmetic)
 
@@ -96,17 +96,17 @@ def _tables_in(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir() if file.suffix == ".csv"]
 
 
-# Shows the progress of the work on videos and images: a bar, and one line with the time left.
+# Shows the progress on videos and images: a bar, and one line with the time left.
 
-# The time left is estimated after this many frames.
+# Number of frames before the time left is estimated.
 _TIMED_FRAMES = 500
 
 
 class Progress:
-    """Counts the frames that this process predicts; threads may share it. A context manager, which shows the bar.
+    """Counts the frames that this process predicts; threads may share it. As a context manager, it shows the bar.
 
     Args:
-      frames: number of all frames to predict.
+      frames: number of frames to predict.
     """
 
     def __init__(self, frames: int):
@@ -124,7 +124,7 @@ class Progress:
             self._bar.close()
 
     def add(self, frames: int) -> None:
-        """Counts frames that are predicted."""
+        """Counts predicted frames."""
         with self._lock:
             self._done += frames
             if self._bar:
@@ -145,17 +145,17 @@ _LOOK_S = 1.0
 
 
 class Worker:
-    """Predicts the jobs that the index lists as waiting.
+    """Predicts the waiting jobs of the index.
 
     Args:
       predictor: the trained network.
       jobs: each with a row in the index.
-      index: of the folder of results.
-      claims: those on the work in that folder.
+      index: of the results folder.
+      claims: on the work in that folder.
       stops: called after every batch; True stops.
 
     Attributes:
-      finished_segments: segments, or whole inputs, that were finished here.
+      finished_segments: number of segments, or whole inputs, finished in this process.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Worker:
         self._is_ended = False
 
     def run(self) -> None:
-        """Returns once no job waits, here or elsewhere, or `stops` has returned true.
+        """Returns once no job is waiting anywhere, or `stops` has returned true.
 
         Raises:
           OSError: the index or the claims cannot be written.
@@ -184,7 +184,7 @@ class Worker:
         threads = self._predictor.config.predict.decoders * self._predictor.runner.device_count
         with self._progress, concurrent.futures.ThreadPoolExecutor(threads, "predict") as pool:
             futures = [pool.submit(self._take_part) for _ in range(threads)]
-            # The main thread handles signals, so it must wake up now and then.
+            # The main thread handles signals, so it must wake up regularly.
             while concurrent.futures.wait(futures, _LOOK_S).not_done:
                 pass
             for future in futures:
@@ -192,18 +192,18 @@ class Worker:
 
     @property
     def reported(self) -> set[str]:
-        """The reasons for which jobs failed, or are damaged, that were logged here."""
+        """The logged reasons why jobs failed or are damaged."""
         return self._outcomes.reported
 
     def rows(self) -> list[Row]:
-        """Returns the present row of each job."""
+        """Returns the current row of each job."""
         rows = self._index.rows()
         return [rows.get(job.row.table, job.row) for job in self._jobs]
 
     def _take_part(self) -> None:
         try:
             while not self._stops() and (jobs := self._waiting()):
-                # Jobs that nobody has begun come first, so that workers rarely read the same file.
+                # Jobs that no worker has begun come first, so that workers rarely read the same file.
                 did = [self._go_through(jobs, fresh) for fresh in (True, False)]
                 if not any(did):
                     time.sleep(self._claims.look_s)
@@ -212,7 +212,7 @@ class Worker:
             raise
 
     def _go_through(self, jobs: list[Job], fresh: bool) -> bool:
-        """Works on every job, or every fresh job, that can be claimed; returns whether there was one."""
+        """Works on every job, or every fresh job, that it can claim; returns whether there was one."""
         did = False
         for job in jobs:
             if fresh and job.parts.is_dir():
@@ -222,7 +222,7 @@ class Worker:
         return did
 
     def _advance(self, job: Job) -> bool:
-        """Predicts a segment of a job or joins its segments; returns False where others have claimed all of it."""
+        """Predicts a segment of a job or joins its segments; returns False if others have claimed everything."""
         try:
             segments = self._segments_of(job)
         except (UserError, OSError) as error:
@@ -232,7 +232,7 @@ class Worker:
         for segment in absent:
             if claim := self._claims.take(f"{job.key}-{folder_of(job, segment).name}"):
                 with claim:
-                    # Another may have finished it since.
+                    # Another process may have finished it since.
                     if not folder_of(job, segment).is_dir() and not self._outcomes.is_settled(job):
                         self._predict(job, segment, claim)
                 return True
@@ -271,7 +271,7 @@ class Worker:
     def _waiting(self) -> list[Job]:
         waiting = [job for job in self._jobs if not self._outcomes.is_settled(job)]
         with self._lock:
-            # Those of settled jobs are no longer needed.
+            # Settled jobs no longer need theirs.
             tables = {job.row.table for job in waiting}
             self._segments = {table: cuts for table, cuts in self._segments.items() if table in tables}
         return waiting

@@ -1,6 +1,6 @@
-"""Decodes whole videos once, in order, into memory-mapped files of the cache folder.
+"""Decodes whole videos once, in order, into memory-mapped files in the cache folder.
 
-Input: a `VideoIndex` and the affine that fits its frames into the input. Output: its frames, and the damage.
+Input: a `VideoIndex` and the affine that fits frames into the input. Output: the frames and the damage.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class DecodedFrames:
-    """Frames of a video in the order in which they are shown.
+    """Frames of a video in display order.
 
     Attributes:
-      first: number of the first one.
-      pixels: (n, height, width, 3) uint8 RGB, read only; undefined where frames are damaged.
-      damage: the frames that cannot be used.
+      first: number of the first frame.
+      pixels: (n, height, width, 3) uint8 RGB, read-only; undefined in damaged frames.
+      damage: the unusable frames.
     """
 
     first: int
@@ -47,19 +47,19 @@ def open_whole(
     is_stopped: Callable[[], bool],
     crop_px: tuple[int, ...] | np.ndarray = (),
 ) -> DecodedFrames:
-    """Returns all frames of a video from the cache folder; decodes them into it first if it lacks them.
+    """Returns all frames of a video from the cache folder; decodes them into it first if necessary.
 
-    Several processes may decode the same video at the same time: each writes under a name of its own.
+    Several processes may decode the same video at the same time: each writes to its own file.
 
     Args:
       index: the video.
       input_from_frame: affine (2, 3), frame pixels to input pixels; (n, 2, 3) if each frame has its own.
       size_px: (width, height) of the input.
-      folder: where the cache is; None = the default.
-      limit_gib: size of the cache folder; entries used longest ago make room.
-      is_stopped: asked for every packet whether to raise `Stopped`; then nothing is left of the entry.
-      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame; (n, 4)
-        if each frame has its own.
+      folder: the cache folder; None = the default.
+      limit_gib: maximum size of the cache folder; removes the least recently used entries.
+      is_stopped: called for every packet; True raises `Stopped` and leaves nothing of the entry.
+      crop_px: (x, y, width, height) in frame pixels, black outside; () for the whole frame; (n, 4) if each frame has
+        its own.
 
     Raises:
       OSError: the cache folder cannot be written.
@@ -81,7 +81,7 @@ def open_whole(
     )
     digest.update(np.ascontiguousarray(input_from_frame, "<f8").tobytes())
     key = digest.hexdigest()
-    # The note is written before the frames.
+    # The note is written first.
     pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
     if pixels is None or note is None:
         _logger.info("decodes %s, %d frames, into %s", index.path, index.frame_count, folder or cache.cache_folder())
@@ -96,7 +96,7 @@ def open_whole(
 def _all_frames(
     index: VideoIndex, reader: RangeReader, size_px: tuple[int, int], key: str, folder: Path | None
 ) -> Iterator[np.ndarray]:
-    """Yields a frame for each number, black if it is missing, then writes the note of the damage."""
+    """Yields a frame for each number (black if missing), then writes the damage note."""
     black = np.zeros((size_px[1], size_px[0], 3), np.uint8)
     number = 0
     with phase(f"decoding {index.path.name}", index.frame_count, "frame") as progress:
@@ -120,14 +120,14 @@ def decode_part(
     is_stopped: Callable[[], bool],
     crop_px: tuple[int, ...] | np.ndarray = (),
 ) -> tuple[DecodedFrames, int]:
-    """Returns the frames [first, end) of a video, and the number of frames decoded to get them.
+    """Returns the frames [first, end) of a video, and the number of frames decoded for them.
 
     Args:
       index: the video.
       first, end: frame numbers.
       input_from_frame: as in `open_whole`.
       size_px: (width, height) of the input.
-      is_stopped: asked for every packet whether to raise `Stopped`.
+      is_stopped: called for every packet; True raises `Stopped`.
       crop_px: as in `open_whole`.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Unlabelled clips: windows of consecutive frames, drawn at random from videos.
+"""Unlabelled clips: windows of consecutive frames, drawn randomly from videos.
 
-Input: videos, and the number of a draw. Output: the frames of its clip, of every camera; or, if they do not decode, no
-frames and a message. A draw is always the same clip, whichever draws were read before.
+Input: videos, and the number of a draw. Output: the clip's frames from every camera; or no frames and a message if they
+do not decode. A draw is always the same clip, regardless of earlier draws.
 """
 
 import collections
@@ -24,45 +24,45 @@ from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
 from jaxpose.video.decoding import Damage, find_damage
 from jaxpose.video.index import VideoIndex, as_labelled, describe_rotation, labelled_sizes_px, read_index
 
-# Fits the frames of a video into the input of a clip.
+# Fits video frames into the input of a clip.
 #
-# With boxes, all frames of a clip show one box. Losses on clips compare maps of neighbouring frames cell by cell, and a
-# context network adds them up, so the frames need one affine: anything that moves in the clip also moves in the world.
+# With boxes, all frames of a clip show the same box. Clip losses compare maps of neighbouring frames cell by cell, and
+# a context network adds them up, so the frames need one affine: only real motion may appear as motion in the clip.
 
-# Beyond every pixel, in both directions.
+# Beyond every pixel in both directions.
 _FAR_PX = 2**40
 
 
 @dataclasses.dataclass(frozen=True)
 class ClipFit:
-    """The part of a video's frames that clips show, and the affines that fit it into the input.
+    """The part of a video's frames that clips show, and the affines to the input.
 
     Attributes:
-      input_from_frame: (2, 3), or with boxes (n, 2, 3), of each frame.
+      input_from_frame: (2, 3), or with boxes (n, 2, 3), one per frame.
       crop_px: (x, y, width, height), () for whole frames; or with boxes (n, 4), the same for all frames of a clip,
-        width 0 where none of them has a box.
+        width 0 if none has a box.
     """
 
     input_from_frame: np.ndarray
     crop_px: tuple[int, ...] | np.ndarray
 
     def affine(self, first: int) -> np.ndarray:
-        """Returns input_from_frame (2, 3) of the clip with a frame."""
+        """Returns input_from_frame (2, 3) of a frame's clip."""
         return self.input_from_frame[first] if self.input_from_frame.ndim == 3 else self.input_from_frame
 
     def is_shown(self, first: int) -> bool:
-        """Returns whether the clip with a frame has a box, or needs none."""
+        """Returns whether a frame's clip has a box, or needs none."""
         return isinstance(self.crop_px, tuple) or bool(self.crop_px[first, 2])
 
 
 def fit_clips(index: VideoIndex, data: DataConfig, sequence_length: int, boxes_px: np.ndarray | None) -> ClipFit:
-    """Returns how clips show the frames of a video.
+    """Returns how clips show a video's frames.
 
     Args:
       index: the video.
-      data: how frames are fitted into the input, and the crop of frames without boxes.
-      sequence_length: frames of a clip.
-      boxes_px: (n, 4) the box of each frame, as in `boxes_of_clips`; None without boxes.
+      data: how to fit frames into the input, and the crop of frames without boxes.
+      sequence_length: frames per clip.
+      boxes_px: (n, 4) box of each frame, as in `boxes_of_clips`; None without boxes.
     """
     size_px = data.input_width_px, data.input_height_px
     if boxes_px is None:
@@ -70,20 +70,20 @@ def fit_clips(index: VideoIndex, data: DataConfig, sequence_length: int, boxes_p
         frame_px = index.width_px, index.height_px
         return ClipFit(geometry.input_from_frame(frame_px, size_px, data.resize, crop_px), crop_px)
     shown_px = boxes_of_clips(boxes_px, sequence_length)
-    # A clip without a box is not used, so its affine does not matter.
+    # Clips without a box are not used, so their affine does not matter.
     affines = geometry.input_from_boxes(np.maximum(shown_px, [0, 0, 1, 1]), size_px, data.resize)
     return ClipFit(affines, shown_px)
 
 
 def boxes_of_clips(boxes_px: np.ndarray, sequence_length: int) -> np.ndarray:
-    """Returns for each frame (n, 4) the smallest box with the boxes of all frames of its clip.
+    """Returns, for each frame (n, 4), the smallest box around all boxes of its clip.
 
-    Clips begin at the frames 0, S, 2 S, ...; where the last one is moved back to end with the video, it shares its box
-    with the clip before, as they share frames.
+    Clips begin at frames 0, S, 2 S, ...; if the last clip is moved back to end with the video, it shares its box with
+    the clip before, because they share frames.
 
     Args:
-      boxes_px: (n, 4) x, y, width and height of the box of each frame, width 0 without one.
-      sequence_length: frames of a clip (S), at most n.
+      boxes_px: (n, 4) x, y, width and height of each frame's box, width 0 without a box.
+      sequence_length: frames per clip (S), at most n.
     """
     clip = np.minimum(np.arange(len(boxes_px)) // sequence_length, len(boxes_px) // sequence_length - 1)
     starts = np.flatnonzero(np.diff(clip, prepend=-1))
@@ -94,30 +94,30 @@ def boxes_of_clips(boxes_px: np.ndarray, sequence_length: int) -> np.ndarray:
     return np.where(boxes[:, 2:3] > 0, boxes, 0)[clip]
 
 
-# The order of clips: maps each draw to a window of consecutive frames.
+# Maps each draw to a window of consecutive frames: the order of clips.
 
-# Separates the order of the clips from other uses of data.seed.
+# Separates the clip order from other uses of data.seed.
 _ORDER = 3
-# Number of frames decoded at once if clips are not read from the cache: a few GOPs.
+# Number of frames decoded at once for clips that are not cached: a few GOPs.
 _BLOCK_FRAMES = 256
 
 
 def place(
     draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: int, mixed_blocks: int = 1
 ) -> tuple[int, int]:
-    """Returns the number of the session and the number of the first frame of a draw.
+    """Returns the session number and the first frame number of a draw.
 
-    The windows of a session of n frames begin at 0, S, 2 S, ...; the last one ends with the session, so that every
-    frame is in a window. Pass e over all windows shuffles blocks of neighbouring windows and the windows inside of each
-    block, so that frames decoded for one clip serve the next ones too. With mixed blocks, the windows of several blocks
-    are shuffled together.
+    The windows of a session of n frames begin at 0, S, 2 S, ...; the last window ends with the session, so that every
+    frame is in a window. Pass e over all windows shuffles blocks of neighbouring windows, and the windows inside each
+    block, so that frames decoded for one clip also serve the next clips. With mixed blocks, the windows of several
+    blocks are shuffled together.
 
     Args:
       draw: not negative.
-      frame_counts: frames of each session, none below `sequence_length`.
-      sequence_length: frames of a clip (S).
+      frame_counts: frames of each session, at least `sequence_length`.
+      sequence_length: frames per clip (S).
       seed: data.seed.
-      mixed_blocks: number of these blocks.
+      mixed_blocks: number of blocks to mix.
     """
     window_counts = tuple(window_count(count, sequence_length) for count in frame_counts)
     first_windows = np.cumsum([0, *window_counts])
@@ -129,14 +129,14 @@ def place(
 
 
 def window_count(frame_count: int, sequence_length: int) -> int:
-    """Returns how many windows a session has; the last one may overlap the one before."""
+    """Returns how many windows a session has; the last may overlap the window before."""
     return -(-frame_count // sequence_length)
 
 
 @functools.lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int, mixed_blocks: int) -> np.ndarray:
-    """Returns the windows (n,), numbered over all sessions, in the order in which a pass draws them."""
-    # A block is numbered by its first window; other numbers are not used.
+    """Returns the windows (n,), numbered over all sessions, in the order of a pass."""
+    # A block's number is that of its first window; other numbers are not used.
     first_windows = np.cumsum([0, *window_counts[:-1]])
     blocks = [
         first + np.arange(count) // block_windows * block_windows
@@ -150,9 +150,9 @@ def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows:
 
 
 def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:
-    """Returns the frames [start, end) of the block of a clip that begins at frame `first` of a session."""
+    """Returns the frames [start, end) of the block of the clip from frame `first` of a session."""
     length = _block_windows(sequence_length) * sequence_length
-    # The last window was moved back and may begin before its block; if it is alone there, it is the block.
+    # The last window was moved back and may begin before its block; if alone there, it is the block.
     window_start = -(-first // sequence_length) * sequence_length
     start = min(window_start // length * length, frame_count - sequence_length)
     return start, min(start + length, frame_count)
@@ -162,17 +162,16 @@ def _block_windows(sequence_length: int) -> int:
     return max(1, _BLOCK_FRAMES // sequence_length)
 
 
-# Explains, in a sentence for the log, why a clip cannot be used.
+# Explains in the log why a clip cannot be used.
 
 # Above this share of a video's clips, one sentence reports all unusable clips.
 _MANY = 0.1
-# A warning is due if more than the first number of frames are decoded per delivered frame, once the second number is
-# delivered.
+# Warns if more than the first number of frames are decoded per delivered frame, after the second number of deliveries.
 _HIGH_COST, _COST_FRAMES = 4, 2048
 
 
 def loss_reasons(index: VideoIndex, damage: list[Damage], first: int, length: int) -> list[str]:
-    """Returns why the clip of `length` frames from frame `first` cannot be used; [] where it can."""
+    """Returns why the clip of `length` frames from frame `first` cannot be used; [] if it can."""
     last = first + length - 1
     hit = sorted((one for one in damage if one.first <= last and one.last >= first), key=lambda one: one.first)
     leaps = [f"frames are lost before frame {leap}" for leap in index.leaps if first < leap <= last]
@@ -180,16 +179,16 @@ def loss_reasons(index: VideoIndex, damage: list[Damage], first: int, length: in
 
 
 def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: int, reason: str) -> str:
-    """Returns the sentence about a clip that cannot be used, or the one about all its video where many clips cannot.
+    """Returns a sentence about an unusable clip, or about the whole video if many of its clips are unusable.
 
     Args:
       index: the video.
       damage: of the whole video.
       first, length: the clip, in frames.
-      reason: why this clip cannot be used.
+      reason: why this clip is unusable.
     """
     count = window_count(index.frame_count, length)
-    # Only clips next to damage and leaps can be lost, and the last one, which may begin before its place.
+    # Only clips next to damage and leaps can be lost, and the last, which may begin before its place.
     near = {count - 1, *(leap // length for leap in index.leaps)}
     near.update(window for one in damage for window in range(one.first // length, one.last // length + 1))
     firsts = [min(window * length, index.frame_count - length) for window in sorted(near) if 0 <= window < count]
@@ -203,7 +202,7 @@ def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: i
 
 
 def describe_cost(decoded: int, delivered: int) -> str:
-    """Returns a warning if far more frames were decoded than handed out, or ""."""
+    """Returns a warning if far more frames were decoded than delivered, or ""."""
     if delivered < _COST_FRAMES or decoded <= _HIGH_COST * delivered:
         return ""
     return (
@@ -212,25 +211,25 @@ def describe_cost(decoded: int, delivered: int) -> str:
     )
 
 
-# Results that several threads need and one thread makes, such as decoded videos.
+# Results that one thread makes for several, such as decoded videos.
 
 Result = TypeVar("Result")
 
 
 class Once(Generic[Result]):
-    """Holds results by their key; a result that is being made is waited for, not made twice."""
+    """Holds results by key; threads wait for a result in progress and do not make it twice."""
 
     def __init__(self, limit: int | None = None):
-        """Holds at most `limit` results, those used last; None is no limit."""
+        """Holds the `limit` most recently used results; None means all."""
         self._limit = limit
         self._lock = threading.Lock()
         self._held: collections.OrderedDict[Hashable, concurrent.futures.Future[Result]] = collections.OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Returns the result under a key, or makes it.
+        """Returns the result for a key; makes it if necessary.
 
-        An error of `make` is raised in every thread that waits for it, and not held. `make` must not call `get`: two
-        threads could then wait for each other.
+        An error of `make` is raised in every waiting thread and not held. `make` must not call `get`: two threads could
+        then wait for each other.
         """
         with self._lock:
             future = self._held.get(key)
@@ -250,14 +249,14 @@ class Once(Generic[Result]):
         return future.result()
 
 
-# Checks videos that show the same moments from several cameras.
+# Checks videos of the same moments from several cameras.
 
 
 def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: DataConfig) -> None:
-    """Checks that clips can be taken from the videos of a session.
+    """Checks that clips can be read from the videos of a session.
 
     Raises:
-      UserError: the videos are of unequal length or shorter than a clip, or a frame is smaller than data.crop_px.
+      UserError: the videos differ in length or are shorter than a clip, or a frame is smaller than data.crop_px.
     """
     first = session[0]
     for index in session:
@@ -282,13 +281,13 @@ def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: D
             )
 
 
-# Number of blocks of neighbouring clips in memory for each camera, if clips are not read from the cache.
+# Number of blocks of neighbouring clips in memory for each camera, for clips that are not cached.
 _HELD_BLOCKS = 4
 _LISTED_REASONS = 3
 
 
 class UnusableClips(RuntimeError):
-    """None of the clips can be used."""
+    """No clip can be used."""
 
 
 def open_clips(
@@ -299,20 +298,19 @@ def open_clips(
     boxes_px: Mapping[Path, np.ndarray] = types.MappingProxyType({}),
     mixed_blocks: int = 1,
 ) -> "ClipSource":
-    """Returns the clips of videos; reads the packets of each video once, and decodes nothing yet.
+    """Returns the clips of videos; reads each video's packets once, without decoding.
 
     Args:
-      sessions: one or more in a fixed order, the videos of each, one a camera.
-      sequence_length: frames of a clip.
-      data: how frames are fitted into the input, whose size must be filled in; the seed of the order; the limit of the
-        cache.
-      cache_mode: video.cache: auto, off, or a folder.
-      boxes_px: {video: (n, 4)}, the box of each frame, width 0 without one; empty without boxes.
+      sessions: one or more in a fixed order, each with a video per camera.
+      sequence_length: frames per clip.
+      data: how to fit frames into the input, whose size must be set; the seed of the order; the cache limit.
+        cache_mode: video.cache: auto, off, or a folder.
+      boxes_px: {video: (n, 4) box of each frame}, width 0 without a box; empty without boxes.
       mixed_blocks: see `jaxpose.video.clips.place`.
 
     Raises:
-      UserError: a file is not a video or has no frames; a session is shorter than a clip; its videos
-        are of unequal length; a frame is smaller than data.crop_px.
+      UserError: a file is not a video or has no frames; a session is shorter than a clip or its videos differ in
+        length; or a frame is smaller than data.crop_px.
     """
     found, labelled_px = [tuple(read_index(path) for path in session) for session in sessions], labelled_sizes_px(data)
     indexes = [tuple(as_labelled(index, labelled_px) for index in session) for session in found]
@@ -329,16 +327,16 @@ def open_clips(
 
 
 class ClipSource:
-    """Reads clips by the number of their draw, from any thread.
+    """Reads clips by draw number, from any thread.
 
-    With a cache, each video is decoded once, when it is first needed, into the cache folder. Videos beyond its limit
-    are decoded whenever they are needed, a block of neighbouring clips at a time.
+    With a cache, each video is decoded into the cache folder once, when first needed. Videos beyond the limit are
+    decoded whenever needed, a block of neighbouring clips at a time.
 
     Attributes:
-      views, frame_count: cameras, and frames of one of them, of all videos together.
+      views, frame_count: number of cameras, and of one camera's frames in all videos together.
       size_px: (width, height) of the frames.
-      notes: sentences about the videos and the cache, for the start of the log.
-      decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
+      notes: sentences about the videos and the cache for the start of the log.
+      decoded_frames, delivered_frames: number of frames decoded and delivered for clips that are not cached.
     """
 
     def __init__(
@@ -350,7 +348,7 @@ class ClipSource:
         fits: Mapping[Path, ClipFit],
         mixed_blocks: int,
     ):
-        """As `open_clips`, for videos that were indexed and checked."""
+        """Like `open_clips`, for indexed and checked videos."""
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
         self.decoded_frames = self.delivered_frames = 0
@@ -359,7 +357,7 @@ class ClipSource:
         self.frame_count = sum(self._frame_counts)
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()
         self._fits, self._lock = fits, threading.Lock()
-        # Whole videos by path, blocks by path and first frame.
+        # Whole videos by path; blocks by path and first frame.
         self._whole: Once[DecodedFrames] = Once()
         self._blocks: Once[DecodedFrames] = Once(_HELD_BLOCKS * self.views * mixed_blocks)
         self._mixed_blocks = mixed_blocks
@@ -368,7 +366,7 @@ class ClipSource:
         self._cached, self.notes = self._plan_cache(cache_mode)
 
     def place(self, draw: int) -> tuple[int, int]:
-        """Returns the number of the session and that of the first frame of a draw."""
+        """Returns the session number and the first frame number of a draw."""
         return place(draw, self._frame_counts, self._length, self._data.seed, self._mixed_blocks)
 
     def name(self, draw: int) -> str:
@@ -378,19 +376,19 @@ class ClipSource:
         return f"{names}, frames {first} to {first + self._length - 1}"
 
     def frame_from_input(self, draw: int) -> np.ndarray:
-        """Returns the affines (v, 2, 3) float32 from pixels of the input to pixels of each camera's frame."""
+        """Returns the affines (v, 2, 3) float32 from input pixels to each camera's frame pixels."""
         session, first = self.place(draw)
         affines = np.stack([self._fits[index.path].affine(first) for index in self._sessions[session]])
         return geometry.invert(affines).astype(np.float32)
 
     def frames(self, draw: int) -> np.ndarray | None:
-        """Returns the clip of a draw, uint8 RGB (v, S, height, width, 3), or None if one of its frames cannot be used.
+        """Returns the clip of a draw, uint8 RGB (v, S, height, width, 3), or None if any frame is unusable.
 
-        Whether a clip can be used depends on the files alone, not on the cache, the host or the thread.
+        Whether a clip is usable depends only on the files, not on cache, host or thread.
 
         Raises:
           OSError: the cache folder cannot be written.
-          Stopped: the source is closed, and the clip is not decoded yet.
+          Stopped: the source is closed and the clip is not yet decoded.
         """
         session, first = self.place(draw)
         views = []
@@ -404,17 +402,17 @@ class ClipSource:
         return np.stack(views)
 
     def require_usable(self, draw: int) -> None:
-        """Reads clips until one can be used, beginning with the draw that the next step needs.
+        """Reads clips until one is usable, starting with the draw that the next step needs.
 
         Raises:
-          UnusableClips: no clip of a whole pass can be used.
-          OSError, Stopped: as `frames` does.
+          UnusableClips: no clip in a whole pass is usable.
+          OSError, Stopped: as `frames`.
         """
         windows = sum(window_count(count, self._length) for count in self._frame_counts)
         begin = draw // windows * windows
         delivered = self.delivered_frames
         is_usable = any(self.frames(at) is not None for at in itertools.chain([draw], range(begin, begin + windows)))
-        # These clips were read for the check only.
+        # These clips were only read for the check.
         self.delivered_frames = delivered
         if not is_usable:
             reasons, videos = self.messages(), f"{len(self.files())} video{'s' * (len(self.files()) > 1)}"
@@ -426,18 +424,18 @@ class ClipSource:
             )
 
     def close(self) -> None:
-        """Ends all decoding, in every thread, at the next frame; may be called by a signal handler."""
+        """Ends decoding in all threads at the next frame; signal handlers may call it."""
         self._is_closed = True
 
     def files(self) -> list[Path]:
-        """Returns the videos, session by session."""
+        """Returns the videos by session."""
         return [index.path for session in self._sessions for index in session]
 
     def messages(self) -> list[str]:
-        """Returns a sentence for each unusable clip met since the last call; no clip is named twice.
+        """Returns a sentence for each new unusable clip since the last call.
 
-        If more than a tenth of a video's clips cannot be used, one sentence reports all of them. The warning of
-        `cost_warning` is included once.
+        If more than a tenth of a video's clips are unusable, one sentence reports all of them. Includes the warning of
+        `cost_warning` once.
         """
         with self._lock:
             new = [text for text, is_reported in self._messages.items() if not is_reported]
@@ -448,7 +446,7 @@ class ClipSource:
         return new
 
     def cost_warning(self) -> str:
-        """Returns a warning if far more frames are decoded than handed out, or ""."""
+        """Returns a warning if far more frames are decoded than delivered, or ""."""
         return describe_cost(self.decoded_frames, self.delivered_frames)
 
     def _plan_cache(self, cache_mode: str) -> tuple[frozenset[Path], list[str]]:
@@ -473,11 +471,11 @@ class ClipSource:
         return frozenset(index.path for index in indexes[:fitting]), notes
 
     def _read(self, index: VideoIndex, first: int) -> np.ndarray | str:
-        """Returns the frames of a clip of one camera, or a sentence about why they cannot be used."""
+        """Returns one camera's frames of a clip, or a sentence about why they are unusable."""
         last, fit = first + self._length - 1, self._fits[index.path]
         if not fit.is_shown(first):
             frames = f"the clip of frames {first} to {last} is left out: none of them has a box"
-            # Of single frames, one sentence for all.
+            # For single frames, one sentence covers all.
             return f"{index.path}: {frames if self._length > 1 else 'frames without a box are left out'}"
         if index.path in self._cached:
             affine, limit_gib = fit.input_from_frame, self._data.cache_limit_gib
@@ -495,7 +493,7 @@ class ClipSource:
         if reasons := loss_reasons(index, held.damage, first, self._length):
             damage = held.damage
             if damage and index.path not in self._cached:
-                # The damage of a block is not all of the video's.
+                # The block may have only part of the video's damage.
                 damage = find_damage(index, lambda: self._is_closed)
             return describe_loss(index, damage, first, self._length, reasons[0])
         return held.pixels[first - held.first : last + 1 - held.first]

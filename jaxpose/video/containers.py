@@ -1,4 +1,4 @@
-"""Finds damage of video files without decoding: in Matroska and WebM, and in MP4 and QuickTime."""
+"""Finds damage in Matroska, WebM, MP4 and QuickTime files without decoding."""
 
 import dataclasses
 import itertools
@@ -10,18 +10,18 @@ from typing import BinaryIO
 
 import numpy as np
 
-# Finds damage of a Matroska or WebM file without decoding: in its elements and their checksums.
+# Finds damage in a Matroska or WebM file without decoding: checks its elements and their checksums.
 #
-# FFmpeg skips parts that it does not understand, and searches for the next known one: after one flipped bit, a second
-# of video may be absent without an error. The file consists of elements (a name, a length, a content), nested in each
-# other. Many writers, including FFmpeg's, begin each part with a checksum.
+# FFmpeg skips parts that it does not understand and searches for the next known part: after one flipped bit, a second
+# of video may be missing without an error. The file consists of nested elements (name, length, content). Many writers,
+# including FFmpeg's, begin each part with a checksum.
 
 _HEAD, _SEGMENT = 0x1A45DFA3, 0x18538067
 _CHECKSUM, _VOID, _CLUSTER, _TRACKS, _INFO = 0xBF, 0xEC, 0x1F43B675, 0x1654AE6B, 0x1549A966
-# Parts of a segment: the others are SeekHead, Cues, Attachments, Chapters and Tags.
+# Parts of a segment; the unnamed ones are SeekHead, Cues, Attachments, Chapters and Tags.
 _PARTS = {_CHECKSUM, _VOID, _CLUSTER, _TRACKS, _INFO, 0x114D9B74, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367}
 _CHECKED = {_CLUSTER, _TRACKS, _INFO}
-# Parts of a cluster: its time, frames alone and in groups; the others are hardly written any more.
+# Parts of a cluster: its time, and frames alone and in groups; other parts are hardly used any more.
 _TIME, _SIMPLE_BLOCK, _GROUP, _BLOCK = 0xE7, 0xA3, 0xA0, 0xA1
 _IN_CLUSTER = {_CHECKSUM, _VOID, _TIME, _SIMPLE_BLOCK, _GROUP, 0xA7, 0xAB, 0x5854, 0xAF}
 _TRACK, _TRACK_NUMBER, _TIME_SCALE = 0xAE, 0xD7, 0x2AD7B1
@@ -29,12 +29,12 @@ _HEADER_BYTES, _CHUNK_BYTES = 12, 2**20
 
 
 class _Damaged(Exception):
-    """The elements of a file do not fit together."""
+    """The elements of a file are inconsistent."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Element:
-    """An element: its name, the positions of its first byte and of its content, and its length, -1 if unknown."""
+    """An element: its name, the positions of its first byte and its content, and its length, -1 if unknown."""
 
     name: int
     at: int
@@ -47,9 +47,9 @@ class _Element:
 
 
 def find_matroska_damage(path: Path) -> tuple[str, bool]:
-    """Returns a clause about the damage of a Matroska file, and whether it breaks off.
+    """Returns a clause about a Matroska file's damage, and whether it is truncated.
 
-    The clause is "" if nothing shows, and for another kind of file.
+    The clause is "" without visible damage and for other files.
     """
     size = path.stat().st_size
     with open(path, "rb") as stream:
@@ -60,7 +60,7 @@ def find_matroska_damage(path: Path) -> tuple[str, bool]:
                 return "", False
             segment = walk.element(head.end, 2**63)
         except _Damaged:
-            # Other readers say what is wrong with its head.
+            # Other readers report a damaged header.
             return "", False
         if segment.name != _SEGMENT:
             return "", False
@@ -74,10 +74,10 @@ def find_matroska_damage(path: Path) -> tuple[str, bool]:
 
 
 class _Walk:
-    """Walks over the elements of an open file.
+    """Walks through the elements of an open file.
 
     Attributes:
-      time_s: begin of the cluster where the walk is.
+      time_s: start of the current cluster.
     """
 
     def __init__(self, stream: BinaryIO, size: int):
@@ -90,11 +90,11 @@ class _Walk:
         """Returns the element at a position.
 
         Raises:
-          _Damaged: there is none, or it does not end before `end`.
+          _Damaged: none is there, or it does not end before `end`.
         """
         self._stream.seek(at)
         head = self._stream.read(_HEADER_BYTES)
-        # The position of the first set bit is the number of bytes of a name, and of a length.
+        # The position of the first set bit gives the number of bytes of a name or a length.
         width = 9 - head[0].bit_length() if head else 9
         lengths = 9 - head[width].bit_length() if width <= 4 and len(head) > width else 9
         if lengths > 8:
@@ -111,10 +111,10 @@ class _Walk:
     def check_segment(self, segment: _Element) -> None:
         """Checks all parts of a segment.
 
-        A file that was never finished states no length, and its last part may break off.
+        An unfinished file states no length, and its last part may be truncated.
 
         Raises:
-          _Damaged: they do not fit together, or the checksum of one is wrong.
+          _Damaged: they are inconsistent, or a checksum is wrong.
         """
         is_finished = segment.length >= 0
         at, end = segment.content, segment.end if is_finished else self._size
@@ -136,14 +136,14 @@ class _Walk:
                 return
 
     def _is_cut(self, at: int) -> bool:
-        """Returns whether the element at a position is a known part that goes on beyond the end of the file."""
+        """Returns whether the element at a position is a known part that extends beyond the end of the file."""
         try:
             return self.element(at, 2**63).name in _PARTS
         except _Damaged:
             return self._size - at < _HEADER_BYTES
 
     def _check_part(self, part: _Element, end: int) -> int:
-        """Checks the elements in a part; returns its end, that of a cluster without a length from its elements."""
+        """Checks a part's elements; returns its end (from the elements for a cluster without a length)."""
         at, last = part.content, part.end if part.length >= 0 else end
         while at < last:
             try:
@@ -176,7 +176,7 @@ class _Walk:
         for block in blocks:
             self._stream.seek(block.content)
             first = self._stream.read(1)
-            # Tracks from 127 on have longer numbers.
+            # Track numbers from 127 on are longer.
             if first and first[0] & 0x80 and self._tracks and first[0] & 0x7F not in self._tracks:
                 raise _Damaged(f"the frame at byte {block.at} is of an unknown track")
 
@@ -217,34 +217,34 @@ class _Walk:
         return int.from_bytes(self._stream.read(min(inner.length, 8)))
 
 
-# Finds damage of an MP4 or QuickTime file without decoding: lost fragments, and contradictory durations.
+# Finds damage in an MP4 or QuickTime file without decoding: lost fragments and contradictory durations.
 #
-# A fragmented file may list the places of its fragments: at its end (mfra), or before them (sidx).
+# A fragmented file may list the positions of its fragments at its end (mfra) or before them (sidx).
 #
-# Input: a file of boxes (a length, a name, a content). Files of another kind have no damage here.
+# Input: a file of boxes (length, name, content). Other kinds of files show no damage here.
 
 _LARGEST_TABLE = 2**27
 _BOX_HEADER_BYTES = 8
-# A flag of tfhd: the fragment has no frames of its track.
+# A tfhd flag: the fragment has no frames of its track.
 _DURATION_IS_EMPTY = 0x010000
-# Flags of trun: it has the duration, and the bytes, of each frame.
+# trun flags: it has each frame's duration and bytes.
 _DURATIONS, _SIZES = 0x100, 0x200
-# Boxes that may begin a listed segment.
+# Boxes that may start a listed segment.
 _BEGINS = {b"moof", b"styp", b"sidx", b"emsg", b"prft"}
 _PLACES = {b"mdia", b"minf", b"stbl", b"edts"}
-# A constant rate has at least this share of equal durations; of longer tables, only sums are compared.
+# A constant rate has at least this share of equal durations; for longer tables, only sums are compared.
 _STEADY, _MOST_FRAMES = 0.9, 2**24
 
-# A box: its name, and the positions of its content and of its end.
+# A box: its name, and the positions of its content and its end.
 _Box = tuple[bytes, int, int]
 
 
 def find_mp4_damage(path: Path, unshown: int) -> tuple[str, bool]:
-    """Returns a clause about damage, "" if none shows, and whether the file breaks off.
+    """Returns a clause about visible damage, or "", and whether the file is truncated.
 
     Args:
       path: the file.
-      unshown: how many frames FFmpeg leaves out, as outside of what the file calls its time.
+      unshown: number of frames that FFmpeg leaves out as outside the file's stated time.
     """
     size = path.stat().st_size
     with open(path, "rb") as stream:
@@ -270,7 +270,7 @@ def find_mp4_damage(path: Path, unshown: int) -> tuple[str, bool]:
 
 
 def lists_fragments(path: Path) -> bool:
-    """Returns whether a file in fragments lists their places, so that a lost one shows."""
+    """Returns whether a fragmented file lists its fragments, so that a lost one shows."""
     with open(path, "rb") as stream:
         return _is_mp4(stream) and bool(_listed(stream, list(_boxes(stream, 0, path.stat().st_size))))
 
@@ -280,7 +280,7 @@ def _is_mp4(stream: BinaryIO) -> bool:
 
 
 def _moof_damage(stream: BinaryIO, box: _Box, following: _Box) -> str:
-    """Returns a clause about a fragment whose list of frames is incomplete, "" for a whole one and for other boxes."""
+    """Returns a clause about a fragment with an incomplete frame list, "" for complete ones and other boxes."""
     if box[0] != b"moof":
         return ""
     boxes = list(_boxes(stream, *box[1:]))
@@ -294,19 +294,19 @@ def _moof_damage(stream: BinaryIO, box: _Box, following: _Box) -> str:
 
 
 def _field(stream: BinaryIO, at: int, end: int, flag: int) -> tuple[int, ...]:
-    """Returns the numbers of a trun that a flag marks, one for each frame, () without them."""
+    """Returns a trun's numbers for a flag, one per frame; () without them."""
     flags = _number(stream, at, 4) & 2**24 - 1
     if not flags & flag:
         return ()
     begin = at + 8 + 4 * (flags & 0xFF).bit_count()
     cells = _bytes(stream, begin, min(end - begin, _LARGEST_TABLE))
     numbers = struct.unpack(f">{len(cells) // 4}I", cells[: len(cells) // 4 * 4])
-    # The fields of a frame are in the order of their flags.
+    # A frame's fields are in flag order.
     return numbers[(flags & 0xFF00 & flag - 1).bit_count() :: (flags & 0xFF00).bit_count()]
 
 
 def _is_track_whole(stream: BinaryIO, boxes: list[_Box]) -> bool:
-    """Returns whether the part of a fragment for one track has frames, as many as the lengths of its lists hold."""
+    """Returns whether a fragment's part for one track has frames, as many as its list lengths imply."""
     heads = [_number(stream, at, 4) for name, at, _ in boxes if name == b"tfhd"]
     lists = [(at, end) for name, at, end in boxes if name == b"trun"]
     is_empty = bool(heads) and bool(heads[0] & _DURATION_IS_EMPTY)
@@ -314,7 +314,7 @@ def _is_track_whole(stream: BinaryIO, boxes: list[_Box]) -> bool:
 
 
 def _is_list_whole(stream: BinaryIO, at: int, end: int) -> bool:
-    """Returns whether a trun (ISO 14496-12, 8.8.8) has the length that its flags and its number of frames give."""
+    """Returns whether a trun (ISO 14496-12, 8.8.8) has the length that its flags and frame count imply."""
     flags = _number(stream, at, 4) & 2**24 - 1
     fields = (flags & 0xFFFF).bit_count()
     in_head = (flags & 0xFF).bit_count()
@@ -322,7 +322,7 @@ def _is_list_whole(stream: BinaryIO, at: int, end: int) -> bool:
 
 
 def _overlap(stream: BinaryIO, boxes: list[_Box]) -> str:
-    """Returns a clause about a fragment that has no time, or begins before the one before it ends, "" without one."""
+    """Returns a clause about a fragment that has no time or overlaps the one before, "" without one."""
     ends: dict[int, tuple[int, int]] = {}
     for name, start, end in boxes:
         for track in _boxes(stream, start, end) if name == b"moof" else ():
@@ -345,7 +345,7 @@ def _overlap(stream: BinaryIO, boxes: list[_Box]) -> str:
 
 
 def _frames_of(stream: BinaryIO, track: _Box) -> tuple[int, int]:
-    """Returns how many frames a fragment has of a track, and how long they last, 0 if it does not say that."""
+    """Returns a fragment's number of frames of a track, and their total duration, 0 if not stated."""
     frames, long, usual = 0, 0, 0
     for name, at, end in _boxes(stream, *track[1:]):
         flags = _number(stream, at, 4) & 2**24 - 1
@@ -358,7 +358,7 @@ def _frames_of(stream: BinaryIO, track: _Box) -> tuple[int, int]:
 
 
 def _listed_damage(stream: BinaryIO, boxes: list[_Box], size: int) -> tuple[str, bool]:
-    """Returns the same as `find_mp4_damage`, from the places that the file lists for its fragments."""
+    """Like `find_mp4_damage`, from the listed positions of fragments."""
     begins = dict(zip([0, *(end for _, _, end in boxes)], [name for name, _, _ in boxes], strict=False))
     listed = _listed(stream, boxes)
     lost = next((at for at, _ in listed if at >= size), None) or next((end for _, end in listed if end > size), None)
@@ -369,7 +369,7 @@ def _listed_damage(stream: BinaryIO, boxes: list[_Box], size: int) -> tuple[str,
 
 
 def _listed(stream: BinaryIO, boxes: list[_Box]) -> list[tuple[int, int]]:
-    """Returns the begin of each fragment that the file lists, and its end, 0 where that is not stated."""
+    """Returns the start and end of each listed fragment; an end is 0 if not stated."""
     found: list[tuple[int, int]] = []
     for name, start, end in boxes:
         if name == b"mfra":
@@ -390,7 +390,7 @@ def _listed_at_end(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]
 
 
 def _listed_before(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]:
-    """Reads sidx (ISO 14496-12, 8.16.3); places count from its end."""
+    """Reads sidx (ISO 14496-12, 8.16.3); counts from its end."""
     width = 8 if _number(stream, at, 1) == 1 else 4
     place, head = end + _number(stream, at + 12 + width, width), at + 12 + 2 * width
     found = []
@@ -402,7 +402,7 @@ def _listed_before(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]
 
 
 def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool]:
-    """Returns the same as `find_mp4_damage`, from the numbers of the fragments and the end of the last box."""
+    """Like `find_mp4_damage`, from the fragment numbers and the end of the last box."""
     lost = [after for before, after in zip(numbers, numbers[1:], strict=False) if after > before + 1]
     if lost and len(lost) * 2 < len(numbers):
         return f"fragments are lost before fragment {lost[0]} ({len(numbers)} of them are left)", end < size
@@ -412,7 +412,7 @@ def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool
 
 
 def _track_damage(stream: BinaryIO, track: _Box) -> str:
-    """Returns a clause about a video track whose times contradict each other."""
+    """Returns a clause about a video track with contradictory times."""
     found: dict[bytes, tuple[int, int]] = {}
     for name, start, end in _boxes_below(stream, track):
         found.setdefault(name, (start, end))
@@ -435,21 +435,21 @@ def _track_damage(stream: BinaryIO, track: _Box) -> str:
 
 
 def _begins_late(begin: int, times: np.ndarray, usual: int) -> bool:
-    """Returns whether no frame is shown for the length of one after the begin that an edit list sets.
+    """Returns whether no frame is shown for one frame length after the start that an edit list sets.
 
-    Where a video was cut on purpose, it begins at a frame or within one.
+    A video that was cut on purpose starts at a frame or within one.
 
     Args:
-      begin: the begin.
-      times: when each frame is shown, ascending.
-      usual: how long a frame lasts.
+      begin: the start.
+      times: display time of each frame, ascending.
+      usual: duration of a frame.
     """
     shown = times[times >= begin]
     return not len(shown) or bool(shown[0] - begin >= usual)
 
 
 def _edit_begin(stream: BinaryIO, at: int, end: int) -> int | None:
-    """Returns the time in the track at which the only edit of an elst begins that shows something; None for several."""
+    """Returns the track time at which an elst's only edit with content starts; None for several."""
     form = ">qqI" if _number(stream, at, 1) == 1 else ">iiI"
     table = _bytes(stream, at + 8, min(end - at - 8, _LARGEST_TABLE))
     width = struct.calcsize(form)
@@ -458,7 +458,7 @@ def _edit_begin(stream: BinaryIO, at: int, end: int) -> int | None:
 
 
 def _shown_times(steps: list[tuple[int, int]], shifts: list[tuple[int, int]]) -> np.ndarray:
-    """Returns the ascending times of frames from the run-length tables of their durations and shifts."""
+    """Returns ascending frame times from run-length tables of durations and shifts."""
     counts, long = np.array(steps, np.int64).reshape(-1, 2).T
     times = np.concatenate([[0], np.cumsum(np.repeat(long, counts))[:-1]])
     if shifts:
@@ -469,21 +469,21 @@ def _shown_times(steps: list[tuple[int, int]], shifts: list[tuple[int, int]]) ->
 
 
 def _table(stream: BinaryIO, at: int, end: int, letter: str) -> list[tuple[int, int]]:
-    """Returns a table of counts and numbers, the latter with a letter of `struct`."""
+    """Returns a table of counts and numbers; a `struct` letter types the latter."""
     table = _bytes(stream, at + 8, min(end - at - 8, _LARGEST_TABLE))
     return list(struct.iter_unpack(f">I{letter}", table[: len(table) // 8 * 8]))
 
 
 def _duration(stream: BinaryIO, at: int) -> int:
-    """Returns the duration in the header of a track's media (ISO 14496-12, 8.4.2), 0 if it is unknown."""
-    # Version 1 has two times and the duration itself in 8 bytes each.
+    """Returns the duration in a track's media header (ISO 14496-12, 8.4.2), 0 if unknown."""
+    # Version 1 has two times and the duration in 8 bytes each.
     is_long = _number(stream, at, 1) == 1
     found = _number(stream, at + 24, 8) if is_long else _number(stream, at + 16, 4)
     return 0 if found in (2**32 - 1, 2**64 - 1) else found
 
 
 def _boxes_below(stream: BinaryIO, outer: _Box) -> Iterator[_Box]:
-    """Yields the boxes in a box, and those in them."""
+    """Yields the boxes in a box, recursively."""
     left = [outer]
     while left:
         for box in _boxes(stream, *left.pop()[1:]):
@@ -493,7 +493,7 @@ def _boxes_below(stream: BinaryIO, outer: _Box) -> Iterator[_Box]:
 
 
 def _boxes(stream: BinaryIO, at: int, end: int) -> Iterator[_Box]:
-    """Yields the boxes between two positions, up to the first that does not fit or has no name."""
+    """Yields the boxes between two positions, up to the first that does not fit or is unnamed."""
     while at + 8 <= end:
         length, name = struct.unpack(">I4s", _bytes(stream, at, 8))
         start = at + 8

@@ -1,9 +1,9 @@
-"""Decodes a video and reports its damage: only this file decides which frames are damaged.
+"""Decodes a video and reports its damage. Only this file decides which frames are damaged.
 
-Both readers of video are built on it and differ only in their response to a flaw. Prediction (`video.ChunkReader`)
-needs one row per frame: it delivers frames that the decoder repaired, and stops at a missing frame, since the numbers
-of all later frames would be a guess. Clips (`RangeReader`) do not need every frame: they continue, and drop the frame
-with all frames that may depend on it.
+Both video readers use it and differ only in how they respond to a flaw. Prediction (`video.ChunkReader`) needs one row
+per frame: it delivers frames that the decoder repaired, and stops at a missing frame, because the numbers of all later
+frames would be a guess. Clips (`RangeReader`) do not need every frame: they continue, and drop the frame and all frames
+that may depend on it.
 """
 
 import bisect
@@ -30,12 +30,12 @@ from jaxpose.video.packets import PacketWalk
 
 
 class FlawKind(enum.Enum):
-    """How a flaw shows.
+    """How a flaw appears.
 
-    FAILED: the decoder or the file gives an error, or decoding began at a frame that is not a key frame.
-    LOST: a frame does not come, or comes with another size.
-    MENDED: a frame comes, but the decoder calls it corrupt.
-    MARKED: the container calls the packet of a frame corrupt; the frame may come and look whole.
+    FAILED: the decoder or the file raises an error, or decoding started at a frame that is not a key frame.
+    LOST: a frame is missing or has another size.
+    MENDED: a frame decodes, but the decoder marks it as corrupt.
+    MARKED: the container marks a frame's packet as corrupt; the frame may decode and look intact.
     """
 
     FAILED = enum.auto()
@@ -46,14 +46,14 @@ class FlawKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Flaw:
-    """Frames that are lost or damaged.
+    """Lost or damaged frames.
 
     Attributes:
-      kind: how it shows.
+      kind: how it appears.
       first: number of the frame.
       text: a clause about it, such as "frame 7 is missing".
       last: number of the last frame with this flaw.
-      error: the message of FFmpeg, or "".
+      error: FFmpeg's message, or "".
     """
 
     kind: FlawKind
@@ -64,10 +64,10 @@ class Flaw:
 
 
 class Decoding:
-    """Iterates once over the frames of a video, as (number, frame), and over its flaws, as they show.
+    """Iterates once over a video's frames, as (number, frame), and its flaws, as they appear.
 
-    Frames come in the order in which they are shown. One that is corrupt comes after its flaw; one of another size
-    does not come. Frames before `key` are left out.
+    Frames come in display order. A corrupt frame follows its flaw; a frame of another size is left out, as are frames
+    before `key`.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Decoding:
     ):
         """
         Args:
-          video: with an index, frames are numbered by their time stamps; without one, or where the index has no time
-            stamps, they are counted.
-          threads: threads of the decoder; 0 lets FFmpeg choose.
-          is_stopped: asked for every packet whether to raise `Stopped`.
-          key: number of the frame where decoding begins: one that `key_frames.key_frame_before` gave, or 0.
-          end: number of the frame at which the iteration ends; None reads to the end of the file.
+          video: with an index, timestamps number the frames; without an index, or if it has no timestamps, they are
+            counted.
+          threads: decoder threads; 0 lets FFmpeg choose.
+          is_stopped: called for every packet; True raises `Stopped`.
+          key: frame number at which decoding starts: from `key_frame_before`, or 0.
+          end: frame number at which the iteration ends; None reads to the end of the file.
         """
         self._video, self._threads, self._is_stopped = video, threads, is_stopped
         self._index = video if isinstance(video, VideoIndex) and video.times else None
@@ -94,11 +94,11 @@ class Decoding:
 
     @property
     def unshown(self) -> int:
-        """Frames so far, counted from the start, that the file announces but never shows."""
+        """Frames so far, from the start, that the file announces but never shows."""
         return self._walk.unshown
 
     def __iter__(self) -> Iterator[tuple[int, VideoFrame] | Flaw]:
-        # Frames come in the order in which they are shown: when a later one comes, those in between are lost.
+        # Frames come in display order: when a later frame comes, those in between are lost.
         next_number = self._key
         stored_px = turned_size_px(self._video.width_px, self._video.height_px, self._video.quarter_turns)
         for item in self._numbered():
@@ -125,7 +125,7 @@ class Decoding:
             yield _missing(next_number, self._end - 1)
 
     def _numbered(self) -> Iterator[tuple[int, VideoFrame] | Flaw]:
-        """Yields decoded frames with their numbers, and flaws of packets; the first frames may lie before the key."""
+        """Yields decoded frames with numbers, and packet flaws; the first frames may be before the key."""
         number = self._key - 1
         try:
             for packet in self._packets():
@@ -138,7 +138,7 @@ class Decoding:
                     frames = packet.decode()
                 except FFmpegError as error:
                     failed = number + 1 if packet_number is None else packet_number
-                    # Nothing before the key frame is wanted.
+                    # Frames before the key frame do not matter.
                     if failed >= self._key:
                         yield _flaw(FlawKind.FAILED, failed, "does not decode", _text(error))
                     if not self._index:
@@ -150,7 +150,7 @@ class Decoding:
                         number = shown
                         yield number, frame
         except (FFmpegError, ValueError) as error:
-            # The file breaks off, can no longer be opened, or was replaced.
+            # The file is truncated, can no longer be opened, or was replaced.
             yield _flaw(FlawKind.FAILED, number + 1, "cannot be read", _text(error))
 
     def _packets(self) -> Iterator[Packet]:
@@ -169,21 +169,20 @@ def _text(error: FFmpegError | ValueError) -> str:
     return (isinstance(error, FFmpegError) and error.strerror) or str(error)
 
 
-# Decodes a range of a video's frames and reports which of them are unreliable.
+# Decodes a range of video frames and reports the unreliable ones.
 #
-# For any range, the frames are the same as when decoding from the start of the file. If the key frames of the video
-# have passed their check, decoding begins at one of them; if damage shows, the file is decoded from its start, and only
-# the damage found then counts. The decoder has one thread, because its treatment of damage depends on the number of
-# threads.
+# Any range gives the same frames as decoding from the start of the file. If the video's key frames passed their check,
+# decoding starts at one of them; if damage appears, the file is decoded from its start, and only the damage found then
+# counts. The decoder has one thread, because the number of threads affects how it treats damage.
 
-# Part of the key of the notes of damage: increase it when the definition of damage changes.
+# Part of the key of damage notes: increase it when the definition of damage changes.
 _VERSION = 1
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Damage:
-    """Frames `first` to `last` of a video that cannot be used, and the reason."""
+    """Unusable frames `first` to `last` of a video, and the reason."""
 
     first: int
     last: int
@@ -191,16 +190,16 @@ class Damage:
 
 
 class RangeReader:
-    """Iterates once over the frames [first, end) of a video that decode: (number, (height, width, 3) uint8 RGB).
+    """Iterates once over the frames [first, end) that decode: (number, (height, width, 3) uint8 RGB).
 
-    The numbers ascend. If damage shows after a key frame, the frames may come again, from `first` on; of two frames
-    with one number, the later one is right. Frames in `damage` may come or be left out. The iteration raises
-    `Stopped` once `is_stopped` returns true: an hour of other frames may have to be decoded before those of the range.
+    Numbers ascend. If damage appears after a key frame, the frames may come again from `first` on; of two frames with
+    the same number, the later is right. Frames in `damage` may come or be left out. The iteration raises `Stopped` once
+    `is_stopped` returns true: it may first have to decode an hour of frames before the range.
 
     Attributes:
-      damage: after the iteration, the unreliable frames of the range (and some outside of it): those that the decoder
-        lost, refused or repaired, each with all frames up to the next key frame, which may depend on it.
-      decoded_frames: frames decoded so far, including those before the range.
+      damage: after the iteration, the unreliable frames of the range (and some outside): those that the decoder lost,
+        refused or repaired, each with all frames up to the next key frame, which may depend on it.
+      decoded_frames: number of frames decoded so far, including those before the range.
     """
 
     def __init__(
@@ -226,14 +225,14 @@ class RangeReader:
             seen = yield from self._images(key)
             if not self._numbers(seen):
                 return
-            # Only decoding from the start decides. If it finds the same frames damaged, the other frames are right.
+            # Decoding from the start decides. If it finds the same damaged frames, the other frames are right.
             self.damage = find_damage(self._index, self._is_stopped)
             if self._numbers(seen) <= self._numbers(self.damage):
                 return
         self.damage = yield from self._images(0)
 
     def _images(self, key: int) -> Generator[tuple[int, np.ndarray], None, list[Damage]]:
-        """Yields the frames of the range, decoded from a key frame on; returns the damage found."""
+        """Yields the frames of the range, decoded from a key frame on; returns the damage."""
         damage: list[Damage] = []
         for number, frame in _decode(self._index, key, self._end, self._is_stopped, damage):
             self.decoded_frames += 1
@@ -243,12 +242,12 @@ class RangeReader:
         return damage
 
     def _numbers(self, damage: list[Damage]) -> set[int]:
-        """Returns the frames of the range that are damaged."""
+        """Returns the damaged frames of the range."""
         return {number for one in damage for number in range(max(one.first, self._first), min(one.last + 1, self._end))}
 
 
 def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damage]:
-    """Returns the damage of a whole video, by decoding it from its start; kept in the cache folder.
+    """Decodes a whole video from its start; returns its damage, kept in the cache folder.
 
     Raises:
       Stopped: `is_stopped` returned true.
@@ -262,7 +261,7 @@ def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damag
         for _ in _decode(index, 0, index.frame_count, is_stopped, found):
             pass
         kept = [dataclasses.asdict(damage) for damage in found]
-        # If the file was deleted or replaced meanwhile, the result is not that of the index.
+        # If the file was deleted or replaced in the meantime, the result does not belong to the index.
         if is_unchanged(index):
             with contextlib.suppress(OSError):
                 cache.write_note(note, kept)
@@ -272,7 +271,7 @@ def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damag
 def _decode(
     index: VideoIndex, key: int, end: int, is_stopped: Callable[[], bool], damage: list[Damage]
 ) -> Iterator[tuple[int, VideoFrame]]:
-    """Yields the frames from a key frame to `end` that decode and have the right size; adds the others to `damage`."""
+    """Yields frames from a key frame to `end` that decode with the right size; adds others to `damage`."""
     for item in Decoding(index, 1, is_stopped, key, end):
         if isinstance(item, Flaw):
             damage.append(_spread(index, item, is_stopped))
@@ -281,7 +280,7 @@ def _decode(
 
 
 def _spread(index: VideoIndex, flaw: Flaw, is_stopped: Callable[[], bool]) -> Damage:
-    """Returns the frames that a flaw makes unusable: its own and all that may be built on them, up to a key frame."""
+    """Returns the frames that a flaw makes unusable: its own and all that may depend on them, up to a key frame."""
     begins = index.key_frames if can_begin_at_key_frames(index, is_stopped) else []
     following = bisect.bisect_right(begins, flaw.last)
     until = begins[following] - 1 if following < len(begins) else index.frame_count - 1

@@ -1,4 +1,4 @@
-"""Writes H.264 videos: frames with their own time stamps, into a file that gets its name when it is complete."""
+"""Writes H.264 videos, with a timestamp for each frame, to a file that gets its name when complete."""
 
 import contextlib
 import dataclasses
@@ -16,22 +16,22 @@ from jaxpose.errors import UserError
 from jaxpose.files import replace_whole
 
 _ENCODER = "libx264"
-# Almost no visible loss; a slower preset takes several times as long for a slightly smaller file.
+# Almost no visible loss; a slower preset takes several times longer for a slightly smaller file.
 _OPTIONS = {"preset": "veryfast", "crf": "20"}
-# The head of the file is first, so that a browser can start playing while the file loads.
+# Puts the header first, so that a browser can start playing while the file loads.
 _CONTAINER_OPTIONS = {"movflags": "faststart"}
 SUFFIX = ".mp4"
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How a video is stored, apart from its pixels.
+    """How to store a video, apart from its pixels.
 
     Attributes:
-      time_base: seconds of a unit of time stamps.
+      time_base: seconds per timestamp unit.
       rate: mean frames per second.
-      colorspace, color_range, color_primaries, color_trc: tags of the colours, FFmpeg's numbers.
-      sample_aspect_ratio: width of a pixel by its height, None if it is unknown.
+      colorspace, color_range, color_primaries, color_trc: colour tags, as FFmpeg's numbers.
+      sample_aspect_ratio: pixel width divided by pixel height, None if unknown.
     """
 
     time_base: Fraction
@@ -44,13 +44,13 @@ class Format:
 
 
 class H264Writer:
-    """Encodes the frames of an open file; `open_h264` makes it."""
+    """Encodes frames into an open file; `open_h264` creates it."""
 
     def __init__(self, file: Path, container: OutputContainer, stream: VideoStream) -> None:
         self._file, self._container, self._stream = file, container, stream
 
     def write(self, frame: VideoFrame, time: int) -> None:
-        """Adds a frame, shown from `time` on, in units of the format's time base; times ascend.
+        """Adds a frame shown from `time` on, in time base units; times ascend.
 
         Raises:
           OSError: the file cannot be written.
@@ -60,7 +60,7 @@ class H264Writer:
             self._container.mux(self._stream.encode(frame))
 
     def finish(self) -> None:
-        """Writes the remaining frames of the encoder, and the end of the file.
+        """Writes the encoder's remaining frames and the end of the file.
 
         Raises:
           OSError: the file cannot be written.
@@ -72,12 +72,12 @@ class H264Writer:
 
 @contextlib.contextmanager
 def open_h264(file: Path, width_px: int, height_px: int, form: Format) -> Iterator[H264Writer]:
-    """A context in which a video is written; after an error, there is no file.
+    """A context for writing a video; after an error, there is no file.
 
     Args:
       file: the file to write, *.mp4; its folder is created.
       width_px, height_px: of the frames, even.
-      form: how to store it.
+      form: how to store the video.
 
     Raises:
       UserError: PyAV has no encoder for H.264.
@@ -101,14 +101,14 @@ def open_h264(file: Path, width_px: int, height_px: int, form: Format) -> Iterat
             yield writer
             writer.finish()
         finally:
-            # After an error, what is left is removed.
+            # After an error, the rest is removed.
             with contextlib.suppress(FFmpegError):
                 container.close()
 
 
 @contextlib.contextmanager
 def _system_errors(file: Path) -> Iterator[None]:
-    """Turns an error of FFmpeg while writing, such as a full disk, into an OSError that names the file."""
+    """Turns an FFmpeg write error, such as a full disk, into an OSError that names the file."""
     try:
         yield
     except FFmpegError as error:

@@ -1,4 +1,4 @@
-"""Reads the properties of a video file from its header and packets; decodes only the first frame."""
+"""Reads the properties of a video file from header and packets; decodes only the first frame."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ from jaxpose.errors import UserError
 from jaxpose.video import containers, packets
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
-# Videos of more than 8 bits per channel: their upper 8 bits become the pixels, by the depth stated in the file.
+# Videos of more than 8 bits per channel: pixels are the upper 8 bits, by the depth stated in the file.
 
-# A format of 16 bits may hold values with fewer bits, which FFmpeg does not know.
+# A 16-bit format may hold values with fewer bits; FFmpeg does not know.
 _UNKNOWN_BITS = 16
-# Lies between a black frame and one that uses more than 12 bits; colours are rounded.
+# Between a black frame and a frame that uses more than 12 bits; colours are rounded.
 _BLACK, _NEARLY_BLACK = 2**8, 2**12 + 64
 
 
@@ -39,17 +39,17 @@ def is_nearly_black(frame: VideoFrame) -> bool:
 
 
 def describe_depth(path: object, bits: int) -> str:
-    """Returns a sentence about a video of more than 8 bits, "" for others."""
+    """Returns a sentence about a video of more than 8 bits, or ""."""
     return f"{path}: of its {bits} bits per channel, the upper 8 are used" if bits > 8 else ""
 
 
-# From this many frames on, the index of an AVI file says how many places each frame has.
+# From this many frames on, an AVI file's index shows how many places each frame has.
 _FEWEST_STEPS = 8
 
-# FFmpeg's names of the containers that may state a duration but no number of frames.
+# FFmpeg's names of containers that may state a duration but no frame count.
 _DURATION_FORMATS = ("matroska", "flv", "asf")
 
-# By the number of clockwise quarter turns.
+# By number of clockwise quarter turns.
 TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
 
 
@@ -59,14 +59,14 @@ class Video:
 
     Attributes:
       path: the file.
-      width_px, height_px: size of its frames as they are read, after the quarter turns.
-      fps: mean frames per second, 0 where the file does not say.
-      announced_frames: the container's count of frames; without it, the number of packets in the file plus those that
-        are missing up to the duration in the file.
-      quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
-      places_per_frame: 2 in an AVI file that counts two places for each frame, and leaves one empty; 1 in others.
-      bits: per channel, by the first frame that decodes.
-      states_length: the file states how many frames it has, how long it is, or where all of its parts are. Others (MPEG
+      width_px, height_px: size of frames as read, after the quarter turns.
+      fps: mean frames per second, 0 if unknown.
+      announced_frames: the container's frame count; without it, the number of packets in the file plus those missing up
+        to the stated duration.
+      quarter_turns: clockwise rotation of a stored frame when read, 0 to 3.
+      places_per_frame: 2 in an AVI file that counts two places for each frame and leaves one empty, otherwise 1.
+      bits: per channel, from the first frame that decodes.
+      states_length: whether the file states its frame count, its duration, or the positions of all parts. Others (MPEG
         transport and program streams, raw streams, live WebM) may lack frames without a sign.
     """
 
@@ -82,31 +82,31 @@ class Video:
 
     @property
     def expected_frames(self) -> int:
-        """The announced frames without the places that the file leaves empty by rule."""
+        """The announced frames without the places left empty by `places_per_frame`."""
         return -(-self.announced_frames // self.places_per_frame)
 
 
 def scan(path: Path) -> Video:
-    """Returns the properties of a video file; reads no further than needed for that, and decodes one frame.
+    """Returns the properties of a video file; reads no more than necessary and decodes one frame.
 
-    The rotation in the file is applied; see `rotation.as_labelled` for the exceptions.
+    Applies the rotation in the file; for exceptions, see `index.as_labelled`.
 
     Raises:
-      UserError: the file is missing or empty, is not a video, has no video stream or no frames, or holds values of 12
-        bits in a format of 16 bits.
+      UserError: the file is missing or empty, is not a video, has no video stream or no frames, or holds 12-bit values
+        in a 16-bit format.
     """
     return scan_packets(path, all_packets=False)[0]
 
 
 def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
-    """Returns the properties of a video file, and its packets.
+    """Returns the properties and packets of a video file.
 
     Args:
       path: the file.
-      all_packets: read all packets even if the file announces their number.
+      all_packets: reads all packets even if the file announces their number.
 
     Raises:
-      UserError: as `scan` does.
+      UserError: as `scan`.
     """
     if not path.is_file():
         raise UserError(f"{path} is not a file")
@@ -116,7 +116,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
         with open_video(path) as container:
             stream = video_stream(container, path)
             packets = read_packets(path, container, stream, all_packets or not stream.frames)
-            # A file that was cut short may keep a count without any packet behind it.
+            # A truncated file may keep a count without any packets.
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
             first = _first_frame(container, stream)
@@ -141,14 +141,14 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
 
 
 def file_damage(path: Path, unshown: int) -> tuple[str, bool]:
-    """Returns a clause about damage that shows in the file without decoding, and whether the file breaks off.
+    """Returns a clause about damage visible without decoding, and whether the file is truncated.
 
-    A wrong count of frames is not looked for. The clause is "" if no damage shows, and if the file was deleted
-    meanwhile. See `containers` and `packets` for the checks.
+    Does not check the frame count. The clause is "" without visible damage, or if the file was deleted in the meantime.
+    See `containers` and `packets` for the checks.
 
     Args:
       path: the file.
-      unshown: frames that the file announces but never shows, as `PacketWalk.unshown` counts them.
+      unshown: number of frames that the file announces but never shows, from `PacketWalk.unshown`.
     """
     if not path.exists():
         return "", False
@@ -163,10 +163,10 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 
 
     Args:
       frame: as decoded.
-      converter: used for all frames of a video, because creating one costs as much as decoding a frame.
+      converter: shared by a video's frames, because creating one costs as much as decoding a frame.
       quarter_turns: clockwise, 0 to 3.
     """
-    # More threads cost more than they gain here.
+    # More threads cost more than they gain.
     image = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
     return cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
 
@@ -177,11 +177,11 @@ def turned_size_px(width_px: int, height_px: int, quarter_turns: int) -> tuple[i
 
 
 def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame | None:
-    """Returns the first frame that decodes, None if none does: FFmpeg reports a rotation only with a frame."""
+    """Returns the first frame that decodes, or None: FFmpeg reports a rotation only with a frame."""
     with contextlib.suppress(FFmpegError):
         container.seek(0, stream=stream)
         for packet in container.demux(stream):
-            # Frames before it are damaged.
+            # Earlier frames are damaged.
             with contextlib.suppress(FFmpegError):
                 for frame in packet.decode():
                     return frame
@@ -189,44 +189,44 @@ def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame |
 
 
 def _noted_quarter_turns(frame: VideoFrame) -> int:
-    """Returns the clockwise quarter turns that show a frame upright."""
+    """Returns the clockwise quarter turns that turn a frame upright."""
     turns, rest = divmod(-frame.rotation, 90)
     return 0 if rest else turns % 4
 
 
 def _places_per_frame(container: InputContainer, stream: VideoStream) -> int:
-    """Returns `Video.places_per_frame`, by the index of an AVI file: FFmpeg numbers its places, not its frames."""
+    """Returns `Video.places_per_frame` from an AVI file's index: FFmpeg numbers its places, not its frames."""
     if container.format.name != "avi":
         return 1
     steps = np.diff([entry.timestamp for entry in stream.index_entries])
     if len(steps) < _FEWEST_STEPS:
         return 1
     places = int(np.gcd.reduce(steps))
-    # Where frames came rarely, most steps are longer than what divides all of them.
+    # If frames came rarely, most steps are longer than their common divisor.
     return places if np.median(steps) == places else 1
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:
-    """Returns the number of packets plus those that are missing up to the duration in the file."""
+    """Returns the number of packets plus those missing up to the stated duration."""
     count = len(packets.times) + packets.unshown
     times = [time for time in packets.times if time is not None]
     if len(times) < 2 or not stream.time_base:
         return count
     step_s = float((max(times) - min(times)) * stream.time_base) / (len(times) - 1)
     if len(container.streams) == 1:
-        # Most writers of Matroska store the end of the last frame here, others its distance from the first frame's
-        # start. Taken as the end, it announces no frame that was never there.
+        # Most Matroska writers store the end of the last frame here, others its distance from the first frame's start.
+        # Read as the end, it never announces a frame that did not exist.
         first_s = max(0.0, float(min(times) * stream.time_base))
         lacking_s = (container.duration or 0) / av.time_base - first_s - len(times) * step_s
     else:
-        # The file's duration is that of the longest stream. Matroska also stores the end of each stream.
+        # The file's duration is its longest stream's. Matroska also stores the end of each stream.
         lacking_s = _noted_end_s(stream) - float(max(times) * stream.time_base) - step_s
-    # Stamps are rounded, and the last frame may be shown for longer than the others.
+    # Timestamps are rounded, and the last frame may be shown for longer.
     return count + (round(lacking_s / step_s) if lacking_s > 2 * step_s > 0 else 0)
 
 
 def _states_length(path: Path, container: InputContainer, stream: VideoStream) -> bool:
-    """Returns `Video.states_length`; FFmpeg measures a duration where the file states none."""
+    """Returns `Video.states_length`; FFmpeg measures a duration if the file states none."""
     if stream.frames:
         return True
     if "mov" in container.format.name:
@@ -236,6 +236,6 @@ def _states_length(path: Path, container: InputContainer, stream: VideoStream) -
 
 
 def _noted_end_s(stream: VideoStream) -> float:
-    """Returns the time at which a stream of a Matroska file ends (00:01:02.500000000), 0 if it is not stored."""
+    """Returns the end time of a Matroska stream (00:01:02.500000000), 0 if not stored."""
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
     return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else 0.0

@@ -1,6 +1,6 @@
-"""The index of a video file: when each frame is shown, which frames are key frames, and the rotation to apply.
+"""The index of a video file: the time of each frame, the key frames, and the rotation to apply.
 
-Reading it decodes at most one frame. It is kept in the cache folder until the file changes.
+Reading it decodes at most one frame. The cache folder keeps it until the file changes.
 """
 
 import bisect
@@ -27,19 +27,19 @@ from jaxpose.terminal import count as count_of
 from jaxpose.video.file import Video, file_damage, scan_packets, to_rgb, turned_size_px
 from jaxpose.video.packets import Packets, PacketWalk
 
-# Part of the key of an index: increase it when the content of an index changes.
+# Part of an index's key: increase it when the content of indexes changes.
 _VERSION = 8
 _SAMPLE_BYTES = 2**16
-# MPEG program streams stamp only some packets, and not always the same ones after a jump.
+# MPEG program streams stamp only some packets, and not always the same ones after a seek.
 _UNTIMED_FORMATS = ("mpeg",)
-# A constant rate has at least this share of equal steps between frames, and at most this share of gaps; with more gaps,
-# the rate is variable.
+# A constant rate has at least this share of equal steps between frames and at most this share of gaps; otherwise the
+# rate is variable.
 _STEADY, _RARE = 0.9, 0.01
-# A step of at least this many normal steps is a gap; a shorter one only if it is a whole number of them, within this
+# A step of at least this many normal steps is a gap; a shorter step only if it is a whole number of them within this
 # tolerance.
 _LONG_STEPS, _FRACTION = 8, 0.1
 _LISTED_FRAMES = 5
-# FFmpeg's names of the containers that store the time of each frame; the others store only the order of the frames.
+# FFmpeg's names of containers that store the time of each frame; others store only the frame order.
 _TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
 
 
@@ -47,23 +47,23 @@ _TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
 class VideoIndex:
     """The frames of a video file.
 
-    Frame numbers count from 0 in the order in which frames are shown, as prediction counts them.
+    As in prediction, frame numbers start at 0 in display order.
 
     Attributes:
       path: the file.
       identity: identifies the content that the index was read from.
-      width_px, height_px: size of its frames as they are read, after the quarter turns.
-      quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
-      fps: mean frames per second, 0 where the file does not say.
-      announced_frames: frames that the file says it holds.
-      frame_count: frames in the file; if it breaks off, only those with a certain number.
-      times: the time stamp of each frame, ascending, in units of the stream; empty if the file stores no
-        reliable ones; then it is decoded from its start, and frames are counted.
-      key_times: the time stamps of the key frames, ascending; empty where `times` is.
-      leaps: the numbers of frames before which others are lost, according to the time stamps of a constant-rate video.
-      lost: how many frames are lost before each of these, by the usual step between frames.
-      is_damaged: it holds another number of frames than it announces, or damage shows in the file.
-      problem: a sentence about all that is wrong with the file, as far as it shows without decoding, or "".
+      width_px, height_px: size of frames as read, after the quarter turns.
+      quarter_turns: clockwise rotation of a stored frame when read, 0 to 3.
+      fps: mean frames per second, 0 if unknown.
+      announced_frames: number of frames that the file states.
+      frame_count: number of frames in the file; if truncated, only those with a certain number.
+      times: the timestamp of each frame, ascending, in stream units; empty if the file stores no reliable timestamps:
+        it is then decoded from its start, and frames are counted.
+      key_times: the timestamps of key frames, ascending; empty if `times` is.
+      leaps: numbers of frames before which others are lost, according to the timestamps of a constant-rate video.
+      lost: number of frames lost before each leap, by the usual step between frames.
+      is_damaged: whether the file holds another number of frames than it announces, or shows damage.
+      problem: a sentence about all problems of the file that are visible without decoding, or "".
     """
 
     path: Path
@@ -83,29 +83,29 @@ class VideoIndex:
 
     @property
     def gaps(self) -> str:
-        """The first gaps in the time stamps: "7 frames before frame 100, ..."; "" without one."""
+        """The first gaps in the timestamps: "7 frames before frame 100, ..."; "" without gaps."""
         return _gaps(self.leaps, self.lost)
 
     @functools.cached_property
     def key_frames(self) -> list[int]:
-        """The numbers of the frames that the file calls key frames, ascending; the first is 0.
+        """Numbers of the frames that the file marks as key frames, ascending; the first is 0.
 
-        `can_begin_at_key_frames` returns whether decoding can begin there.
+        `can_begin_at_key_frames` checks whether decoding can start there.
         """
         numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
         return sorted({0} | {number for number in numbers if number < self.frame_count})
 
     def number_of(self, time: int | None) -> int | None:
-        """Returns the number of the frame with a time stamp, or None."""
+        """Returns the frame number for a timestamp, or None."""
         if time is None:
             return None
         number = bisect.bisect_left(self.times, time)
         return number if number < len(self.times) and self.times[number] == time else None
 
     def begins_before(self, key: int) -> tuple[list[int], int]:
-        """Returns where decoding may begin for a key frame: the time stamps of those up to it, and its own.
+        """Returns where decoding may start for a key frame: the timestamps of key frames up to it, and its own.
 
-        Frame 0 has none: decoding begins at the start of the file, as it does where `times` is empty.
+        Frame 0 has none: decoding starts at the start of the file, also if `times` is empty.
         """
         if not key or not self.times:
             return [], 0
@@ -114,7 +114,7 @@ class VideoIndex:
 
 
 def read_index(path: Path) -> VideoIndex:
-    """Returns the index of a video file; makes it and keeps it in the cache folder if it is not there yet.
+    """Returns the index of a video file from the cache folder; makes and caches it if missing.
 
     Raises:
       UserError: the file is missing or empty, is not a video, or has no video stream or no frames.
@@ -125,14 +125,14 @@ def read_index(path: Path) -> VideoIndex:
     kept = cache.read_note(identity)
     if kept is None:
         kept = _make_index(path)
-        # If it cannot be kept, it is made again the next time.
+        # On failure, it is made again next time.
         with contextlib.suppress(OSError):
             cache.write_note(identity, kept)
     return VideoIndex(path=path, identity=identity, **kept)
 
 
 def is_unchanged(index: VideoIndex) -> bool:
-    """Returns whether the file of an index is still the one that it was read from."""
+    """Returns whether an index's file is unchanged."""
     try:
         return _identity(index.path) == index.identity
     except OSError:
@@ -140,7 +140,7 @@ def is_unchanged(index: VideoIndex) -> bool:
 
 
 def ends_checksum(path: Path) -> str:
-    """Returns the SHA-256, hexadecimal, of both ends of a file; reading hours of video would take minutes."""
+    """Returns the hexadecimal SHA-256 of both ends of a file; reading hours of video would take minutes."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         digest.update(stream.read(_SAMPLE_BYTES))
@@ -150,7 +150,7 @@ def ends_checksum(path: Path) -> str:
 
 
 def _identity(path: Path) -> str:
-    """Returns a hash that changes with the file: of its size, modification time, and both ends of its content."""
+    """Returns a hash that changes with the file: of its size, modification time and both ends of its content."""
     status = path.stat()
     known = (_VERSION, av.library_versions["libavformat"], status.st_size, status.st_mtime_ns, ends_checksum(path))
     return hashlib.sha256(repr(known).encode()).hexdigest()
@@ -170,10 +170,10 @@ def _make_index(path: Path) -> dict[str, Any]:
     stores_times = any(name in packets.container for name in _TIMED_FORMATS)
     times = _times(packets, stores_times)
     if problem and not stores_times:
-        # Counted time stamps depend on the frames lost before them.
+        # Counted timestamps depend on the frames lost before them.
         times = []
     if problem and breaks_off:
-        # Where a file breaks off, frames shown between its last ones may be lost, so these have no certain number.
+        # In a truncated file, frames between the last ones may be lost, so the numbers of the last are uncertain.
         end = bisect.bisect_right(times, packets.last_decoded) if packets.last_decoded is not None else len(times)
         times = times[:end]
         count = len(times) or count - packets.reorders
@@ -201,10 +201,10 @@ def _make_index(path: Path) -> dict[str, Any]:
 
 
 def _times(packets: Packets, stores_times: bool) -> list[int]:
-    """Returns the ascending time stamps of all frames, or [] if they are not reliable."""
+    """Returns the ascending timestamps of all frames, or [] if unreliable."""
     stamps = [time for time in packets.times if time is not None]
     times = sorted(set(stamps))
-    # If frames may be reordered, ascending stamps in file order are made up, unless the container stores times.
+    # If frames may be reordered, ascending timestamps in file order are made up unless the container stores times.
     is_made_up = packets.reorders and times == stamps and not stores_times
     return [] if len(times) != len(packets.times) or is_made_up or packets.container in _UNTIMED_FORMATS else times
 
@@ -215,7 +215,7 @@ def _gaps(leaps: list[int], lost: list[int]) -> str:
 
 
 def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
-    """Returns the numbers of the frames before which others are lost, and how many before each.
+    """Returns the numbers of frames before which others are lost, and how many before each.
 
     Lost frames leave rare gaps of whole frames in a constant rate. Late frames of a variable rate are frequent or
     irregular.
@@ -223,7 +223,7 @@ def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
     steps = np.diff(np.array(times, np.int64))
     if len(steps) < 2:
         return [], []
-    # Time stamps may be rounded to a unit.
+    # Timestamps may be rounded to a unit.
     usual = np.median(steps)
     is_late = steps > np.maximum(1.75 * usual, usual + 2)
     is_usual = np.abs(steps - usual) <= np.maximum(0.25 * usual, 1)
@@ -236,33 +236,33 @@ def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
     return (before + 1).tolist(), np.maximum(np.round(count[before]).astype(int) - 1, 1).tolist()
 
 
-# Decides where decoding of a video may begin: at its start, and at its key frames if they have passed a check.
+# Decides where decoding of a video may start: at its start, and at its key frames if they pass a check.
 #
-# Not every frame that the container calls a key frame is one. With intra refresh the image is complete only some frames
-# later, some files mark other frames as key frames, and some decoders need information from the first packet.
+# A frame that the container marks as a key frame may not be one. With intra refresh the image is complete only some
+# frames later, some files mark other frames as key frames, and some decoders need information from the first packet.
 
-# Part of the key of the notes: increase it when the check changes.
+# Part of the note's key: increase it when the check changes.
 _CHECK_VERSION = 1
-# Number of frames compared after each key frame that is checked.
+# Number of frames compared after each checked key frame.
 _COMPARED_FRAMES = 64
 _checking = threading.Lock()
 _logger = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-    """Reading was stopped on request before its end."""
+    """Reading was stopped on request before the end."""
 
 
 def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Returns whether decoding that begins at key frames gives the frames that decoding from the start gives.
+    """Returns whether decoding from key frames gives the same frames as decoding from the start.
 
-    The first and second key frame after the start, the middle one and the last one are checked: decoding from them, and
-    from the key frame before (for the first two: from the start), must give the same frames. The result is kept in the
-    cache folder, so a video is checked once.
+    Checks the first and second key frames after the start, the middle one and the last: decoding from them, and from
+    the key frame before (for the first two: from the start), must give the same frames. The cache folder keeps the
+    result, so each video is checked once.
 
     Args:
       index: of the video.
-      is_stopped: asked for every packet whether to raise `Stopped`.
+      is_stopped: called for every packet; True raises `Stopped`.
 
     Raises:
       Stopped: `is_stopped` returned true.
@@ -272,7 +272,7 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
         return False
     known = ("key frames", _CHECK_VERSION, index.identity, av.library_versions["libavcodec"])
     note = hashlib.sha256(repr(known).encode()).hexdigest()
-    # Threads that ask for the same video wait for the first one.
+    # Other threads that check the same video wait for the first.
     with _checking:
         kept = cache.read_note(note)
         if not isinstance(kept, bool):
@@ -282,7 +282,7 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
             )
             if not kept:
                 _logger.info("%s is always decoded from its start: decoding cannot begin at its key frames", index.path)
-            # If the file was deleted or replaced meanwhile, the result is not that of the index.
+            # If the file was deleted or replaced in the meantime, the result does not belong to the index.
             if is_unchanged(index):
                 with contextlib.suppress(OSError):
                     cache.write_note(note, kept)
@@ -290,7 +290,7 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
 
 
 def key_frame_before(index: VideoIndex, number: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
-    """Returns the number of the frame where decoding begins to reach a frame: a key frame, or 0, the start of the file.
+    """Returns the number of the frame from which decoding reaches a frame: a key frame, or 0 (the start).
 
     Raises:
       Stopped: `is_stopped` returned true.
@@ -301,14 +301,14 @@ def key_frame_before(index: VideoIndex, number: int, is_stopped: Callable[[], bo
 
 
 def _agree(index: VideoIndex, before: int, key: int, is_stopped: Callable[[], bool]) -> bool:
-    """Returns whether decoding from a key frame and from one before it gives the same frames."""
+    """Returns whether decoding from a key frame and an earlier one gives the same frames."""
     end = min(key + _COMPARED_FRAMES, index.frame_count)
     reference = _sums(index, before, key, end, is_stopped)
     return bool(reference) and _sums(index, key, key, end, is_stopped)[: len(reference)] == reference
 
 
 def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int]]:
-    """Returns (number, checksum) of the frames [first, end), up to the first that is damaged or missing."""
+    """Returns (number, checksum) of the frames [first, end), up to the first damaged or missing frame."""
     sums: list[tuple[int, int]] = []
     converter = VideoReformatter()
     with contextlib.suppress(FFmpegError, ValueError):
@@ -325,10 +325,10 @@ def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Calla
     return sums
 
 
-# Decides from the labelled images whether the rotation in a video file is applied.
+# Decides from the labelled images whether to apply the rotation in a video file.
 #
-# Label tools that read videos with OpenCV extract upright frames; others use the stored frames. Input: a video, and the
-# sizes of the labelled images. Output: the video with the rotation to apply.
+# Label tools that read videos with OpenCV extract upright frames; others use the stored frames. Input: a video and the
+# sizes of labelled images. Output: the video with the rotation to apply.
 
 AnyVideo = TypeVar("AnyVideo", Video, VideoIndex)
 Sizes = Collection[tuple[int, int]]
@@ -340,13 +340,13 @@ def labelled_sizes_px(data: DataConfig) -> set[tuple[int, int]]:
 
 
 def as_labelled(video: AnyVideo, sizes_px: Sizes) -> AnyVideo:
-    """Returns a video whose frames are read as the labelled images show them.
+    """Returns a video with frames oriented like the labelled images.
 
-    The rotation in the file is not applied if labelled images have the size of the stored frames and none has that of
-    the upright ones. Otherwise it is applied, also for half a turn and for square frames, which keep their size.
+    Ignores the rotation in the file if labelled images have the size of the stored frames and none has the upright
+    size. Otherwise applies it, also to half turns and square frames, which keep their size.
 
     Args:
-      video: as `scan` or `read_index` returned it: its rotation is applied.
+      video: from `scan` or `read_index`, with its rotation applied.
       sizes_px: (width, height) of labelled images.
     """
     stored = turned_size_px(video.width_px, video.height_px, video.quarter_turns)
@@ -356,7 +356,7 @@ def as_labelled(video: AnyVideo, sizes_px: Sizes) -> AnyVideo:
 
 
 def describe_rotation(video: AnyVideo, sizes_px: Sizes) -> str:
-    """Returns a sentence about the rotation in a video file, "" if it has none; arguments as above."""
+    """Returns a sentence about the rotation in a video file, "" without one; arguments as above."""
     if not video.quarter_turns:
         return ""
     shown = as_labelled(video, sizes_px)

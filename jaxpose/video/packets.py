@@ -1,4 +1,4 @@
-"""Walks over the packets of a video file: to count frames, to check key frames and to decode."""
+"""Walks through the packets of a video file to count frames, check key frames and decode."""
 
 import contextlib
 import dataclasses
@@ -15,16 +15,16 @@ from av.video.stream import VideoStream
 
 from jaxpose.errors import UserError
 
-# The index of an AVI file: places without a frame at its end, which FFmpeg does not report, and false entries.
+# Checks an AVI file's index for empty places at its end, which FFmpeg does not report, and for false entries.
 
 _ENTRY_BYTES = 16
 
 
 def empty_places_at_end(path: Path, stream: int) -> int:
-    """Returns how many frames were left out after the last one of a stream, by the index at the end of an AVI file.
+    """Returns how many frames are left out after a stream's last frame, from the index at the end of an AVI file.
 
-    Recorders write an empty place where the camera gave no new frame, and count it as a frame. A file without this
-    index, such as one that was cut short, gives 0.
+    Recorders write an empty place if the camera gave no new frame, and count it as a frame. A file without this index,
+    such as a truncated one, gives 0.
 
     Args:
       path: the file.
@@ -34,7 +34,7 @@ def empty_places_at_end(path: Path, stream: int) -> int:
     entries = [index[at : at + _ENTRY_BYTES] for at in range(0, len(index) - _ENTRY_BYTES + 1, _ENTRY_BYTES)]
     count = 0
     for entry in reversed(entries):
-        # The name of a chunk begins with the number of its stream; its length comes last.
+        # A chunk's name begins with its stream number; its length comes last.
         if entry[:2] == b"%02d" % stream:
             if any(entry[12:]):
                 return count
@@ -43,9 +43,9 @@ def empty_places_at_end(path: Path, stream: int) -> int:
 
 
 def find_false_entry(path: Path) -> str:
-    """Returns a clause about the first entry of the index of an AVI file that is not what it points to, "" without one.
+    """Returns a clause about the first AVI index entry that does not match its target, "" without one.
 
-    Where most entries differ, their positions are counted in another way, and nothing is known.
+    If most entries differ, positions are counted in another way, and nothing is known.
     """
     index = _read_index(path)
     entries = [
@@ -54,7 +54,7 @@ def find_false_entry(path: Path) -> str:
     with open(path, "rb") as file:
         if not entries or not (start := _frames_at(file)):
             return ""
-        # Positions count from the start of the file, or from the name of the list of frames.
+        # Positions count from the start of the file, or from the name of the frame list.
         base = 0 if _chunk(file, entries[0][2]) == (entries[0][0], entries[0][3]) else start
         false = [
             number for number, (name, _, at, length) in enumerate(entries) if _chunk(file, base + at) != (name, length)
@@ -65,14 +65,14 @@ def find_false_entry(path: Path) -> str:
 
 
 def _chunk(file: BinaryIO, at: int) -> tuple[bytes, int]:
-    """Returns the name and the length of the chunk at a position."""
+    """Returns the name and length of the chunk at a position."""
     file.seek(at)
     head = file.read(8)
     return head[:4], int.from_bytes(head[4:], "little")
 
 
 def _frames_at(file: BinaryIO) -> int:
-    """Returns the position of the name of the list of frames, 0 without one."""
+    """Returns the position of the name of the frame list, 0 without one."""
     at = 12
     while len(head := _head_at(file, at)) == 12:
         if head[:4] == b"LIST" and head[8:] == b"movi":
@@ -101,8 +101,7 @@ def _read_index(path: Path) -> bytes:
     return b""
 
 
-# A video is not refused because of metadata that is not UTF-8. Since version 19, PyAV accepts it and has no such
-# argument.
+# Accepts metadata that is not UTF-8. PyAV does so by itself since version 19, and no longer has this argument.
 _METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
@@ -111,13 +110,13 @@ class Packets:
     """The packets of a video file, in file order.
 
     Attributes:
-      times: time stamps of the shown packets, in units of the stream; None if a packet has no time stamp.
-      key_times: time stamps of the packets with key frames.
-      last_decoded: decoding time of the last packet, None if the file does not store it. Every frame shown up to
-        then lies before that packet in the file.
+      times: timestamps of the shown packets, in stream units; None if a packet has no timestamp.
+      key_times: timestamps of the packets with key frames.
+      last_decoded: decoding time of the last packet, None if the file does not store it. Every frame shown up to then
+        is before that packet in the file.
       unshown: as `PacketWalk.unshown`.
       container: FFmpeg's name of the container.
-      reorders: how many frames may come in the file before one that is shown earlier.
+      reorders: how many frames may precede an earlier-shown frame in the file.
       stopped: why reading stopped before the end, or "".
     """
 
@@ -131,13 +130,13 @@ class Packets:
 
 
 class PacketWalk:
-    """Walks over the packets of a video in file order.
+    """Walks through the packets of a video in file order.
 
-    The last packet of a walk is empty: it makes the decoder give out the frames that it still holds.
+    The last packet of a walk is empty: it makes the decoder return the frames that it still holds.
 
     Attributes:
-      unshown: frames passed so far, in a walk from the start, that the file announces but never shows. Frames before
-        the start that an edit list sets are decoded only; AVI counts the empty places where a frame was left out.
+      unshown: number of frames so far, in a walk from the start, that the file announces but never shows. Frames before
+        an edit list's start are only decoded; AVI counts the empty places of left-out frames.
     """
 
     def __init__(self, path: Path):
@@ -145,13 +144,13 @@ class PacketWalk:
         self._path = path
 
     def packets(self, threads: int, key_times: Sequence[int] = (), until: int = 0) -> Iterator[Packet]:
-        """Opens the file and yields its packets, to be decoded in order.
+        """Opens the file and yields its packets in decoding order.
 
         Args:
-          threads: threads of the decoder; 0 lets FFmpeg choose.
-          key_times: time stamps of key frames, ascending. The walk begins at the last one that the container can seek
-            to; without any, or where it can seek to none, at the start of the file.
-          until: time stamp after which the walk must not begin.
+          threads: decoder threads; 0 lets FFmpeg choose.
+          key_times: ascending timestamps of key frames. The walk starts at the last one that the container can seek to,
+            otherwise at the start of the file.
+          until: timestamp after which the walk must not start.
 
         Raises:
           FFmpegError: the file does not exist or cannot be read.
@@ -161,7 +160,7 @@ class PacketWalk:
             with open_video(self._path) as container:
                 stream = _stream(container, self._path, threads)
                 _show_first_packet(container, stream)
-                # Containers without a table of key frames may lead to a later one: then try further back.
+                # Containers without a key frame table may seek to a later frame: then try further back.
                 at, back = len(key_times) - 1, 1
                 while at >= 0:
                     container.seek(key_times[at], stream=stream)
@@ -176,7 +175,7 @@ class PacketWalk:
             yield from self.of(container, _stream(container, self._path, threads))
 
     def of(self, container: InputContainer, stream: VideoStream) -> Iterator[Packet]:
-        """Yields the packets of a file that was just opened, and counts `unshown`."""
+        """Yields the packets of a freshly opened file, and counts `unshown`."""
         last_decoded = None
         for packet in container.demux(stream):
             if packet.size:
@@ -188,10 +187,10 @@ class PacketWalk:
 
 
 def read_packets(path: Path, container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
-    """Returns the packets of a file that was just opened, all of them or only up to the first shown one.
+    """Returns the packets of a freshly opened file, all of them or only up to the first shown packet.
 
     Raises:
-      FFmpegError: not even the first one can be read.
+      FFmpegError: not even the first packet can be read.
     """
     times: list[int | None] = []
     key_times: list[int | None] = []
@@ -226,12 +225,12 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     """Returns the video stream of an open file.
 
     Raises:
-      UserError: the file has none, or its codec is unknown.
+      UserError: there is none, or its codec is unknown.
     """
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream):
         raise UserError(f"{path} has no video stream")
-    # None if FFmpeg does not know the codec, although the type says otherwise.
+    # None if FFmpeg does not know the codec, despite the type.
     if stream.codec_context is None:
         raise UserError(f"{path} has a video stream of an unknown codec")
     return stream
@@ -242,23 +241,23 @@ def _not_empty(packets: Iterable[Packet]) -> Iterator[Packet]:
 
 
 def _unshown(packet: Packet, last_decoded: int | None, container: str) -> int:
-    """Returns how many frames, from a packet back to the previous one, the file announces but never shows.
+    """Returns how many frames between the previous packet and this one the file announces but never shows.
 
     Args:
-      packet: one that is not empty.
-      last_decoded: decoding time of the previous packet, None for the first one.
+      packet: not empty.
+      last_decoded: decoding time of the previous packet, None for the first.
       container: FFmpeg's name of the container.
     """
     if container == "avi" and packet.dts is not None:
-        # AVI stores no times: these count the places.
+        # AVI stores no times; these count the places.
         return max(packet.dts - (-1 if last_decoded is None else last_decoded) - 1, 0)
     return int(packet.is_discard)
 
 
 def _show_first_packet(container: InputContainer, stream: VideoStream) -> None:
-    """Decodes the first packet: some files state only there which encoder, with which bugs, wrote them.
+    """Decodes the first packet: some files name their encoder, and thus its bugs, only there.
 
-    A following seek makes the decoder forget the frame, but not the encoder.
+    A later seek makes the decoder forget the frame, but not the encoder.
     """
     for packet in container.demux(stream):
         with contextlib.suppress(FFmpegError):

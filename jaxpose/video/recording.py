@@ -9,18 +9,18 @@ from jaxpose.errors import UserError
 from jaxpose.terminal import count
 from jaxpose.video.index import AnyVideo, VideoIndex, as_labelled, read_index
 
-# Libraries round the rates of files, and estimate them from time stamps.
+# Libraries round rates and estimate them from timestamps.
 _RATE_TOLERANCE = 0.005
 
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A label file's facts about a video; None where it has none.
+    """A label file's facts about a video; None if unknown.
 
     Attributes:
       name: the path in the label file.
-      frame_count: number of its frames.
-      size_px: (width, height) of its frames.
+      frame_count: number of frames.
+      size_px: (width, height) of the frames.
       fps: frames per second.
     """
 
@@ -31,7 +31,7 @@ class Recording:
 
 
 def read_recording(path: Path, recording: Recording) -> VideoIndex:
-    """Returns the index of the file of a recording, whose frames are rotated as they were labelled.
+    """Returns the index of a recording's file, with frames rotated as labelled.
 
     Raises:
       UserError: the file is not a video, or as `check_recording`.
@@ -40,17 +40,17 @@ def read_recording(path: Path, recording: Recording) -> VideoIndex:
 
 
 def check_recording(video: AnyVideo, recording: Recording) -> AnyVideo:
-    """Returns a video, as `scan` or `read_index` returned it, whose frames are rotated as they were labelled.
+    """Returns a video from `scan` or `read_index` with frames rotated as labelled.
 
     Raises:
-      UserError: it has another number of frames, size or rate: it is another recording.
+      UserError: it is another recording: its frame count, size or rate differs.
     """
     video = as_labelled(video, [recording.size_px] if recording.size_px else [])
     refuse_other(video.path, recording, (video.width_px, video.height_px))
     shown = video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
     counts, rates = [shown, video.announced_frames], [video.fps]
     if recording.frame_count not in (None, *counts) or not _has_rate(recording.fps, rates):
-        # Most label tools read videos with OpenCV, which estimates where the file does not say.
+        # Most label tools read videos with OpenCV, which estimates missing values.
         opened = cv2.VideoCapture(str(video.path))
         counts.append(round(opened.get(cv2.CAP_PROP_FRAME_COUNT)))
         rates.append(opened.get(cv2.CAP_PROP_FPS))
@@ -63,16 +63,16 @@ def check_recording(video: AnyVideo, recording: Recording) -> AnyVideo:
 
 
 def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], frame_count: int | None = None) -> None:
-    """Checks a file that another library has opened.
+    """Checks a file that another library opened.
 
     Args:
       path: the file.
       recording: the facts in the label file.
-      size_px: (width, height) of the frames of the file.
-      frame_count: their number; None = not compared.
+      size_px: (width, height) of the file's frames.
+      frame_count: their number; None = not checked.
 
     Raises:
-      UserError: it has another size or number of frames.
+      UserError: the size or number of frames differs.
     """
     if recording.size_px not in (None, size_px):
         shown, said = (f"{width} x {height} px" for width, height in (size_px, recording.size_px))
@@ -82,9 +82,9 @@ def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], fra
 
 
 def has_proportions(size_px: tuple[int, int], frame_px: tuple[int, int]) -> bool:
-    """Returns whether an image of (width, height) px has the proportions of frames of that size.
+    """Returns whether an image of (width, height) px has the same proportions as frames of that size.
 
-    Rounding to whole pixels changes the proportions of a resized frame by less than a pixel.
+    Rounding to whole pixels changes a resized frame's proportions by less than a pixel.
     """
     (width, height), (frame_width, frame_height) = size_px, frame_px
     return abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)

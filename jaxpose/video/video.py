@@ -1,8 +1,8 @@
-"""Reads videos for prediction: in order, on a background thread, and with a report of every lost frame.
+"""Reads videos for prediction in order, on a background thread, and reports every lost frame.
 
-Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about everything that is
-wrong with the file. Frames are rotated by the quarter turns of the `Video` (see `index.as_labelled`). The times of
-frames are not used, so a variable frame rate needs no special treatment.
+Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about all problems of the
+file. Frames are rotated by the quarter turns of the `Video` (see `index.as_labelled`). Frame times are not used, so
+variable frame rates need no special treatment.
 """
 
 import bisect
@@ -32,12 +32,12 @@ from jaxpose.video.index import (
     read_index,
 )
 
-# Divides a long video into parts that can be predicted separately: cut at key frames, where decoding can begin.
+# Divides a long video into parts for separate prediction, at key frames, where decoding can start.
 
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """The frames [first, end) of the video of an index, which knows the time of each."""
+    """The frames [first, end) of an index's video; the index has frame times."""
 
     index: VideoIndex
     first: int
@@ -45,15 +45,14 @@ class Segment:
 
 
 def cut(video: Video, minutes: float) -> list[Segment] | None:
-    """Returns the parts of a video, all but the last at least so many minutes long; None if it is not cut.
+    """Returns the parts of a video, all except the last at least this many minutes long; None if it is not cut.
 
-    A video is not cut if it is not longer than that, if its file stores neither its rate nor the times of its frames,
-    if decoding cannot begin at its key frames, or if the file is damaged: then it is read from its start until it
-    breaks off.
+    A video is not cut if it is not longer than that, if the file does not store its rate or its frame times, if
+    decoding cannot start at its key frames, or if it is damaged: it is then read from its start until it breaks off.
 
     Args:
-      video: as `scan` returned it.
-      minutes: of the video's own time.
+      video: from `scan`.
+      minutes: of video time.
 
     Raises:
       UserError: the file is no longer a video.
@@ -61,9 +60,9 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
     most = max(1, round(minutes * 60 * video.fps))
     if not video.fps or video.expected_frames <= most:
         return None
-    # Reads the whole file, but does not decode it.
+    # Reads the whole file without decoding it.
     index = read_index(video.path)
-    # A gap in the time stamps is not damage: no frame of the file is missing.
+    # A gap in the timestamps is not damage: no frame of the file is missing.
     if not index.times or index.is_damaged:
         return None
     if not can_begin_at_key_frames(index):
@@ -78,14 +77,14 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
 
 
 def padded(segment: Segment, margin_frames: int, radius: int, batch: int) -> Segment:
-    """Returns the frames that the network needs so that every row equals that of a prediction of the whole video.
+    """Returns the frames that the network needs to give the same rows as a prediction of the whole video.
 
     Args:
-      segment: whose rows are wanted.
-      margin_frames: rows before it that are wanted as well.
-      radius: neighbours on either side that the network looks at.
-      batch: frames of a step on a device. The first frame is a multiple of it, so that each frame has the same place in
-        its batch as in the whole video: the order of a sum, and so its last bit, may depend on the place.
+      segment: the wanted rows.
+      margin_frames: number of additional rows wanted before it.
+      radius: number of neighbours on either side that the network sees.
+      batch: frames per step on a device. The first frame is a multiple of it, so that each frame has the same place in
+        its batch as in the whole video: the order of a sum, and thus its last bit, may depend on the place.
     """
     first = max(0, segment.first - margin_frames - radius) // batch * batch
     return dataclasses.replace(segment, first=first, end=min(segment.index.frame_count, segment.end + radius))
@@ -97,7 +96,7 @@ def rows_of(
     """Yields the results from the frame before a segment to its end.
 
     Args:
-      segment: whose rows are wanted.
+      segment: the wanted rows.
       first: number of the first frame of the results.
       found: keypoints (m, k, 2) and confidences (m, k) of consecutive frames.
     """
@@ -110,7 +109,7 @@ def rows_of(
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
-# How often a thread that waits for a slow consumer checks whether it should stop.
+# Seconds between checks for a stop, in a thread that waits for a slow consumer.
 _WAIT_S = 0.1
 _LISTED_FRAMES = 5
 
@@ -128,31 +127,31 @@ def read_chunks(
     """Returns an iterator over the frames of a video, fitted into the network's input.
 
     Args:
-      video: as `scan` returned it.
+      video: from `scan`.
       input_from_frame: affine (2, 3), frame pixels to input pixels; (n, 2, 3) if each frame has its own.
       size_px: (width, height) of the input.
-      chunk_frames: frames in each chunk but the last, at least 1.
-      read_ahead: chunks that are decoded ahead of the consumer, at least 1.
-      segment: the frames to read; None is all of them, regardless of their time stamps.
-      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame; (n, 4)
-        if each frame has its own.
-      radius: if above 0, each frame comes as a window: with so many frames on either side, all of them fitted as it is.
+      chunk_frames: frames in each chunk except the last, at least 1.
+      read_ahead: chunks decoded ahead of the consumer, at least 1.
+      segment: the frames to read; None means all, regardless of timestamps.
+      crop_px: (x, y, width, height) in frame pixels, black outside; () for the whole frame; (n, 4) if each frame has
+        its own.
+      radius: if above 0, each frame comes as a window with this many frames on either side, all fitted like it.
     """
     return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, segment, crop_px, radius)
 
 
 class ChunkReader:
-    """Iterates once over chunks (m, height, width, 3) uint8 RGB, in the order in which the frames are shown.
+    """Iterates once over chunks (m, height, width, 3) uint8 RGB in display order.
 
-    Chunks of windows are (m, 2 radius + 1, height, width, 3); beyond its ends, a video or segment repeats a frame.
-    At a lost frame the iteration ends early, and `problem` says so: the numbers of later frames would be a guess.
-    Frames that the decoder had to repair are delivered and listed in `problem`. Damage that the decoder does not notice
-    (other pixels, but as many frames) cannot be reported. The end of the iteration ends the thread; after an early exit
+    Chunks of windows are (m, 2 radius + 1, height, width, 3); the first and last frames repeat beyond the ends. At a
+    lost frame the iteration ends early and `problem` reports it: the numbers of later frames would be a guess. Frames
+    that the decoder repaired are delivered and listed in `problem`. Damage that the decoder does not notice (other
+    pixels, same number of frames) cannot be reported. The end of the iteration ends the thread; after an early exit
     (break, exception), call `close`.
 
     Attributes:
-      delivered: frames handed out so far.
-      problem: after the iteration, the problems of the file, or "".
+      delivered: number of frames delivered so far.
+      problem: after the iteration, the file's problems, or "".
     """
 
     def __init__(
@@ -175,7 +174,7 @@ class ChunkReader:
         self._size_px, self._radius = size_px, radius
         self._chunk_shape = (chunk_frames, *([2 * radius + 1] * bool(radius)), size_px[1], size_px[0], 3)
         self._stopped, self._mended = "", list[int]()
-        # Chunks; last, the problem or an error of the program.
+        # Chunks, then the problem or a program error.
         self._queue: queue.Queue[np.ndarray | str | Exception] = queue.Queue(read_ahead)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"decode {video.path.name}", daemon=True)
@@ -184,7 +183,7 @@ class ChunkReader:
         """Yields the chunks.
 
         Raises:
-          RuntimeError: the program, not the file, failed in the thread; or this is the second iteration.
+          RuntimeError: the program, not the file, failed in the thread; or this is a second iteration.
         """
         self._thread.start()
         try:
@@ -202,7 +201,7 @@ class ChunkReader:
             self.close()
 
     def close(self) -> None:
-        """Ends the thread; chunks that were decoded ahead are dropped."""
+        """Ends the thread; drops chunks decoded ahead."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -243,7 +242,7 @@ class ChunkReader:
         return _problem(self._video, self._segment, count, self._announced, unshown, self._stopped, self._mended)
 
     def _images(self, decoding: Decoding) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the numbers and images (h, w, 3) of the wanted frames up to the first that is lost."""
+        """Yields the numbers and images (h, w, 3) of the wanted frames up to the first lost frame."""
         first, end = (self._segment.first, self._segment.end) if self._segment else (0, None)
         known = len(self._crop_px) if isinstance(self._crop_px, np.ndarray) else math.inf
         converter = VideoReformatter()
@@ -257,7 +256,7 @@ class ChunkReader:
                         self._mended.append(item.first)
                     continue
                 number, frame = item
-                # The decoder begins at a key frame.
+                # The decoder starts at a key frame.
                 if number < first:
                     continue
                 if number >= known:
@@ -277,13 +276,13 @@ class ChunkReader:
 
 
 def windows(frames: Iterable[tuple[int, np.ndarray]], radius: int) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Yields the number of each frame with the frame and its `radius` neighbours on either side, in their order.
+    """Yields each frame number with the frame and its `radius` neighbours on either side, in order.
 
-    The first and the last frame are repeated beyond the ends.
+    The first and last frames are repeated beyond the ends.
 
     Args:
       frames: numbers and images of consecutive frames.
-      radius: 0 yields each frame alone, at once.
+      radius: 0 yields each frame alone, immediately.
     """
     numbers: collections.deque[int] = collections.deque()
     held: list[np.ndarray] = []
@@ -304,14 +303,14 @@ def windows(frames: Iterable[tuple[int, np.ndarray]], radius: int) -> Iterator[t
 
 
 def _ends_delivery(flaw: Flaw, first: int) -> bool:
-    """Returns whether frames after a flaw are not delivered; before `first`, only a failure of decoding matters."""
+    """Returns whether a flaw ends delivery; before `first`, only decoding failures matter."""
     return flaw.kind is FlawKind.FAILED or (flaw.kind is FlawKind.LOST and flaw.last >= first)
 
 
 def _problem(
     video: Video, segment: Segment | None, count: int, announced: int, unshown: int, stopped: str, mended: list[int]
 ) -> str:
-    """Returns one sentence about all that is wrong, or ""."""
+    """Returns one sentence about all problems, or ""."""
     parts, of, announced = [], f" from frame {segment.first} on" if segment else "", announced - unshown
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
@@ -333,11 +332,11 @@ def _were(number: int, noun: str) -> str:
     return f"{terminal.count(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-# The crop of a video whose labelled images are crops of its frames.
+# The crop of a video with labelled images that are crops of its frames.
 
 
 def describe_crop(name: str, data: DataConfig) -> str:
-    """Returns a sentence if the run crops a video of this name (the file without suffix), "" otherwise."""
+    """Returns a sentence if the run crops a video of this name (file without suffix), else ""."""
     if not data.video_crops_px or not (crop_px := crop_of_video(data, name)):
         return ""
     x, y, width, height = crop_px
@@ -348,11 +347,11 @@ def describe_crop(name: str, data: DataConfig) -> str:
 
 
 def describe_whole_frames(video: Video, data: DataConfig) -> str:
-    """Returns a warning of a video without a crop and of a new size, where labelled images were crops; "" otherwise.
+    """Returns a warning about a video of a new size without a crop if labelled images were crops, else "".
 
     Args:
-      video: as `scan` returned it.
-      data: of the run, with the sizes of the labelled images that were whole frames.
+      video: from `scan`.
+      data: of the run, with the sizes of labelled images that were whole frames.
     """
     sizes_px = labelled_sizes_px(data)
     shown = as_labelled(video, sizes_px)

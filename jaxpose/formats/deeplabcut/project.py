@@ -1,7 +1,7 @@
 """Reads the labels of a DeepLabCut project: all labeled-data/<video>/CollectedData_<scorer>.csv and .h5 together.
 
-DeepLabCut can crop a video when it extracts frames for labelling (`crop` of the video in config.yaml). Then images and
-labels are in pixels of the crop. Here they get the crop of the video, so that results are in pixels of whole frames.
+DeepLabCut can crop a video when it extracts frames for labelling (the video's `crop` in config.yaml). Images and labels
+are then in pixels of the crop. This module adds the crop, so that results are in pixels of whole frames.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from jaxpose.terminal import count, tally
 from jaxpose.text_file import plain_value, read_yaml
 from jaxpose.video.file import scan
 
-# Reads the config.yaml of a DeepLabCut project: the scorer, the keypoints, and the crop of each video.
+# Reads the config.yaml of a DeepLabCut project: the scorer, the keypoints and the crop of each video.
 
 CONFIG_FILE = "config.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
 class ProjectConfig:
-    """The facts in the file that labels need. Each attribute is empty if the file lacks it.
+    """The parts of the file that labels need. An attribute is empty if the file lacks it.
 
     Attributes:
       scorer: the person whose labels are read.
-      bodyparts: names of the keypoints in their order, as the file writes them; see `spelled_as`.
-      crops_px: {video: (x, y, width, height)}; a video is named by its file without suffix.
-      videos: {video: path}, as the file has it: a path of the machine where the project was made.
-      analysis_crop_px: the crop of all analysed videos, () without.
-      skeleton: pairs of bodyparts that videos show with a line between them.
+      bodyparts: keypoint names in order, as the file writes them; see `spelled_as`.
+      crops_px: {video: (x, y, width, height)}; a video's name is its file name without suffix.
+      videos: {video: path in the file}: a path on the machine where the project was made.
+      analysis_crop_px: the crop of all analysed videos, () without a crop.
+      skeleton: pairs of bodyparts that videos show connected by a line.
     """
 
     scorer: str = ""
@@ -65,14 +65,14 @@ def read_config(file: Path) -> ProjectConfig:
     """Reads the file.
 
     Raises:
-      UserError: it is not YAML, is of a project with several animals, or a value cannot be used.
+      UserError: it is not YAML, a value cannot be used, or the project has several animals.
     """
     tree, words = _read_yaml(file)
     scorer, bodyparts = _names(file, tree, words)
     crops_px: dict[str, tuple[int, ...]] = {}
     videos: dict[str, str] = {}
     for path, options in (tree.get("video_sets") or {}).items():
-        # The paths may be those of Windows, where / also separates.
+        # These may be Windows paths, in which / also separates.
         name = PureWindowsPath(str(path)).stem
         crop = options.get("crop") if isinstance(options, dict) else None
         crop_px = _crop(file, f"crop of {path}", str(crop).split(",")) if crop is not None else ()
@@ -95,10 +95,10 @@ def read_config(file: Path) -> ProjectConfig:
 
 
 def spelled_as(name: str, labelled: Iterable[str]) -> str:
-    """Returns how label files spell a name of the config, "" if they have none such.
+    """Returns how label files spell a name of the config, "" if they lack it.
 
-    The same text comes first, also in another Unicode form; then a number or word with the same value: DeepLabCut
-    writes the bodypart 08 as 8, and true as True.
+    The same text wins, in any Unicode form; then a number or word with the same value: DeepLabCut writes the bodypart
+    08 as 8 and true as True.
 
     Args:
       name: the text in the config.
@@ -111,7 +111,7 @@ def spelled_as(name: str, labelled: Iterable[str]) -> str:
 
 
 def _names(file: Path, tree: dict[str, Any], words: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Returns the scorer and the bodyparts; a project of several animals may have one."""
+    """Returns scorer and bodyparts; a multi-animal project may have just one animal."""
     animals, key = tree.get("individuals"), "bodyparts"
     if tree.get("multianimalproject"):
         key = "multianimalbodyparts"
@@ -133,12 +133,12 @@ def _names(file: Path, tree: dict[str, Any], words: dict[str, Any]) -> tuple[str
 
 
 def _ending(path: Any) -> tuple[str, ...]:
-    """Returns the folder and the file of a path: a project that was moved has its videos/ at several places."""
+    """Returns the folder and file of a path: after a project is moved, the paths of its videos/ differ."""
     return PureWindowsPath(str(path)).parts[-2:]
 
 
 def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:
-    """Returns (x, y, width, height) of the edges x1, x2, y1, y2, of which x2 and y2 lie outside."""
+    """Converts the edges x1, x2, y1, y2 (x2 and y2 exclusive) to (x, y, width, height)."""
     try:
         x1, x2, y1, y2 = (int(edge) for edge in edges)
     except (TypeError, ValueError):
@@ -150,23 +150,23 @@ def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:
 
 
 def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the options, and the same as the file writes them."""
+    """Returns the options, and their text in the file."""
     tree, words = read_yaml(file)
     if not isinstance(tree, dict):
         raise UserError(f"{file} is not the config of a DeepLabCut project: it must be a table of options")
     return tree, words
 
 
-# The crops of a DeepLabCut project's videos, compared with the frames of the videos.
+# Compares the crops of a DeepLabCut project's videos with the video frames.
 
 
 def read_frame_sizes_px(folder: Path, names: Iterable[str], videos: dict[str, Path]) -> dict[str, tuple[int, int]]:
-    """Returns {video: (width, height)} of the frames of videos that can be read.
+    """Returns {video: (width, height)}, the frame sizes of readable videos.
 
     Args:
       folder: the project.
       names: of the videos.
-      videos: {video: file} of those that lie elsewhere than in the project's folder of videos.
+      videos: {video: file} of videos outside the project's video folder.
     """
     inside = [file for file in sorted((folder / "videos").glob("*")) if file.suffix.lower() in VIDEO_SUFFIXES]
     files = {file.stem: file for file in inside} | videos
@@ -182,15 +182,15 @@ def read_frame_sizes_px(folder: Path, names: Iterable[str], videos: dict[str, Pa
 def find_crops_px(
     file: Path, config: ProjectConfig, frame_sizes_px: dict[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Returns {video: (x, y, width, height)} of videos whose crop is not the whole frame; "*" stands for any other.
+    """Returns {video: (x, y, width, height)} of videos with a crop smaller than the frame; "*" stands for any other.
 
     Args:
       file: the config.yaml, for messages.
       config: its content.
-      frame_sizes_px: {video: (width, height)} of the videos that were found.
+      frame_sizes_px: {video: (width, height)} of the found videos.
 
     Raises:
-      UserError: a crop reaches beyond the frames of its video.
+      UserError: a crop extends beyond its video's frames.
     """
     crops_px = dict(config.crops_px)
     for name, crop_px in config.crops_px.items():
@@ -214,12 +214,12 @@ _CSV_IS_READ = "the CSV is read; DeepLabCut itself reads the .h5, which deeplabc
 
 
 def is_project(folder: Path) -> bool:
-    """Returns whether a folder has labels of DeepLabCut, or its config.yaml."""
+    """Returns whether a folder has DeepLabCut labels or its config.yaml."""
     return is_config(folder / CONFIG_FILE) or bool(_label_files(folder))
 
 
 def has_config_and_labels(folder: Path) -> bool:
-    """Returns whether a folder is a project of DeepLabCut in which a person has labelled frames."""
+    """Returns whether a folder is a DeepLabCut project with frames that a person labelled."""
     return is_config(folder / CONFIG_FILE) and bool(_label_files(folder))
 
 
@@ -228,10 +228,10 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
 
     Args:
       folder: the project.
-      data: with `data.missing=ignore`, frames without any label are left out.
+      data: with `data.missing=ignore`, frames without labels are left out.
 
     Raises:
-      UserError: the project has several animals, no labels of its scorer, or a file that is not understood.
+      UserError: the project has several animals, no labels by its scorer, or a file that cannot be understood.
     """
     file = folder / CONFIG_FILE
     config = read_config(file) if file.is_file() else ProjectConfig()
@@ -276,7 +276,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
 
 
 def named_videos(folder: Path) -> dict[str, Path]:
-    """Returns the videos outside of a project that its config.yaml names and that exist; {} if it cannot be read."""
+    """Returns the existing videos outside a project that its config.yaml names; {} if it is unreadable."""
     try:
         return _absent_videos(folder, read_config(folder / CONFIG_FILE))
     except (UserError, OSError):
@@ -289,12 +289,12 @@ def _label_files(folder: Path) -> list[Path]:
 
 
 def _scorer_of(file: Path) -> str:
-    # The name of a file may have another Unicode form than config.yaml.
+    # File names may have another Unicode form than config.yaml.
     return unicodedata.normalize("NFC", file.stem.removeprefix(_LABELS))
 
 
 def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[str], int]:
-    """Returns the label file of the scorer in each folder, the CSV if there is one, sentences about others, and their
+    """Returns the scorer's label file in each folder (a CSV if there is one), sentences about other files, and their
     number."""
     found = _label_files(folder)
     scorers = list(dict.fromkeys(map(_scorer_of, found)))
@@ -322,7 +322,7 @@ def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[st
 
 
 def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, list[str]]:
-    """Returns the labels of a folder of images, and sentences about an .h5 file next to the CSV."""
+    """Returns the labels of an image folder, and sentences about an .h5 file next to the CSV."""
     if file.suffix == ".h5":
         return read_h5_labels(folder, file, missing), []
     table = relocated(folder, read_csv_table(folder, file, missing))
@@ -342,7 +342,7 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
 def _keypoint_names(
     config: ProjectConfig, tables: list[LabelTable]
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
-    """Returns the keypoints in the order of config.yaml, those that only config.yaml has, and sentences about both."""
+    """Returns the keypoints in config.yaml's order, those that only config.yaml has, and sentences about both."""
     labelled = tuple(dict.fromkeys(name for table in tables for name in table.poses.keypoint_names))
     refuse_alike(tables[0].file, labelled)
     spelled = {part: spelled_as(part, labelled) for part in config.bodyparts}
@@ -365,7 +365,7 @@ def _keypoint_names(
 
 
 def _with_names_of_folders(config: ProjectConfig, folders: Iterable[str]) -> ProjectConfig:
-    """Returns the config with videos named as their folders of images, whose names may have another Unicode form."""
+    """Returns the config with videos named like their image folders, which may use another Unicode form."""
     names = {name: name for name in folders}
     crops_px = {of_name(name, names) or name: crop_px for name, crop_px in config.crops_px.items()}
     videos = {of_name(name, names) or name: path for name, path in config.videos.items()}
@@ -373,7 +373,7 @@ def _with_names_of_folders(config: ProjectConfig, folders: Iterable[str]) -> Pro
 
 
 def _absent_videos(folder: Path, config: ProjectConfig) -> dict[str, Path]:
-    """Returns the videos of config.yaml that exist, but not in the project's folder of videos."""
+    """Returns the existing videos of config.yaml that are not in the project's video folder."""
     inside = {file.stem for file in (folder / "videos").glob("*")}
     paths = {name: Path(path) for name, path in config.videos.items() if name not in inside}
     return {name: path for name, path in paths.items() if path.is_file()}

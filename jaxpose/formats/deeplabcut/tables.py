@@ -1,4 +1,4 @@
-"""Reads and writes DeepLabCut's HDF5 tables: labels, and predictions of videos."""
+"""Reads and writes DeepLabCut's HDF5 tables of labels and video predictions."""
 
 import dataclasses
 import pickletools
@@ -17,14 +17,14 @@ from jaxpose.formats.prediction_table import Footage, PredictionTable, check_pre
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.terminal import count
 
-# Reads HDF5 tables that pandas wrote, but without pandas, which would unpickle parts of them.
+# Reads pandas' HDF5 tables without pandas, which would unpickle parts of them.
 #
-# Two layouts exist: "fixed", the current one, and "table", of projects from before 2021.
+# Two layouts exist: the current "fixed", and "table" in projects from before 2021.
 
-# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the other steps may only make lists
-# and tuples of text.
+# Pickle steps that hold a name, store a value and fetch it again; the other steps may only make lists and tuples of
+# text.
 _TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-# In a pickle, names such as 1, 2, 3 are numbers.
+# Pickles store names such as 1, 2, 3 as numbers.
 _TEXT |= {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _KEEP, _FETCH = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
 _STRUCTURE = {
@@ -34,11 +34,11 @@ _STRUCTURE = {
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of DeepLabCut.
+    """A DeepLabCut table.
 
     Attributes:
-      columns: m names of columns, each (scorer, bodypart, coord); the scorer may be "".
-      index: n names of images, in which the parts of a path are joined by a slash, or numbers of frames as text.
+      columns: m column names, each (scorer, bodypart, coord); the scorer may be "".
+      index: n image names, with path parts joined by a slash, or frame numbers as text.
       values: (n, m) float64.
     """
 
@@ -48,10 +48,10 @@ class Table:
 
 
 def read_h5(file: Path) -> Table:
-    """Reads the table of a file; several tables with the same positions count as one.
+    """Reads the table in a file; several tables with the same positions count as one.
 
     Raises:
-      UserError: h5py is not installed; the file cannot be read, has no table or different ones, is of several animals,
+      UserError: h5py is not installed; the file cannot be read, has no table or different tables, has several animals,
         or holds pickled objects instead of numbers and text.
     """
     need("deeplabcut", str(file), "h5py")
@@ -69,7 +69,7 @@ def read_h5(file: Path) -> Table:
         raise UserError(f"{file} is not a readable table of DeepLabCut: {error}") from None
     if not tables:
         raise UserError(f"{file} has no table of pandas")
-    # Another table, which is not a table of DeepLabCut, may lie next to one.
+    # A table that is not from DeepLabCut may be next to one.
     known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
     first, *others = [_of_one_animal(file, table) for table in known.values()]
     if any(not _is_same(first, other) for other in others):
@@ -85,7 +85,7 @@ def _depths(table: Table) -> set[int]:
 
 
 def _is_same(first: Table, other: Table) -> bool:
-    """Returns whether two tables have the same positions, in any order of rows and columns."""
+    """Returns whether two tables have the same positions, in any row and column order."""
     columns = [sorted(column[1:] for column in table.columns if column[2] in "xy") for table in (first, other)]
     if columns[0] != columns[1] or sorted(first.index) != sorted(other.index):
         return False
@@ -93,18 +93,17 @@ def _is_same(first: Table, other: Table) -> bool:
 
 
 def _positions(table: Table, columns: list[tuple[str, ...]]) -> np.ndarray:
-    """Returns the values of columns (bodypart, coord), with the rows in the order of their names."""
+    """Returns the values of columns (bodypart, coord), with rows sorted by name."""
     places = {column[1:]: place for place, column in enumerate(table.columns)}
     rows = sorted(range(len(table.index)), key=table.index.__getitem__)
     return table.values[np.ix_(rows, [places[column] for column in columns])]
 
 
 def _of_one_animal(file: Path, table: Table) -> Table:
-    """Returns the table without a row of individuals, which may name one animal or none.
+    """Returns the table without an individuals row, which may name at most one animal.
 
     Raises:
-      UserError: the header rows are not scorer, individuals, bodyparts, coords, or these without individuals; or there
-        are several animals.
+      UserError: the header rows are not scorer, individuals (optional), bodyparts, coords; or it has several animals.
     """
     depths = _depths(table)
     columns: list[tuple[str, ...]] = table.columns
@@ -146,7 +145,7 @@ def _axis(group: Any, name: str) -> list[tuple[str, ...]]:
     levels = []
     for level in range(int(group.attrs[f"{name}_nlevels"])):
         texts, labels = _texts(group[f"{name}_level{level}"]), group[f"{name}_label{level}"][...]
-        # -1 stands for a cell without a name.
+        # -1 marks an unnamed cell.
         levels.append([texts[label] if label >= 0 else "" for label in labels.tolist()])
     return list(zip(*levels, strict=True))
 
@@ -173,7 +172,7 @@ def _texts(content: Any) -> list[str]:
 
 
 def _pickled_texts(pickled: bytes) -> list[str]:
-    """Returns the texts of a pickled list of tuples of texts, in their order, without running the pickle."""
+    """Returns the texts of a pickled list of text tuples, in order, without running the pickle."""
     texts: list[str] = []
     kept: dict[int, str | None] = {}
     last: str | None = None
@@ -193,15 +192,15 @@ def _pickled_texts(pickled: bytes) -> list[str]:
     return texts
 
 
-# Reads the labels of an .h5 file of DeepLabCut, and compares them with the CSV next to it.
+# Reads the labels of a DeepLabCut .h5 file, and compares them with the CSV next to it.
 
 IMAGES_FOLDER = "labeled-data"
-# Smaller differences are rounding in a text file.
+# Ignores smaller differences as rounding in a text file.
 _ALIKE_PX = 1e-3
 
 
 def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
-    """Returns the labels of an .h5 file, with images named from the project's folder.
+    """Returns the labels of an .h5 file, with image names relative to the project.
 
     Args:
       folder: the project.
@@ -209,7 +208,7 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
       missing: as in `read_table`.
 
     Raises:
-      UserError: it cannot be read, is of several animals, lacks a column, or has a name that no table can hold.
+      UserError: it cannot be read, has several animals, lacks a column, or has a name that no table can hold.
     """
     found = read_h5(file)
     names = tuple(dict.fromkeys(part for _, part, _ in found.columns))
@@ -239,7 +238,7 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
 
 
 def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: str) -> str:
-    """Returns "FILE differs from the CSV next to it ..." if an .h5 file has other labels than its CSV, else "".
+    """Returns "FILE differs from the CSV next to it ..." if an .h5 file's labels differ from its CSV, else "".
 
     Args:
       folder: the project.
@@ -268,24 +267,24 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
 
 
 def from_images_folder(image: str) -> str:
-    """Returns the path of an image from the last labeled-data/ on, "" if the path has no such folder."""
+    """Returns an image's path from the last labeled-data/ on, "" without such a folder."""
     parts = PurePosixPath(image).parts
     at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
     return "/".join(parts[at[-1] :]) if at else ""
 
 
 def relocated(folder: Path, table: LabelTable) -> LabelTable:
-    """Returns the table with images named from labeled-data/ on; some files hold paths of another machine."""
+    """Returns the table with image paths from labeled-data/ on; some files hold another machine's paths."""
     images = tuple(from_images_folder(image) or image for image in table.poses.frames)
     poses = dataclasses.replace(table.poses, frames=images)
     return with_files(folder, dataclasses.replace(table, poses=poses))
 
 
-# Writes labels as DeepLabCut does: labeled-data/<video>/CollectedData_<scorer>.csv and .h5 with the same content.
+# Writes labels like DeepLabCut: labeled-data/<video>/CollectedData_<scorer>.csv and .h5 with the same content.
 
 
 def label_files(folder: Path, labels: LabelTable) -> list[Path]:
-    """Returns the files that `write_labels` writes; the images are called labeled-data/<video>/<image>."""
+    """Returns the files that `write_labels` writes; images are named labeled-data/<video>/<image>."""
     folders = dict.fromkeys(PurePosixPath(image).parent for image in labels.poses.frames)
     return [
         folder / of_video / f"CollectedData_{labels.scorer}{end}" for of_video in folders for end in (".csv", ".h5")
@@ -293,7 +292,7 @@ def label_files(folder: Path, labels: LabelTable) -> list[Path]:
 
 
 def write_labels(folder: Path, labels: LabelTable) -> None:
-    """Writes the label files of each folder of images; only visible keypoints have a position there.
+    """Writes the label files of each image folder; only visible keypoints get a position.
 
     Raises:
       UserError: pandas or PyTables is not installed.
@@ -318,23 +317,23 @@ def write_labels(folder: Path, labels: LabelTable) -> None:
             write_pandas(file, table)
 
 
-# Reads and writes the predictions of a video in DeepLabCut's form: <video><scorer>.h5 and <video><scorer>_meta.pickle.
+# Reads and writes a video's predictions in DeepLabCut's form: <video><scorer>.h5 and <video><scorer>_meta.pickle.
 #
-# Frames are counted from 0, and integer coordinates are pixel centres, as in jaxpose.
+# As in jaxpose, frames start at 0 and integer coordinates are pixel centres.
 
 # create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
 SCORER = "DLC_jaxpose"
 SCORER_PREFIX = "DLC"
 _COORDS = ("x", "y", "likelihood")
-# DeepLabCut interprets files with such names as other results than the predictions of one animal.
+# DeepLabCut does not read files with such names as predictions of one animal.
 _RESERVED, _ENDINGS = ("filtered", "skeleton", "full"), ("_labeled", "_sk", "_bx", "_el", "_ctd", "_tr")
 
 
 def file_name(video: str, scorer: str) -> str:
-    """Returns the name by which DeepLabCut finds the predictions of a video, whose name has no suffix.
+    """Returns the name by which DeepLabCut finds the predictions of a video (named without suffix).
 
     Raises:
-      UserError: DeepLabCut would not find them under this name.
+      UserError: DeepLabCut would not find this name.
     """
     refuse_unprintable(scorer)
     if not scorer.startswith(SCORER_PREFIX) or "/" in scorer or "\\" in scorer:
@@ -350,7 +349,7 @@ def file_name(video: str, scorer: str) -> str:
 
 
 def write_predictions(file: Path, predictions: PredictionTable, scorer: str, footage: Footage | None) -> list[Path]:
-    """Writes the table of a video and, if its footage is known, the file about it; returns the files.
+    """Writes the table of a video and, if the footage is known, its metadata file; returns the files.
 
     Args:
       file: the table.
@@ -387,7 +386,7 @@ def write_predictions(file: Path, predictions: PredictionTable, scorer: str, foo
 
 
 def read_predictions(file: Path) -> PredictionTable:
-    """Reads the table of a video, made by DeepLabCut or `write_predictions`.
+    """Reads a video's table from DeepLabCut or `write_predictions`.
 
     Raises:
       UserError: h5py is not installed, or the file is not such a table; the message names the row.
@@ -401,7 +400,7 @@ def read_predictions(file: Path) -> PredictionTable:
 
 
 def _pickled(value: Any) -> bytes:
-    """Returns a value in pickle's oldest protocol, which DeepLabCut loads: only tables, lists, numbers and texts."""
+    """Returns a value in pickle's oldest protocol, which DeepLabCut loads: only dicts, lists, numbers and text."""
     if isinstance(value, dict):
         return b"(d" + b"".join(_pickled(key) + _pickled(entry) + b"s" for key, entry in value.items())
     if isinstance(value, list):
@@ -410,5 +409,5 @@ def _pickled(value: Any) -> bytes:
         return b"I01\n" if value else b"I00\n"
     if isinstance(value, int | float):
         return f"{'I' if isinstance(value, int) else 'F'}{value!r}\n".encode()
-    # The escapes of characters above U+00FF begin with a backslash, so one in the text becomes an escape first.
+    # Escapes of characters above U+00FF begin with a backslash, so backslashes in the text are escaped first.
     return b"V" + value.replace("\\", "\\u005c").encode("raw-unicode-escape") + b"\n"

@@ -1,6 +1,6 @@
-"""Reads a checkpoint of Lightning Pose as numpy arrays; nothing in the file is executed.
+"""Reads a Lightning Pose checkpoint as numpy arrays without executing anything in the file.
 
-Besides tensors, the file names classes of omegaconf, which are read as empty objects.
+The file also names omegaconf classes, which are read as empty objects.
 """
 
 import re
@@ -13,8 +13,8 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.formats import torch_file
 
-# Names that a checkpoint may contain besides tensors: the settings of omegaconf, paths (Python 3.13 names them by
-# `pathlib._local`), and types that are only mentioned.
+# Names that a checkpoint may contain in addition to tensors: omegaconf settings, paths (`pathlib._local` in Python
+# 3.13), and types that are only mentioned.
 _HARMLESS = re.compile(
     r"omegaconf\.[\w.]+|pathlib\.(?:_local\.)?\w+|typing\.\w+|collections\.defaultdict"
     r"|builtins\.(?:bool|dict|float|int|list|str|tuple)"
@@ -32,11 +32,11 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(file: Path) -> Checkpoint:
-    """Reads a checkpoint, without running anything in it.
+    """Reads a checkpoint without running anything in it.
 
     Raises:
-      UserError: the file does not exist, is not a checkpoint of Lightning Pose, or names anything that a checkpoint
-        does not need; or torch is not installed.
+      UserError: the file does not exist, is not a Lightning Pose checkpoint, or names something that a checkpoint does
+        not need; or torch is not installed.
     """
     _refuse_no_file(file)
     return _checked(file, torch_file.load(file, _HARMLESS))

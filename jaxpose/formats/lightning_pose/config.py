@@ -1,6 +1,6 @@
-"""Converts the config of a Lightning Pose project: each key sets an option, or a message says why it is not used.
+"""Converts a Lightning Pose config: each key sets an option, or a message explains why it is not used.
 
-Input: its YAML file. Output: a checked `Config`, and messages. The keys have their meaning of Lightning Pose 2.4;
+Input: its YAML file. Output: a checked `Config`, and messages. Keys have the meaning of Lightning Pose 2.4;
 docs/from_lightning_pose.md lists all of them.
 """
 
@@ -23,7 +23,7 @@ from jaxpose.formats.lightning_pose.training import (
 )
 from jaxpose.formats.lightning_pose.yaml import Keys, choose, read_keys
 
-# Converts a custom augmentation of Lightning Pose (transforms of imgaug, each with p and kwargs) to options.
+# Converts a custom Lightning Pose augmentation (imgaug transforms, each with p and kwargs) to options.
 
 KEY = "training.imgaug"
 _DEFAULT_P = 0.5
@@ -36,7 +36,7 @@ class Augmentation(NamedTuple):
     Attributes:
       options: values of `augment` by dotted name; all other transforms are off.
       keys: the key in the file that set each option.
-      messages: a sentence for each thing that is not used.
+      messages: a sentence for each unused entry.
     """
 
     options: dict[str, Any]
@@ -45,7 +45,7 @@ class Augmentation(NamedTuple):
 
 
 class _Argument(NamedTuple):
-    """An argument of a transform: the options that it sets, and a function from its value to theirs, or to None."""
+    """A transform's argument: the options it sets, and a function from its value to theirs, or to None."""
 
     options: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...] | None]
@@ -85,7 +85,7 @@ def _only(wanted: Any) -> Callable[[Any], tuple[Any, ...] | None]:
 
 
 def _turns(value: Any) -> tuple[Any, ...] | None:
-    """Reads k of Rot90 as imgaug does: a number, [first, last], or a list of choices in a list."""
+    """Reads k of Rot90 like imgaug: a number, [first, last], or a list of choices in a list."""
     choices = value[0] if isinstance(value, list) and len(value) == 1 else value
     choices = choices if isinstance(choices, list) else [choices]
     if not all(type(choice) is int for choice in choices):
@@ -97,7 +97,7 @@ def _turns(value: Any) -> tuple[Any, ...] | None:
 
 _ROTATE = _Argument(("rotate_deg",), _either_way(0.0), "[-x, x]")
 _NOISE_SIZE = _Argument(("salt_pepper_size_min", "salt_pepper_size_max"), _range, "[least, most]")
-# Transform -> the option of its probability, and its arguments.
+# Transform -> the option for its probability, and its arguments.
 _TRANSFORMS: dict[str, tuple[str, dict[str, _Argument]]] = {
     "Rotate": ("rotate_p", {"rotate": _ROTATE}),
     "MotionBlur": (
@@ -146,7 +146,7 @@ _TRANSFORMS: dict[str, tuple[str, dict[str, _Argument]]] = {
     "Multiply": ("brightness_p", {"mul": _Argument(("brightness_max",), _either_way(1.0), "[1 - x, 1 + x]")}),
     "LinearContrast": ("contrast_p", {"alpha": _Argument(("contrast_max",), _either_way(1.0), "[1 - x, 1 + x]")}),
 }
-# Transforms whose arguments are transforms of jaxpose, each with its own probability.
+# Transforms whose arguments are separate transforms in jaxpose, each with its own probability.
 _PARTS: dict[str, dict[str, tuple[str, _Argument]]] = {
     "Affine": {
         "rotate": ("rotate_p", _ROTATE),
@@ -158,13 +158,13 @@ _PARTS: dict[str, dict[str, tuple[str, _Argument]]] = {
 
 
 def read_imgaug(transforms: dict[str, Any]) -> Augmentation:
-    """Converts the transforms as far as jaxpose has them; messages name the rest.
+    """Converts the transforms that jaxpose has; messages name the others.
 
     Args:
-      transforms: {name: {p, args, kwargs}} as the file has it.
+      transforms: {name: {p, args, kwargs}} from the file.
 
     Raises:
-      UserError: the table has a wrong form.
+      UserError: the table is malformed.
     """
     found = Augmentation({}, {}, [])
     for name, options in transforms.items():
@@ -193,7 +193,7 @@ def _add_transform(
             _add_argument(found, f"{key}.kwargs.{name}", arguments[name], known[name])
         else:
             _refuse(found, f"{key}.kwargs.{name}", arguments[name], "jaxpose has no such number")
-    # Without arguments, CLAHE is that of imgaug.
+    # Without arguments, CLAHE uses imgaug's defaults.
     for name, argument in known.items():
         if name not in arguments and argument.options and p_option != "clahe_p":
             values = ", ".join(f"augment.{option} = {PRESETS['none'][option]}" for option in argument.options)
@@ -215,7 +215,7 @@ def _add_parts(found: Augmentation, key: str, p: Any, arguments: dict, known: di
 
 
 def _add_argument(found: Augmentation, key: str, value: Any, argument: _Argument) -> bool:
-    """Sets the options of an argument and returns whether its value has the right form."""
+    """Sets the options of an argument; returns whether its value is valid."""
     values = argument.values(value)
     if values is None:
         _refuse(found, key, value, f"jaxpose needs {argument.needs}")
@@ -247,7 +247,7 @@ def _table(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
-# Presets with which Lightning Pose also augments the clips of a video.
+# Presets with which Lightning Pose also augments video clips.
 _AUGMENTS_CLIPS = ("dlc", "dlc-top-down")
 _UNCHANGED_CLIPS = {
     "rotate_deg": 0.0,
@@ -263,13 +263,13 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
     """Reads the config of a Lightning Pose project.
 
     Args:
-      file: its YAML file. Relative paths in it are relative to its folder.
+      file: its YAML file. Relative paths start at its folder.
 
     Returns:
-      The config, and a sentence for every key that is not used or whose value changes.
+      The config, and a sentence for every unused key or changed value.
 
     Raises:
-      UserError: the file cannot be read, or needs what jaxpose does not have; each line names the key.
+      UserError: the file cannot be read, or needs features that jaxpose lacks; each line names the key.
     """
     keys = read_keys(file, table.KNOWN)
     keys.refuse_misspelt(file, table.KNOWN, table.needed(keys.read_list("model.losses_to_use")))
@@ -285,10 +285,10 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
 
 
 def read_places(file: Path) -> DataConfig:
-    """Returns where a Lightning Pose project has its labels: `project`, `labels` and `views`, by its YAML file.
+    """Returns `project`, `labels` and `views`, which locate the labels, from a Lightning Pose YAML file.
 
     Raises:
-      UserError: the file cannot be read, or one of these keys cannot be used.
+      UserError: the file cannot be read, or one of these keys is invalid.
     """
     keys, config = read_keys(file, table.KNOWN), Config()
     keys.refuse_misspelt(file, table.KNOWN, [key for key in table.needed([]) if key.startswith("data.")])
@@ -329,14 +329,14 @@ def _convert(keys: Keys, folder: Path) -> Config:
 
 
 def _set_places(config: Config, keys: Keys, folder: Path) -> None:
-    """Sets the folders of the project and of its videos, the latter relative to the project if it lies in it."""
+    """Sets the project and video folders, the latter relative to the project if inside it."""
     key, give = "data.data_dir", "give data.project=FOLDER"
     is_known = keys.has(key) and not keys.is_given_elsewhere(key)
     if not is_known:
         keys.unused(f"jaxpose resolves only references to other keys; {give}", key)
         if not keys.has(key):
             keys.messages.append(f"{key} is not given; {give}")
-        # Other paths may refer to this key.
+        # Other paths may reference this key.
         keys.replace(key, ".")
     project = _path(keys, key, folder)
     if is_known:
@@ -344,7 +344,7 @@ def _set_places(config: Config, keys: Keys, folder: Path) -> None:
     if keys.has("data.video_dir"):
         videos = _path(keys, "data.video_dir", folder)
         if videos == project and not videos.is_dir():
-            # The template of a config that nobody has filled in.
+            # An unedited config template.
             keys.unused(
                 f"there is no such folder; videos are read from PROJECT/{config.video.folder}", "data.video_dir"
             )
@@ -359,9 +359,9 @@ def _set_places(config: Config, keys: Keys, folder: Path) -> None:
 
 
 def _set_input(config: Config, keys: Keys, folder: Path) -> None:
-    """Sets the label files, the cameras, the size of the input and the split."""
+    """Sets the label files, the cameras, the input size and the split."""
     data = config.data
-    # Lightning Pose does not keep the aspect ratio of a frame.
+    # Lightning Pose does not keep a frame's aspect ratio.
     data.resize = "stretch"
     sides = ("data.image_resize_dims.height", "data.image_resize_dims.width")
     if keys.has(sides[0]) != keys.has(sides[1]):
@@ -403,7 +403,7 @@ def _set_label_files(data: DataConfig, keys: Keys) -> None:
 
 
 def _set_boxes(data: DataConfig, keys: Keys) -> None:
-    """Sets the file of the boxes of labelled images; with several cameras, its name without the view."""
+    """Sets the box file of labelled images; with several cameras, its name without the view."""
     files = keys.read_list("data.bbox_file")
     if not files:
         return
@@ -421,7 +421,7 @@ def _set_boxes(data: DataConfig, keys: Keys) -> None:
 
 
 def _set_keypoints(config: Config, keys: Keys) -> None:
-    # The Lightning Pose app calls them keypoints.
+    # The name in the Lightning Pose app.
     names = keys.read_names("data.keypoints")
     if keys.has("data.keypoint_names"):
         names = keys.read_names("data.keypoint_names")
@@ -449,7 +449,7 @@ def _set_keypoints(config: Config, keys: Keys) -> None:
 
 
 def _names(names: list[str], key: str, columns: list[Any]) -> tuple[str, ...]:
-    """Returns the names of keypoints that are given by their indices in the label file."""
+    """Returns the names of keypoints given by their indices in the label file."""
     for column in columns:
         if type(column) is not int or not 0 <= column < len(names):
             known = f"0 to {len(names) - 1}" if names else "data.keypoint_names, which is not given"

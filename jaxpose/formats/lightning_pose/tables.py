@@ -1,8 +1,8 @@
-"""Reads and writes tables with the names, headers and columns of Lightning Pose, so that its tools can read them.
+"""Reads and writes tables with Lightning Pose's names, headers and columns, so that its tools can read them.
 
-A file of predictions has three header rows (scorer, bodyparts, coords), a row for each frame (image path or frame
-number, then x, y, likelihood of each keypoint) and, for labelled frames, a last column `set`. A file of errors has one
-header row and a column for each keypoint. Coordinates and errors are in frame pixels; an empty cell is NaN.
+A prediction file has three header rows (scorer, bodyparts, coords), a row for each frame (image path or frame number,
+then x, y, likelihood of each keypoint) and, for labelled frames, a last column `set`. An error file has one header row
+and a column for each keypoint. Coordinates and errors are in frame pixels; an empty cell is NaN.
 """
 
 import array
@@ -27,7 +27,7 @@ from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import NOT_USED, SETS, VISIBLE, Poses
 from jaxpose.text_file import open_unicode, save_as_utf_8
 
-# The three header rows of a table of predictions: the network, the keypoint and the coordinate of each column.
+# The three header rows of a prediction table: the network, keypoint and coordinate of each column.
 
 COORDS = ["x", "y", "likelihood"]
 _ROWS = ("scorer", "bodyparts", "coords")
@@ -35,19 +35,19 @@ _MOST_SHOWN = 40  # characters of a wrong cell
 
 
 def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS) -> list[list[str]]:
-    """Returns the header: every keypoint has the columns `coords`."""
+    """Returns the header, with columns `coords` for each keypoint."""
     names = [name for name in keypoint_names for _ in coords]
     return [["scorer", *[scorer] * len(names)], ["bodyparts", *names], ["coords", *list(coords) * len(keypoint_names)]]
 
 
 def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]], int]:
-    """Reads the header of a table, and returns its rows scorer, bodyparts, coords, and how many rows it had.
+    """Reads a table's header; returns its rows scorer, bodyparts, coords, and its number of rows.
 
-    DeepLabCut and napari may add a row of individuals, and leave the first cells without names.
+    DeepLabCut and napari may add an individuals row and leave the first cells unnamed.
 
     Args:
       file: for the messages.
-      lines: the rows of the table; the header's are taken.
+      lines: the rows of the table; consumes the header rows.
 
     Raises:
       UserError: there are several animals.
@@ -65,16 +65,16 @@ def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]]
 
 
 def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
-    """Returns the names of the keypoints, and the numbers of the columns of x, y and likelihood of each.
+    """Returns the keypoint names, and the column numbers of x, y and likelihood of each.
 
-    A keypoint may have more columns behind these, such as its variance, the same for all keypoints.
+    Each keypoint may have the same additional columns after these, such as its variance.
 
     Args:
       file: for the messages.
       header: the three rows.
 
     Raises:
-      UserError: it is no such header.
+      UserError: it is not such a header.
     """
     starts = [row[0] for row in header if row]
     if not starts:
@@ -103,16 +103,16 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
     return [names[place] for place in first], [1 + place + after for place in first for after in range(len(COORDS))]
 
 
-# Writes the rows of a table as CSV; the file gets its name when it is complete.
+# Writes table rows as CSV; the file gets its name when complete.
 
 
 def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
-    """Writes the rows of tables of one kind into one file, one table after the other, and returns their number.
+    """Writes the rows of tables of one kind into one file, in order; returns their number.
 
     Args:
-      parts: tables with the same header, at least one.
+      parts: at least one table; all have the same header.
       file: the file to write.
-      header_rows: lines of the header, which is written once.
+      header_rows: number of header lines; the header is written once.
     """
     count = 0
     with open_atomic(file, sync=False) as joined:
@@ -128,11 +128,11 @@ def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
 
 @contextlib.contextmanager
 def write_rows(file: Path, keeps_rows: bool = False) -> Iterator[Any]:
-    """Gives a CSV writer; the file gets its name at the end.
+    """Yields a CSV writer; names the file at the end.
 
     Args:
-      file: the table; its folder is made.
-      keeps_rows: as of `PredictionWriter`.
+      file: the table; creates its folder.
+      keeps_rows: as in `PredictionWriter`.
 
     Raises:
       OSError: the file cannot be written; the error names it.
@@ -150,7 +150,7 @@ def write_rows(file: Path, keeps_rows: bool = False) -> Iterator[Any]:
 
 
 class _Utf8:
-    """What `csv.writer` writes to: a binary file that gets text in UTF-8."""
+    """A target for `csv.writer`: a binary file that gets UTF-8."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -159,7 +159,7 @@ class _Utf8:
         self._stream.write(text.encode())
 
 
-# Lightning Pose's name of each kind of network in the first header row, by model.kind.
+# Lightning Pose's network names in the first header row, by model.kind.
 SCORERS = {
     "heatmap": "heatmap_tracker",
     "heatmap_context": "heatmap_mhcrnn_tracker",
@@ -168,14 +168,14 @@ SCORERS = {
 
 
 class PredictionWriter:
-    """Writes predictions row by row; a context manager. The file gets its name when it is complete.
+    """A context manager that writes predictions row by row. The file gets its name when complete.
 
     Args:
       file: the table.
       keypoint_names: k names.
-      scorer: the name of the network, for the first row of the header.
-      with_sets: whether each row names the set of its frame.
-      keeps_rows: after an error, the rows stay in `<name>.partial`. Only for a folder that this process made.
+      scorer: the network's name, for the first header row.
+      with_sets: whether each row names its frame's set.
+      keeps_rows: keeps the rows in `<name>.partial` after an error. Only for a folder that this process created.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class PredictionWriter:
           sets: the set of each frame, if and only if the file has that column.
 
         Raises:
-          ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+          ValueError: the lengths do not agree, or a set is not train, validation, test or unused.
         """
         if (sets is not None) != self._with_sets:
             raise ValueError(f"{self._file}: sets are {sets!r}, but the file has {'a' if self._with_sets else 'no'} "
@@ -237,13 +237,13 @@ def write_predictions(
     scorer: str = "heatmap_tracker",
     sets: Sequence[str] | None = None,
 ) -> None:
-    """Writes a whole file of predictions; arguments and errors are those of `PredictionWriter`."""
+    """Writes a whole prediction file; arguments and errors as in `PredictionWriter`."""
     with PredictionWriter(file, keypoint_names, scorer, with_sets=sets is not None) as writer:
         writer.append(index, keypoints_frame_px, confidence, sets)
 
 
 class ErrorWriter:
-    """Writes a number for each frame and keypoint, row by row; a context manager like `PredictionWriter`."""
+    """Writes a number for each frame and keypoint by row; a context manager like `PredictionWriter`."""
 
     def __init__(
         self, file: Path, keypoint_names: Sequence[str], *, with_sets: bool = False, keeps_rows: bool = False
@@ -264,7 +264,7 @@ class ErrorWriter:
         """Writes a row for each frame: errors (n, k), in frame pixels, NaN as an empty cell.
 
         Raises:
-          ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+          ValueError: the lengths do not agree, or a set is not train, validation, test or unused.
         """
         _write_cells(self._rows, self._file, index, errors, (len(self._keypoint_names),), sets)
 
@@ -276,15 +276,15 @@ def write_errors(
     errors: np.ndarray,
     sets: Sequence[str] | None = None,
 ) -> None:
-    """Writes a whole file of errors; arguments and errors are those of `ErrorWriter`."""
+    """Writes a whole error file; arguments and errors as in `ErrorWriter`."""
     with ErrorWriter(file, keypoint_names, with_sets=sets is not None) as writer:
         writer.append(index, errors, sets)
 
 
 def read_predictions(file: Path) -> PredictionTable:
-    """Reads a file of predictions of jaxpose, Lightning Pose, DeepLabCut or the Ensemble Kalman Smoother.
+    """Reads a prediction file of jaxpose, Lightning Pose, DeepLabCut or the Ensemble Kalman Smoother.
 
-    Columns of a keypoint behind x, y and likelihood, such as those of a smoothed table, are left out.
+    Ignores a keypoint's columns after x, y and likelihood, such as those of smoothed tables.
 
     Raises:
       UserError: the file does not exist or is not a prediction file; the message names the row.
@@ -304,7 +304,7 @@ def read_predictions(file: Path) -> PredictionTable:
 
 
 def first_row(file: Path) -> int:
-    """Returns the number of the first row below the header of a file that `read_predictions` reads, counted from 1."""
+    """Returns the number, from 1, of the first row below the header of a file for `read_predictions`."""
     with open_unicode(file) as stream:
         return read_header(file, csv.reader(stream))[1] + 1
 
@@ -332,7 +332,7 @@ def _write_cells(
 def _read_rows(
     file: Path, lines: Iterable[tuple[int, list[str]]], header: list[list[str]], names: list[str], places: list[int]
 ) -> PredictionTable:
-    """Returns the rows behind the header; a cell takes 8 bytes, so that a long video fits into the memory."""
+    """Returns the rows after the header; each cell takes 8 bytes, so that a long video fits into memory."""
     index: list[str] = []
     sets: list[str] | None = [] if header[0][-1] == "set" else None
     values = array.array("d")
@@ -354,21 +354,21 @@ def _read_rows(
     return PredictionTable(file, poses, named(header[0][1]) if names else "", sets)
 
 
-# Writes tables of smoothed predictions: the header of a table of predictions, with more columns for each keypoint.
+# Writes tables of smoothed predictions: a prediction table's header, with more columns for each keypoint.
 #
-# The columns have the names of the Ensemble Kalman Smoother's tables, plus `filled`, which is 1 where no prediction
-# could be used.
+# Columns are named as in the Ensemble Kalman Smoother's tables, plus `filled`, which is 1 where no prediction was
+# usable.
 
-# Number of rows that are converted to text at once.
+# Number of rows converted to text at once.
 _ROWS_AT_ONCE = 8192
 
 
 def write_smoothed(file: Path, poses: Poses, scorer: str) -> None:
-    """Writes a table of smoothed predictions; the file gets its name when it is complete.
+    """Writes a table of smoothed predictions; the file gets its name when complete.
 
     Args:
       file: the file to write; its folder is created.
-      poses: x, y and confidence, then their columns; NaN is an empty cell.
+      poses: x, y and confidence, then their columns; NaN becomes an empty cell.
       scorer: the first row of the header.
 
     Raises:
@@ -387,17 +387,17 @@ def write_smoothed(file: Path, poses: Poses, scorer: str) -> None:
 
 
 def _cells(values: np.ndarray) -> np.ndarray:
-    # As Python numbers, which are written with the digits that give the same number again.
+    # Python numbers are written with enough digits to restore the same number.
     cells = values.astype(object)
     cells[np.isnan(values.astype(np.float64))] = ""
     return cells
 
 
-# Reads files of errors: one header row, then a number for each frame and keypoint, as `ErrorWriter` writes them.
+# Reads error files: one header row, then a number for each frame and keypoint, as written by `ErrorWriter`.
 
 
 class ErrorTable(NamedTuple):
-    """The content of a file of errors: n frames, k keypoints."""
+    """The content of an error file: n frames, k keypoints."""
 
     index: list[str]
     """Image path, or frame number as text."""
@@ -409,7 +409,7 @@ class ErrorTable(NamedTuple):
 
 
 def read_errors(file: Path) -> ErrorTable:
-    """Reads a file of errors of jaxpose or Lightning Pose.
+    """Reads an error file of jaxpose or Lightning Pose.
 
     Raises:
       UserError: the file does not exist or is not such a file; the message names the line.
@@ -439,11 +439,11 @@ def read_errors(file: Path) -> ErrorTable:
     return ErrorTable([path_of_cell(row[0]) for row in rows], names, errors, sets)
 
 
-# Writes a label file in the layout of Lightning Pose; `jaxpose.data.labels` reads it.
+# Writes a label file in Lightning Pose's layout; `jaxpose.data.labels` reads it.
 
 
 def write_labels(file: Path, labels: LabelTable) -> None:
-    """Writes a row for each image; the columns `visible` only where the positions do not tell the visibility."""
+    """Writes a row for each image, with columns `visible` only if positions do not show the visibility."""
     (points_px, visibility), keypoint_names = labels.poses.labels(), labels.poses.keypoint_names
     told = np.where(np.isfinite(points_px[..., 0]), VISIBLE, NOT_USED)
     coords = ["x", "y"] if np.array_equal(told, visibility) else ["x", "y", "visible"]

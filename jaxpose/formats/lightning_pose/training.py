@@ -1,4 +1,4 @@
-"""Converts the length of the training, the network and the losses of a Lightning Pose config to options of jaxpose."""
+"""Converts the training length, the network and the losses of a Lightning Pose config to jaxpose options."""
 
 import math
 import re
@@ -15,21 +15,21 @@ from jaxpose.data.split import most_training_frames, sizes_by_frame
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.yaml import Keys, choose
 
-# Converts numbers of steps in a Lightning Pose config to epochs: milestones and the time between validations.
+# Converts step numbers in a Lightning Pose config to epochs: milestones and validation interval.
 #
-# The length of an epoch depends on the number of training frames, so the rows of the label file are counted.
+# An epoch's length depends on the number of training frames, so it counts the rows of the label file.
 
 _MILESTONES = "training.lr_scheduler_params.multisteplr.milestone_steps"
 _INTERVAL = "training.val_check_interval"
 
 
 def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
-    """Sets `optim.milestones_epochs` and `train.val_every_epochs` where the file gives them in steps.
+    """Sets `optim.milestones_epochs` and `train.val_every_epochs` if the file gives them in steps.
 
     Args:
-      config: has its data and its batch size already.
-      keys: of the file; messages name the number of frames that was counted.
-      batches: batches of Lightning Pose in a step of jaxpose.
+      config: its data and batch size must be set.
+      keys: of the file; messages give the counted number of frames.
+      batches: number of Lightning Pose batches in a jaxpose step.
 
     Raises:
       UserError: a milestone or the interval is not a number of steps.
@@ -52,7 +52,7 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
 
 
 def _in_epochs(config: Config, keys: Keys, key: str, option: str, steps: list[int]) -> list[float]:
-    """Returns steps as epochs, and adds a message; [] if the number of training frames is not known."""
+    """Returns steps as epochs and adds a message; [] if the number of training frames is unknown."""
     frames = _count_training_frames(config)
     if not frames:
         keys.unused(
@@ -72,17 +72,17 @@ def _in_epochs(config: Config, keys: Keys, key: str, option: str, steps: list[in
 
 
 def _count_training_frames(config: Config) -> int:
-    """Returns the number of training frames if the project is divided anew, 0 if its labels cannot be read."""
+    """Returns the number of training frames of a new split, 0 if the labels cannot be read."""
     data, views = config.data, config.data.views or ("",)
     if not data.project or not config.train.batch_size:
         return 0
     try:
         moments = set.intersection(*(_moments(config, view) for view in views))
         train, _, _ = sizes_by_frame(data, len(moments))
-        # Every view of a moment is a frame.
+        # Each view of a moment is a frame.
         return min(train, most_training_frames(data.train_frames, train)) * len(views)
     except (OSError, TypeError, ValueError):
-        # Later checks say what is wrong with the labels or with an option.
+        # Later checks report errors in the labels or options.
         return 0
 
 
@@ -91,12 +91,12 @@ def _moments(config: Config, view: str) -> set[str]:
     return {moment_of_image(image, view) for image in table.poses.frames}
 
 
-# Tables of the keys of a Lightning Pose config and the options of jaxpose that receive their values.
+# Tables of Lightning Pose config keys and the jaxpose options that receive their values.
 #
-# The keys are those of its config_default.yaml and config_default_multiview.yaml at version 2.4, and others that its
-# code reads.
+# The keys are from config_default.yaml and config_default_multiview.yaml at version 2.4, plus others that the code
+# reads.
 
-# Key -> the option of jaxpose that receives its value unchanged.
+# Key -> the jaxpose option that receives its value unchanged.
 SAME = {
     "data.image_resize_dims.height": "data.input_height_px",
     "data.image_resize_dims.width": "data.input_width_px",
@@ -136,7 +136,7 @@ SAME = {
     "callbacks.anneal_weight.init_val": "losses.anneal_init",
 }
 
-# Key -> the option, and its value for each value of the key. With "", the key must have this value, and sets nothing.
+# Key -> the option, and its value for each value of the key. With "", the key must have this value and sets nothing.
 CHOICES = {
     "data.downsample_factor": ("model.heatmap_stride", {1: 2, 2: 4, 3: 8}),
     "training.imgaug_hflip": ("augment.flip_p", {True: 0.5, False: 0.0}),
@@ -152,11 +152,11 @@ CHOICES = {
     "callbacks.anneal_weight.attr_name": ("", {"total_unsupervised_importance": ""}),
 }  # fmt: skip
 
-# Lightning Pose's code uses these values for absent keys, where the default of jaxpose differs.
+# Values that Lightning Pose's code uses for absent keys, where jaxpose's default differs.
 CODE_DEFAULTS = {"training.check_val_every_n_epoch": 1, "training.imgaug": "default"}
-# The same for its config_default.yaml.
+# The same for config_default.yaml.
 CODE_DEFAULTS |= {"training.train_prob": 0.95, "training.val_prob": 0.05}
-# The same for a loss on clips that is used, and for the annealing if the file has its section.
+# The same for each clip loss in use, and for the annealing if the file has its section.
 LOSS_DEFAULTS = {
     "losses.temporal.epsilon": 0.0,
     "losses.temporal.prob_threshold": 0.0,
@@ -166,7 +166,7 @@ LOSS_DEFAULTS = {
 }
 ANNEAL_DEFAULTS = {"callbacks.anneal_weight.freeze_until_epoch": 0}
 
-# Reason -> the keys that are not used; a key that ends with a dot stands for all keys below it.
+# Reason -> unused keys; a key that ends with a dot stands for all keys below it.
 UNUSED = {
     "jaxpose finds the header rows itself": ("data.header_rows",),
     "jaxpose reads the size of each image": ("data.image_orig_dims.",),
@@ -200,11 +200,11 @@ UNUSED = {
 }  # fmt: skip
 
 LOSSES = ("temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_singleview", "pca_multiview", "unimodal_mse")
-# The keys that need three dimensions, and the losses among them.
+# The losses and all keys that need three dimensions.
 LOSSES_3D = ("supervised_pairwise_projections", "supervised_reprojection_heatmap_mse")
 KEYS_3D = ("training.imgaug_3d", "data.camera_params_file", *(f"losses.{name}.log_weight" for name in LOSSES_3D))
 
-# Keys that need code (see config.py and the functions below) -> the option that messages about them name.
+# Keys that need code (see config.py and the functions below) -> the option for messages about them.
 OTHERS = {
     "data.data_dir": "data.project",
     "data.video_dir": "video.folder",
@@ -247,13 +247,13 @@ KEY_OF_OPTION |= {option: key for key, option in OTHERS.items() if option}
 
 
 def needed(losses: list[Any]) -> list[str]:
-    """Returns the keys that decide about a training with these losses on clips; one that is lost changes it."""
+    """Returns the keys that determine a training with these clip losses; losing one would change it."""
     off = tuple(f"losses.{name}." for name in (*LOSSES, *LOSSES_3D) if name not in losses)
     return [key for key in (*SAME, *CHOICES, *OTHERS) if not key.startswith(off)]
 
 
 def set_option(config: Config, option: str, value: Any) -> None:
-    """Sets an option by its dotted name. A text such as 1e-3 (no number in YAML 1.1) becomes a number if it must."""
+    """Sets an option by its dotted name. Text such as 1e-3 (not a number in YAML 1.1) becomes a number if needed."""
     section, _, name = option.rpartition(".")
     holder = config
     for part in section.split("."):
@@ -262,7 +262,7 @@ def set_option(config: Config, option: str, value: Any) -> None:
 
 
 def name_keys(text: str, more: dict[str, str]) -> str:
-    """Returns a message with the names of options replaced by their keys, from KEY_OF_OPTION and `more`."""
+    """Returns a message with option names replaced by their keys, from KEY_OF_OPTION and `more`."""
 
     def key_of(match: re.Match[str]) -> str:
         return more.get(match[0]) or KEY_OF_OPTION.get(match[0], "") or match[0]
@@ -274,7 +274,7 @@ def _in_type(value: Any, annotation: Any) -> Any:
     if get_origin(annotation) is tuple:
         entries = value if isinstance(value, list) else [value]
         return tuple(_in_type(entry, get_args(annotation)[0]) for entry in entries)
-    # Whole numbers become floats, so that 1 and 1.0 give the same run.
+    # Integers become floats, so that 1 and 1.0 give the same run.
     if isinstance(value, str | int) and not isinstance(value, bool) and float in (annotation, *get_args(annotation)):
         try:
             return float(value)
@@ -283,13 +283,13 @@ def _in_type(value: Any, annotation: Any) -> Any:
     return value
 
 
-# From this version on, Lightning Pose multiplies a loss by its weight once; earlier versions did so twice.
+# From this version on, Lightning Pose multiplies a loss by its weight once; earlier versions did it twice.
 _WEIGHTED_ONCE = (2, 0, 6)
-# If log_weight is between these, float32 can hold the weight.
+# Between these values of log_weight, float32 can hold the weight.
 _SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
 _RESNETS = [name for name, facts in BACKBONES.items() if facts.family == "resnet"]
-# Vision transformers; vitb_imagenet is MAE's.
+# Vision transformers; vitb_imagenet is from MAE.
 _VITS = {
     "vits_dino": "vit_small",
     "vitb_dino": "vit_base",
@@ -308,7 +308,7 @@ _NOT_IN_3D = (
 
 
 def refuse_missing_features(keys: Keys) -> None:
-    """Refuses keys that need a network or data that jaxpose does not have.
+    """Refuses keys that need a network or data that jaxpose lacks.
 
     Raises:
       UserError: a line for each missing feature, with the keys and the fix.
@@ -330,20 +330,20 @@ def refuse_missing_features(keys: Keys) -> None:
 
 
 def losses_on(keys: Keys) -> list[str]:
-    """Returns the losses on clips that the project uses.
+    """Returns the clip losses that the project uses.
 
     Raises:
-      UserError: jaxpose has no such loss.
+      UserError: jaxpose lacks such a loss.
     """
     names = keys.read_list("model.losses_to_use")
     return [choose("model.losses_to_use", name, {known: known for known in LOSSES}) for name in names]
 
 
 def set_steps(config: Config, keys: Keys) -> None:
-    """Sets the batch, the length of the training, the time between validations, and the early stop.
+    """Sets the batch, the training length, the validation interval and early stopping.
 
     Raises:
-      UserError: steps and epochs are mixed, or a value is no whole number.
+      UserError: steps and epochs are mixed, or a value is not a whole number.
     """
     train = config.train
     in_steps = ("training.min_steps", "training.max_steps", "training.unfreezing_step",
@@ -385,7 +385,7 @@ def _set_early_stop(config: Config, keys: Keys, names: tuple[str, ...]) -> None:
 
 
 def set_backbone(config: Config, keys: Keys) -> None:
-    """Sets the network before the head, and when its training begins."""
+    """Sets the backbone, and when its training begins."""
     key, model = "model.backbone", config.model
     name = keys.read(key, model.backbone)
     model.backbone = name if name in _RESNETS else _VITS.get(name, _POSE_PRETRAINED.rstrip("_"))
@@ -417,17 +417,17 @@ def set_backbone(config: Config, keys: Keys) -> None:
 
 
 def _published(backbone: str) -> str:
-    """Returns the name that `model.weights` has for the weights of a backbone of Lightning Pose, "" without one."""
+    """Returns the `model.weights` name for a Lightning Pose backbone's weights, "" without one."""
     name = _VITS.get(backbone, backbone)
     wanted = {f"{name}_imagenet", f"{name}_mae" if backbone == "vitb_imagenet" else f"{name}_dino", name}
     return next((known for known in PUBLISHED if known in wanted), "")
 
 
 def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
-    """Sets the losses on clips: their weights, and the components that a PCA keeps.
+    """Sets the weights of clip losses, and the components that a PCA keeps.
 
     Raises:
-      UserError: a value cannot be used.
+      UserError: a value is invalid.
     """
     for name in on:
         set_option(config, f"losses.{name}.weight", _weight(keys, name))
@@ -447,10 +447,10 @@ def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
 
 
 def _weight(keys: Keys, name: str) -> float:
-    """Returns the weight of a loss: 1 / (2 exp(log_weight)), and before Lightning Pose 2.0.6 the square of that.
+    """Returns the weight of a loss: 1 / (2 exp(log_weight)), or its square before Lightning Pose 2.0.6.
 
     Raises:
-      UserError: log_weight is not a number or is out of range, or the version of Lightning Pose has no known form.
+      UserError: log_weight is not a number or is out of range, or the Lightning Pose version has an unknown form.
     """
     key = f"losses.{name}.log_weight"
     given = keys.read(key, 0.0)
@@ -487,7 +487,7 @@ def _weight_of(key: str, log_weight: float) -> float:
     """Returns 1 / (2 exp(log_weight)).
 
     Raises:
-      UserError: float32 would not hold it.
+      UserError: float32 cannot hold it.
     """
     if not math.isfinite(log_weight):
         raise UserError(f"{key} is {log_weight}; it must be finite")

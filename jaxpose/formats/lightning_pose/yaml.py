@@ -1,7 +1,7 @@
-"""Reads the YAML file of a Lightning Pose project as a flat table that records which keys were read.
+"""Reads a Lightning Pose project's YAML file into a flat table that records which keys were read.
 
-References `${section.key}` are resolved when a value is read, so references in unused values, such as those of hydra,
-need not be resolvable.
+References `${section.key}` are resolved when a value is read, so references in unused values, such as hydra's, need not
+be resolvable.
 """
 
 import difflib
@@ -15,21 +15,21 @@ from jaxpose.config.project_config import PROJECT_SECTIONS
 from jaxpose.errors import UserError
 from jaxpose.text_file import read_yaml
 
-# Tables that count as one value: transforms of imgaug by name.
+# Tables that count as one value: imgaug transforms by name.
 TABLES = ("training.imgaug",)
-# A config has about a hundred values; nested aliases can make more than fit into memory.
+# A config has about a hundred values, but nested aliases can create more than fit into memory.
 _MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-# Least similarity between a misspelt name and the suggested one. Most sections have short names.
+# Minimum similarity between a misspelt name and a suggestion. Most sections have short names.
 _ALIKE_SECTION, _ALIKE = 0.75, 0.83
 
 
 class Keys:
-    """The values of the file by dotted key, and the messages about keys that are not used.
+    """The values of the file by dotted key, and messages about unused keys.
 
     Attributes:
-      messages: a sentence each.
-      key_of_option: {option: key} of options that the tables in keys.py lack.
+      messages: one sentence each.
+      key_of_option: {option: key} of options missing from the key tables.
     """
 
     def __init__(self, values: dict[str, Any], words: dict[str, Any]) -> None:
@@ -38,22 +38,22 @@ class Keys:
         self._values, self._words, self._read = values, words, set[str]()
 
     def read(self, key: str, default: Any = None) -> Any:
-        """Returns a value with its references resolved, or the default if the key is absent or null.
+        """Returns a value with references resolved, or the default if the key is absent or null.
 
         Raises:
-          UserError: it refers to a key that the file lacks, or to a value from outside the file.
+          UserError: it refers to a missing key, or to a value outside the file.
         """
         self._read.add(key)
         value = self._resolved(key, self._values.get(key), ())
         return default if value is None else value
 
     def read_list(self, key: str) -> list[Any]:
-        """Returns the entries of a list; a single value is a list of one, an absent or null value an empty list."""
+        """Returns a list's entries; a single value gives a list of one, an absent or null value an empty list."""
         value = self.read(key, [])
         return value if isinstance(value, list) else [value]
 
     def read_names(self, key: str) -> list[Any]:
-        """Returns the entries of a list as the file writes them: 08, on and 12:30 are names there."""
+        """Returns the entries of a list as written: 08, on and 12:30 are names."""
         values, words = self.read_list(key), self._words.get(key)
         words = words if isinstance(words, list) else [words]
         if len(words) != len(values) or _REFERENCE.search(str(words)):
@@ -62,7 +62,7 @@ class Keys:
         return [word if isinstance(value, bool | int | float) else value for value, word in pairs]
 
     def read_whole(self, key: str, default: int | None = None) -> Any:
-        """Returns a whole number, at least 0, or the default.
+        """Returns a whole number from 0, or the default.
 
         Raises:
           UserError: the value is not such a number.
@@ -73,7 +73,7 @@ class Keys:
         return value
 
     def read_choice(self, key: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
-        """Returns the meaning of the value of a key, or the default if the key is absent or null.
+        """Returns the meaning of a key's value, or the default if the key is absent or null.
 
         Raises:
           UserError: the value is none of the choices.
@@ -86,16 +86,16 @@ class Keys:
         return self._values.get(key) is not None
 
     def is_given_elsewhere(self, key: str) -> bool:
-        """Returns whether the value has a reference `${NAME:...}`, which is resolved outside of the file."""
+        """Returns whether the value has a reference `${NAME:...}`, which is resolved outside the file."""
         value = self._values.get(key)
         return isinstance(value, str) and any(":" in name for name in _REFERENCE.findall(value))
 
     def replace(self, key: str, value: Any) -> None:
-        """Replaces the value of a key, also for keys that refer to it."""
+        """Replaces a key's value, also for keys that refer to it."""
         self._values[key] = value
 
     def unused(self, reason: str, *keys: str) -> None:
-        """Adds the message that those of the keys that have a value are not used, with the reason."""
+        """Adds a message, with the reason, that the keys that have a value are not used."""
         self._read.update(keys)
         given = [key for key in keys if self.has(key)]
         if given:
@@ -103,15 +103,15 @@ class Keys:
             self.messages.append(f"{', '.join(map(self.shown, given))} {verb} not used because {reason}")
 
     def shown(self, key: str) -> str:
-        """Returns "key = value" as in the file; a long value is cut."""
+        """Returns "key = value" as in the file; cuts a long value."""
         return f"{key} = {excerpt(self._values.get(key), quoted=False)}"
 
     def under(self, prefix: str) -> list[str]:
-        """Returns the keys of the file with this prefix, null or not."""
+        """Returns the file's keys with this prefix, null or not."""
         return [key for key in self._values if key.startswith(prefix)]
 
     def report_unknown(self, known: Collection[str]) -> None:
-        """Adds a message for every key that has a value and was never read, with the nearest known key."""
+        """Adds a message for each key that has a value but was never read, with the nearest known key."""
         for key in self._values:
             if key in self._read or not self.has(key):
                 continue
@@ -120,15 +120,15 @@ class Keys:
             self.messages.append(f"{self.shown(key)} is not used because jaxpose knows no such key{hint}")
 
     def refuse_misspelt(self, file: Path, known: Collection[str], needed: Collection[str]) -> None:
-        """Refuses an unknown section, or a key instead of a needed one that the file lacks, with a similar name.
+        """Refuses a misspelt section, or a misspelt key if the file lacks the needed key of a similar name.
 
         Args:
           file: the file, for the message.
-          known: all keys that Lightning Pose has.
-          needed: those that must not be lost.
+          known: all Lightning Pose keys.
+          needed: keys that must not be lost.
 
         Raises:
-          UserError: a line for each such name, with the name that was meant.
+          UserError: a line for each such name, with the intended name.
         """
         meant = {}
         for key in filter(self.has, self._values):
@@ -137,7 +137,7 @@ class Keys:
                     continue
                 near = _meant(end, needed)
                 is_given = any(map(self.has, (near, *self.under(f"{near}."))))
-                # Below the top, both may be keys of different versions of Lightning Pose.
+                # Below the top level, both may be keys of different Lightning Pose versions.
                 if near and (not is_given or ("." not in end and end != key)):
                     meant[end] = near
                 break
@@ -187,18 +187,18 @@ def choose(key: str, value: Any, choices: Mapping[Any, Any]) -> Any:
 
 
 def _ends(key: str) -> Iterator[str]:
-    """Yields the sections that a key lies in, from the outermost, and the key."""
+    """Yields the sections of a key, outermost first, and the key."""
     yield from (key[: dot.start()] for dot in re.finditer(r"\.", key))
     yield key
 
 
 def _begins(name: str, keys: Collection[str]) -> bool:
-    """Returns whether a name is one of the keys or of their sections."""
+    """Returns whether a name is a key or a section of one."""
     return any(key == name or key.startswith(f"{name}.") for key in keys)
 
 
 def _meant(name: str, keys: Collection[str]) -> str:
-    """Returns the section or key that is most like an unknown one in the same section, "" if none is close."""
+    """Returns the most similar section or key in the same section for an unknown name, "" if none is close."""
     above, _, last = name.rpartition(".")
     prefix = f"{above}." if above else ""
     there = {key[len(prefix) :].split(".")[0] for key in keys if key.startswith(prefix)}
@@ -211,10 +211,10 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
 
     Args:
       file: a YAML file.
-      known: dotted keys that have a value; each part before a dot is a table.
+      known: dotted keys of values; each part before a dot is a table.
 
     Raises:
-      UserError: it is absent, is not YAML, has a key twice, has a table instead of a value or the reverse, or has too
+      UserError: it is missing, is not YAML, repeats a key, has a table instead of a value or vice versa, or has too
         many values.
     """
     if not file.is_file():
@@ -241,7 +241,7 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
 
 
 def _count(tree: Any, counts: dict[int, int]) -> int:
-    """Returns the number of values in a tree; `counts` has those of its lists and tables by id."""
+    """Returns the number of values in a tree; `counts` holds those of lists and tables by id."""
     if not isinstance(tree, list | dict):
         return 1
     if id(tree) not in counts:
@@ -266,7 +266,7 @@ def _flatten(
 
 
 def _leaves(tree: dict, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yields the values of a tree of tables by dotted key."""
+    """Yields a table tree's values by dotted key."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{name}.")
