@@ -294,13 +294,20 @@ def train_and_stop_when(config: c.Config, is_time: Callable[[], bool]) -> dict[s
         watcher.join()
 
 
+@functools.lru_cache(maxsize=4)
+def _state_like(text: str) -> State:
+    """A state of a run's config, as JSON, with numpy arrays."""
+    config = c.from_json(text)
+    _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
+    return jax.tree.map(np.asarray, initial_state(params, statistics, config))
+
+
 def checkpoint_of(run: Path, which: str = "newest") -> State:
     """The state of a checkpoint of a run, as numpy arrays."""
     config = read_run_config(run)
-    _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
-    like = initial_state(params, statistics, config)
+    like = _state_like(c.to_json(dataclasses.replace(config, out="", resume="auto")))
     with Checkpoints(run / "checkpoints") as checkpoints:
-        found = checkpoints.restore(jax.tree.map(np.asarray, like), which)
+        found = checkpoints.restore(like, which)
     assert found is not None
     return found[1]
 
