@@ -137,13 +137,13 @@ def cache_folder(cache_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch)
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of compiled programs that all tests, their workers and the processes that they start share."""
     from tests.shared_runs import session_folder
-    from tests.small_run import SHARED_STEPS, kept_programs
+    from tests.small_run import kept_programs, share_programs
 
     folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", session_folder(tmp_path_factory) / "programs"))
     with kept_programs(folder), pytest.MonkeyPatch.context() as patch:
         # Of the runs that are made before the first test begins.
         patch.setenv("JAXPOSE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("jaxpose.training.compiled_run.ShardedStep", SHARED_STEPS)
+        share_programs(patch)
         yield folder
 
 
@@ -162,7 +162,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 80 steps that nothing disturbs, beside `compilations.json`. Tests copy it before they change it."""
+    """A run of 40 steps that nothing disturbs, beside `compilations.json`. Tests copy it before they change it."""
     from tests.shared_runs import made_once, make_whole
 
     return made_once(tmp_path_factory, "whole", lambda folder: make_whole(project, folder)) / "run"

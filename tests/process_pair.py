@@ -74,6 +74,10 @@ sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
 
 OURS = {"JAXPOSE_COORDINATOR": "localhost:{port}", "JAXPOSE_NUM_PROCESSES": "2", "JAXPOSE_PROCESS_ID": "{index}"}
 TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "{port}", "WORLD_SIZE": "2", "RANK": "{index}"}
+# A teacher, which is believed within the run, and whose maps agree between the views of `small`.
+TEACHER: dict[str, Any] = {"model__views_agree": True, "losses__consistency__weight": 1.0}
+TEACHER |= {"losses__consistency__frames_per_step": 3}
+TEACHER |= {"losses__consistency__start_steps": 2, "losses__consistency__ramp_steps": 4}
 KUBERNETES = OURS | {"JAXPOSE_PROCESS_ID": "", "JOB_COMPLETION_INDEX": "{index}"}
 
 
@@ -164,10 +168,6 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
     options |= {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
     options |= {"losses__pca_multiview__weight": 1e-3, "video__sequence_length": 7}
     options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
-    # A teacher, which is believed within the run, and whose maps agree between those views.
-    teacher = {"weight": 1.0, "frames_per_step": 3, "start_steps": 2, "ramp_steps": 4}
-    options |= {f"losses__consistency__{name}": value for name, value in teacher.items()}
-    options |= {"model__views_agree": True}
     options |= {"train__steps": STEPS, "train__val_every_epochs": STEPS, "log__tensorboard": False}
     return make_config(folder / "project", folder / out, **(options | changes))
 

@@ -14,7 +14,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.run.identity import read_config, write_config
-from tests.small_run import SHARED_STEPS, make_config, small_project, train, train_and_stop
+from tests.small_run import forget_programs, make_config, small_project, train, train_and_stop
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
@@ -79,7 +79,7 @@ def move_run(made: Path, folder: Path) -> Path:
 
 
 def make_whole(project: Path, folder: Path) -> None:
-    """Trains 80 steps; the profiler's window ends after the last one. compilations.json names what was compiled."""
+    """Trains 40 steps; the profiler's window ends after the last one. compilations.json names what was compiled."""
     compilations: list[str] = []
 
     class Listener(logging.Handler):
@@ -87,21 +87,21 @@ def make_whole(project: Path, folder: Path) -> None:
             if record.getMessage().startswith("Finished XLA compilation of "):
                 compilations.append(record.getMessage().split()[4])
 
-    SHARED_STEPS.forget()
+    forget_programs()
     run, listener, logger = folder / "run", Listener(), logging.getLogger("jax._src.dispatch")
     logger.addHandler(listener)
     with jax.log_compiles():
-        summary = train(make_config(project, run, log__profile_steps="79:400", log__frames=3))
+        summary = train(make_config(project, run, log__profile_steps="40:400", log__frames=3))
     logger.removeHandler(listener)
     assert summary["out"] == str(run) and summary["exit_code"] == 0
-    assert (summary["steps"], summary["reason"]) == (80, "done")
+    assert (summary["steps"], summary["reason"]) == (40, "done")
     (folder / "compilations.json").write_text(json.dumps(compilations))
 
 
 def make_stopped(project: Path, folder: Path) -> None:
     """Trains as `make_whole` does, but for a SIGTERM soon after the first validation."""
     run = folder / "run"
-    summary = train_and_stop(make_config(project, run, log__profile_steps="2:400"), 11)
+    summary = train_and_stop(make_config(project, run, log__profile_steps="10:400"), 11)
     assert summary["exit_code"] == 85 and summary["reason"] == "interrupted"
-    assert 11 <= summary["steps"] < 80
+    assert 11 <= summary["steps"] < 40
     assert f"saved at step {summary['steps']}; the same command resumes from there" in (run / "train.log").read_text()

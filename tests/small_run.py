@@ -10,24 +10,27 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from jaxpose import config as c
 from jaxpose import train as verb
+from jaxpose.cluster.mesh import DeviceProgram
 from jaxpose.config import command_line
 from jaxpose.data.synthetic import make_project
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import load_parameters
+from jaxpose.steps.predict_step import build_evaluate, build_predict
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.terms import DataFacts
@@ -48,7 +51,7 @@ OPTIONS = {
     "optim.lr": 5e-3,
     "optim.ema_decay": 0.9,
     "optim.clip_norm": 1.0,
-    "train.steps": 80,
+    "train.steps": 40,
     "train.batch_size": 5,
     "train.val_every_epochs": 5.0,
     "train.max_skipped_steps": 3,
@@ -141,7 +144,10 @@ class SharedSteps:
         leaves, structure = jax.tree.flatten((state, more))
         shapes = tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "shape") else leaf for leaf in leaves)
         process = allowed_cores(), arithmetic_threads(), jax.config.jax_enable_x64  # pyright: ignore
-        made_of = json.dumps(options), graphdef, facts.teacher, repr(dataclasses.replace(facts, teacher=None))
+        # No other schedule depends on the length.
+        length = facts.total_steps if config.optim.schedule == "cosine" else 0
+        others = repr(dataclasses.replace(facts, teacher=None, total_steps=length))
+        made_of = json.dumps(options), graphdef, facts.teacher, others
         key = *made_of, tuple(mesh.devices.flat), structure, shapes, process
         if key not in self._steps:
             self._steps[key] = ShardedStep(config, graphdef, mesh, facts, state, *more)
@@ -154,7 +160,64 @@ class SharedSteps:
         self._steps.clear()
 
 
+class SharedForwards:
+    """Makes the compiled forward passes of this process; networks of one definition share them, whatever their weights.
+
+    `forget` makes the next ones anew.
+    """
+
+    MOST = 12
+
+    def __init__(self) -> None:
+        self._functions: dict[Any, Any] = {}
+        self._programs: dict[Any, DeviceProgram] = {}
+
+    def build(self, make: Callable) -> Callable:
+        """Returns `build_evaluate` or `build_predict` that gives one function for one network."""
+
+        def shared(config: c.Config, graphdef: nnx.GraphDef, views: Any = None) -> Callable:
+            if views is not None:
+                return make(config, graphdef, views)
+            key = make, json.dumps(json.loads(c.to_json(config))["model"]), config.train.precision, graphdef
+            return self._functions.setdefault(key, make(config, graphdef))
+
+        return shared
+
+    def __call__(
+        self, function: Callable, devices: Sequence[jax.Device], arguments: Sequence[Any], **options: Any
+    ) -> DeviceProgram:
+        """DeviceProgram, as jaxpose.prediction.batch_runner calls it."""
+        leaves, structure = jax.tree.flatten(tuple(arguments))
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        key = function, tuple(devices), structure, shapes, repr(options), allowed_cores(), arithmetic_threads()
+        if key not in self._programs:
+            self._programs[key] = DeviceProgram(function, devices, arguments, **options)
+            if len(self._programs) > self.MOST:
+                del self._programs[next(iter(self._programs))]
+        return self._programs[key]
+
+    def forget(self) -> None:
+        """Lets the next network compile its passes."""
+        self._functions.clear()
+        self._programs.clear()
+
+
 SHARED_STEPS = SharedSteps()
+SHARED_FORWARDS = SharedForwards()
+
+
+def share_programs(patch: pytest.MonkeyPatch) -> None:
+    """Lets the runs of this process share what they compile, until the patch is undone."""
+    patch.setattr("jaxpose.training.compiled_run.ShardedStep", SHARED_STEPS)
+    patch.setattr("jaxpose.prediction.batch_runner.DeviceProgram", SHARED_FORWARDS)
+    for make in (build_evaluate, build_predict):
+        patch.setattr(f"jaxpose.prediction.batch_runner.{make.__name__}", SHARED_FORWARDS.build(make))
+
+
+def forget_programs() -> None:
+    """Lets the next run compile all that it needs."""
+    SHARED_STEPS.forget()
+    SHARED_FORWARDS.forget()
 
 
 def environment() -> dict[str, str]:
@@ -231,13 +294,20 @@ def train_and_stop_when(config: c.Config, is_time: Callable[[], bool]) -> dict[s
         watcher.join()
 
 
+@functools.lru_cache(maxsize=4)
+def _state_like(text: str) -> State:
+    """A state of a run's config, as JSON, with numpy arrays."""
+    config = c.from_json(text)
+    _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
+    return jax.tree.map(np.asarray, initial_state(params, statistics, config))
+
+
 def checkpoint_of(run: Path, which: str = "newest") -> State:
     """The state of a checkpoint of a run, as numpy arrays."""
     config = read_run_config(run)
-    _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
-    like = initial_state(params, statistics, config)
+    like = _state_like(c.to_json(dataclasses.replace(config, out="", resume="auto")))
     with Checkpoints(run / "checkpoints") as checkpoints:
-        found = checkpoints.restore(jax.tree.map(np.asarray, like), which)
+        found = checkpoints.restore(like, which)
     assert found is not None
     return found[1]
 

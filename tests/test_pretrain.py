@@ -114,6 +114,7 @@ def test_a_training_begins_with_the_backbone_of_a_pretraining(project: Path, alo
         begin(other)
 
 
+@pytest.mark.slow
 def test_labels_of_earlier_weights_are_remembered(project: Path, whole: Path, tmp_path: Path) -> None:
     """A pretraining that starts from a run with labels hands on which frames trained it."""
     run = tmp_path / "run"
@@ -273,6 +274,7 @@ def test_a_student_comes_closer_to_its_teacher(project: Path, tmp_path: Path, te
     assert np.mean(loss[-5:]) < 0.7 * np.mean(loss[:5])
 
 
+@pytest.mark.slow
 def test_a_distillation_is_the_same_on_any_devices_and_after_a_stop_and_has_one_teacher(
     project: Path, tmp_path: Path, teacher: Path
 ) -> None:

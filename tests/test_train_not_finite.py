@@ -80,9 +80,9 @@ def test_a_run_without_any_finite_step_fails_each_time(
     run = copy_of(stopped, tmp_path)
     state = checkpoint_of(run)
     state.params["backbone"]["conv1"]["kernel"][0, 0, 0, 0] = np.inf
-    state = dataclasses.replace(state, step=np.int32(78), skipped_in_row=np.int32(78))
+    state = dataclasses.replace(state, step=np.int32(38), skipped_in_row=np.int32(38))
     with Checkpoints(run / "checkpoints") as checkpoints:
-        checkpoints.save(78, state, {}, False)
+        checkpoints.save(38, state, {}, False)
     stored = read_config(run / "config.json")
     stored.train.max_skipped_steps = 100
     write_config(run / "config.json", stored)
@@ -90,7 +90,7 @@ def test_a_run_without_any_finite_step_fails_each_time(
     for _ in range(2):
         assert call(config, tmp_path) == 1
         err = capsys.readouterr().err
-        assert "jaxpose.train: none of the 80 steps was finite, so nothing was trained. Try a new run" in err
+        assert "jaxpose.train: none of the 40 steps was finite, so nothing was trained. Try a new run" in err
         assert not (run / "finished.json").exists()
 
 

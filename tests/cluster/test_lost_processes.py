@@ -26,8 +26,6 @@ def test_the_log_names_clips_that_do_not_decode_on_any_process(folder: Path) -> 
     # A frame is lost before frame 10.
     write(videos / "holes.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
     changes = {"video__folder": str(videos), "video__clips_per_step": 2, "video__cache": "off"}
-    # A teacher would decode frames of its own.
-    changes["losses__consistency__weight"] = 0.0
     config = small(folder, "holes", **changes, log__every_steps=3)
     config.train.steps = config.train.val_every_epochs = 5
     # The even draws are the first process's.

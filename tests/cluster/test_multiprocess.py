@@ -15,7 +15,7 @@ import safetensors.numpy
 from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
 from tests.parallel import distance
-from tests.process_pair import OURS, ROOT, STEPS, TORCHRUN, Pair, losses_of, small, weights_of
+from tests.process_pair import OURS, ROOT, STEPS, TEACHER, TORCHRUN, Pair, losses_of, small, weights_of
 from tests.published_resnets import backbone, torch_shapes
 from tests.small_run import environment, make_config, metrics_of, train
 
@@ -60,7 +60,7 @@ def test_a_script_without_a_guard_trains_on_several_devices_and_is_run_once(fold
 )
 def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: Path, kind: str) -> None:
     options = {"model__kind": kind, "train__microbatch_size": 3, "augment__preset": "dlc", "augment__flip_p": 0.5}
-    options |= {"video__clips_per_step": 3, "video__context_sequence_length": 9}
+    options |= TEACHER | {"video__clips_per_step": 3, "video__context_sequence_length": 9}
     options |= {"losses__pca_singleview__weight": 1e-3, "losses__pca_singleview__epsilon_px": 0.1}
     options |= {"losses__pca_singleview__keypoints": ("nose", "neck", "tail_base")}
     config = small(folder, f"{kind}-two", **options)
@@ -100,6 +100,7 @@ def test_one_process_reads_the_weights_for_both(folder: Path) -> None:
             assert "does not fit model.backbone" in pair.text(index) and "Traceback" not in pair.text(index)
 
 
+@pytest.mark.slow
 def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path) -> None:
     config = small(folder, "foreign")
     out = Path(config.out)
@@ -125,6 +126,7 @@ def test_processes_that_torchrun_starts_find_each_other_and_another_seed_is_told
     assert not Path(config.out).exists()
 
 
+@pytest.mark.slow
 def test_another_version_is_refused_with_both(folder: Path) -> None:
     with Pair(small(folder, "version"), folder / "version-logs", "another version") as pair:
         assert pair.codes() == [2, 2], pair.logs()
@@ -151,7 +153,7 @@ def test_another_version_is_refused_with_both(folder: Path) -> None:
 def test_one_that_waits_in_vain_says_for_whom(
     folder: Path, present: int, coordinator: str, code: int, message: str
 ) -> None:
-    config = small(folder, "alone", mesh__start_s=2.0)
+    config = small(folder, "alone", mesh__start_s=1.0)
     variables = OURS | {"JAXPOSE_COORDINATOR": coordinator}
     with Pair(config, folder / "alone-logs", variables=variables, present=(present,)) as pair:
         assert pair.codes() == [code], pair.logs()

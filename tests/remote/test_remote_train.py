@@ -29,7 +29,7 @@ from tests.small_run import (
 )
 
 # Those of the fixture `whole`.
-STEPS = 80
+STEPS = 40
 pytestmark = pytest.mark.usefixtures("stores")
 
 
