@@ -10,7 +10,7 @@ from typing import Any
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["pytest", "jaxpose.cluster.processes", "jaxpose.cluster.signals", "jaxpose.launch", "jaxpose.prediction.index",
-     "jaxpose.run.folder"]
+     "tests.remote_copies"]
 )  # fmt: skip
 
 

@@ -154,16 +154,22 @@ AGAIN = {signal.SIGTERM: "press Ctrl-C twice", signal.SIGINT: "press Ctrl-C agai
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    ("verb", "number", "code"),
+    ("verb", "number", "code", "moments_s"),
     [
-        ("train", signal.SIGTERM, 85),
-        ("train, by the command", signal.SIGINT, 130),
-        ("predict", signal.SIGTERM, 85),
-        ("evaluate", signal.SIGINT, 130),
+        ("train", signal.SIGTERM, 85, (0.0, 3.0)),
+        ("train, by the command", signal.SIGINT, 130, (1.5,)),
+        ("predict", signal.SIGTERM, 85, (0.0, 2.0)),
+        ("evaluate", signal.SIGINT, 130, (1.0,)),
     ],
 )
 def test_a_signal_at_any_moment_of_a_start_is_one_line(
-    trained_run: Path, project: Path, tmp_path: Path, verb: str, number: signal.Signals, code: int
+    trained_run: Path,
+    project: Path,
+    tmp_path: Path,
+    verb: str,
+    number: signal.Signals,
+    code: int,
+    moments_s: tuple[float, ...],
 ) -> None:
     """From the first line on: while it imports, starts the devices, reads images, makes the network and compiles."""
     arguments = {
@@ -173,7 +179,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
                     str(trained_run.parent / "project" / "videos")],
         "evaluate": ["jaxpose.evaluate", "--run", str(trained_run), "--out", str(tmp_path / "out")],
     }[verb]  # fmt: skip
-    for after_s in (0.0, 1.5, 3.0):
+    for after_s in moments_s:
         process = start(arguments, tmp_path)
         assert process.stdout is not None and process.stdout.readline().startswith("jaxpose ")
         time.sleep(after_s)
@@ -193,9 +199,9 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code", "after_s"), [(signal.SIGTERM, 85, 1.5), (signal.SIGINT, 130, 0.0)])
 def test_a_signal_to_several_processes_that_start_ends_all_of_them(
-    project: Path, tmp_path: Path, number: signal.Signals, code: int
+    project: Path, tmp_path: Path, number: signal.Signals, code: int, after_s: float
 ) -> None:
     """Passed on by the launcher at once, and while JAX is loaded; then to one of two that have met, alone."""
     run = make_config(project, tmp_path / "run", mesh__start_s=LIMIT_S)
@@ -208,13 +214,12 @@ def test_a_signal_to_several_processes_that_start_ends_all_of_them(
         "--",
         *command(run, tmp_path),
     ]
-    for after_s in (0.0, 1.5):
-        process = start(arguments, tmp_path)
-        assert process.stderr is not None and "starts 2 x jaxpose.train" in process.stderr.readline()
-        time.sleep(after_s)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == code and "Traceback" not in err, (after_s, err)
+    process = start(arguments, tmp_path)
+    assert process.stderr is not None and "starts 2 x jaxpose.train" in process.stderr.readline()
+    time.sleep(after_s)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == code and "Traceback" not in err, err
     process = start(arguments, tmp_path)
     one = tmp_path / "logs" / "process-1.log"
     before = one.stat().st_size

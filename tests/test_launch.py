@@ -383,27 +383,23 @@ def _child(launcher: int, index: int) -> int:
 
 
 @pytest.mark.faults
-def test_killed_and_frozen_processes_are_started_again_and_the_run_ends(tmp_path: Path) -> None:
-    """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them.
-
-    That a run of two processes which goes on has the same bits, tests/cluster/test_multiprocess.py shows.
-    """
+def test_a_frozen_process_is_killed_and_the_run_is_started_again_and_ends(tmp_path: Path) -> None:
+    """That a run of two processes which goes on has the same bits, tests/cluster/test_multiprocess.py shows."""
     project, run, log = small_project(tmp_path / "project"), tmp_path / "run", tmp_path / "log"
-    options = {"train__steps": 40, "train__val_every_epochs": 10, "train__save_every_steps": 5, "log__frames": 0}
-    options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5.0, "log__tensorboard": False}
+    options = {"train__steps": 20, "train__val_every_epochs": 10, "train__save_every_steps": 5, "log__frames": 0}
+    options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 3.0, "log__tensorboard": False}
     # It compiles faster.
     options |= {"augment__preset": "none", "augment__flip_p": 0.0}
     process = _launch(make_config(project, run, **options), tmp_path, log)
     try:
-        for index, signal_name, step in ((1, "KILL", 8), (1, "STOP", 24)):
-            wait_for_step(run, step, lambda: process.poll() is None)
-            os.kill(_child(process.pid, index), signal.Signals[f"SIG{signal_name}"])
+        wait_for_step(run, 8, lambda: process.poll() is None)
+        os.kill(_child(process.pid, 1), signal.SIGSTOP)
         assert process.wait(LIMIT_S) == 0, log.read_text()
     finally:
         process.terminate()
         process.wait()
     text = log.read_text()
-    assert text.count("starts all processes again") == 2, text
-    assert text.count("process 1 was ended by SIGKILL") == 1 and "process 1 did not answer and was killed" in text, text
-    assert [line["step"] for line in metrics_of(run) if "loss" in line] == [*range(1, 41)]
-    assert json.loads((run / "finished.json").read_text())["steps"] == 40
+    assert text.count("starts all processes again") == 1, text
+    assert "process 1 did not answer and was killed" in text, text
+    assert [line["step"] for line in metrics_of(run) if "loss" in line] == [*range(1, 21)]
+    assert json.loads((run / "finished.json").read_text())["steps"] == 20

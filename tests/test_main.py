@@ -115,7 +115,11 @@ main()
         ),
         ("predict", "jaxpose.entry", 130, "jaxpose.predict: stopped by SIGINT; nothing is lost"),
         # A package that a verb imports before it reads its arguments, and one that it imports later.
-        *((verb, "argparse", 130, "jaxpose") for verb in command.VERBS if verb not in ("train", "predict")),
+        *(
+            pytest.param(verb, "argparse", 130, "jaxpose", marks=() if verb in ("init", "labels") else pytest.mark.slow)
+            for verb in command.VERBS
+            if verb not in ("train", "predict")
+        ),
         ("report", "jaxpose.run.identity", 130, "jaxpose"),
         *(
             pytest.param(verb, "jaxpose.run.identity", 130, "jaxpose", marks=pytest.mark.slow)
