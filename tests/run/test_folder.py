@@ -193,9 +193,9 @@ def test_killed_while_starting_is_resumed(tmp_path: Path):
         assert run.action == "start"
 
 
-def outcome(config: Config, **options: bool) -> str:
+def outcome(config: Config, dry_run: bool = False) -> str:
     try:
-        with open_run(config, SPLIT, **options) as run:
+        with open_run(config, SPLIT, dry_run=dry_run) as run:
             return f"{run.path} {run.action}"
     except ValueError as error:
         return str(error)
