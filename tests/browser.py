@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
@@ -20,7 +19,7 @@ PATIENCE_MS = 120_000
 
 
 @contextmanager
-def opened(file: Path, width_px: int, height_px: int, theme: Literal["light", "dark"] = "light") -> Iterator[Page]:
+def opened(file: Path, width_px: int, height_px: int) -> Iterator[Page]:
     """Opens a file; fails at the end if anything was written to the console or a script failed.
 
     Waiting for a condition of the page takes as long as the machine needs. Chromium's own `--dump-dom` ends after a
@@ -28,7 +27,7 @@ def opened(file: Path, width_px: int, height_px: int, theme: Literal["light", "d
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"], timeout=PATIENCE_MS)
-        page = browser.new_page(viewport={"width": width_px, "height": height_px}, color_scheme=theme)
+        page = browser.new_page(viewport={"width": width_px, "height": height_px}, color_scheme="light")
         page.set_default_timeout(PATIENCE_MS)
         said: list[str] = []
         page.on("console", lambda message: said.append(message.text))

@@ -2,14 +2,18 @@
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from fsspec.implementations.memory import MemoryFileSystem
 
 from jaxpose import config as c
-from jaxpose.remote.copy import Mirror
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.files import write_atomic
+from jaxpose.remote.copy import Mirror, RemoteCopy
 from jaxpose.remote.restore import restore
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import Checkpoints
@@ -39,6 +43,29 @@ def save(run: Path, *steps: int, best: int = -1) -> None:
             noise = np.random.default_rng(step).normal(size=(40, 30))
             checkpoints.save(step, {"w": noise, "step": np.int32(step)}, {}, is_best=step == best)
             assert checkpoints.wait()
+
+
+def save_and_upload(run: Path, url: str, steps: list[int]) -> None:
+    """A run that saves some steps; its exit code is that of the run."""
+    config = config_of(run, url)
+    with opened(config) as folder, RemoteCopy(folder, config.log) as copy:
+        write_atomic(run / "predictions.csv", bytes(30_000_000))
+        print("ready", flush=True)
+        for step in steps:
+            save(run, step)
+            with open(run / "metrics.jsonl", "a") as stream:
+                stream.write(f'{{"step": {step}, "time_s": 0}}\n')
+        sys.exit(copy.finish({"exit_code": 0}, Interrupt())["exit_code"])
+
+
+def save_endlessly(folder: Path) -> None:
+    """Prints each step once its checkpoint is acknowledged."""
+    jax.config.update("jax_platforms", "cpu")
+    checkpoints = Checkpoints(folder)
+    for step in range(1, 1000):
+        checkpoints.save(step, {"w": np.full((600, 600), float(step)), "step": np.int32(step)}, {"note": step}, False)
+        checkpoints.wait()
+        print(step, flush=True)
 
 
 def restored_step(run: Path, which: str = "newest") -> int | None:

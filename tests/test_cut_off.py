@@ -1,5 +1,6 @@
 """Commands that make several files, cut off by a full disk or a kill: the same command completes them, byte by byte."""
 
+import dataclasses
 import importlib
 import itertools
 import os
@@ -69,45 +70,61 @@ def call(name: str, run: Path, out: Path) -> int:
 
 def files_of(folder: Path) -> dict[str, str]:
     """The SHA-256 of each file below a folder, hidden ones too."""
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {file.relative_to(folder).as_posix(): sha256_of(file) for file in files}
+    return {
+        file.relative_to(folder).as_posix(): sha256_of(file) for file in sorted(folder.rglob("*")) if file.is_file()
+    }
 
 
-@pytest.fixture(params=COMMANDS)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a command makes if nothing cuts it off.
+
+    Attributes:
+      name: the key of the command.
+      out: the folder that it wrote to, which is absent now; some files hold the paths of others.
+      code: its exit code.
+      files: the SHA-256 of each file.
+      sizes: bytes of the files, without those of equal size, in order.
+    """
+
+    name: str
+    out: Path
+    code: int
+    files: dict[str, str]
+    sizes: list[int]
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def made(request: pytest.FixtureRequest, run: Path) -> Made:
+    out = run.parent / f"{request.param} made"
+    code, files = call(request.param, run, out), files_of(out)
+    assert files and code in (0, 1)
+    sizes = sorted({(out / file).stat().st_size for file in files})
+    shutil.rmtree(out)
+    return Made(request.param, out, code, files, sizes)
 
 
 @pytest.mark.faults
 def test_after_a_full_disk_the_same_command_makes_all_files(
-    name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Made, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = call(name, run, tmp_path / "out")
-    whole = files_of(tmp_path / "out")
-    os.rename(tmp_path / "out", tmp_path / "whole")
-    sizes = sorted({(tmp_path / "whole" / file).stat().st_size for file in whole})
-    for limit in {sizes[0] - 1, sizes[len(sizes) // 2] - 1, sizes[-1] - 1}:
+    for limit in {made.sizes[0] - 1, made.sizes[-1] - 1}:
         capsys.readouterr()
         with full_disk(limit):
-            code = call(name, run, tmp_path / "out")
+            code = call(made.name, run, made.out)
         error = capsys.readouterr().err
         assert code == 1, error
-        assert f": {tmp_path / 'out'}" in error and error.endswith(": File too large\n") and error.count("\n") == 1
-        left = files_of(tmp_path / "out")
-        assert left.items() <= whole.items(), [file for file in left if left[file] != whole.get(file)]
-        assert call(name, run, tmp_path / "out") == good
-        assert files_of(tmp_path / "out") == whole
-        shutil.rmtree(tmp_path / "out")
+        assert f": {made.out}" in error and error.endswith(": File too large\n") and error.count("\n") == 1
+        left = files_of(made.out)
+        assert left.items() <= made.files.items(), [file for file in left if left[file] != made.files.get(file)]
+        assert call(made.name, run, made.out) == made.code
+        assert files_of(made.out) == made.files
+        shutil.rmtree(made.out)
 
 
 @pytest.mark.faults
-def test_after_a_kill_the_same_command_makes_all_files(
-    name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_kill_the_same_command_makes_all_files(made: Made, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before each file that gets its name and after the last one, with what a killed process leaves behind."""
-    good = call(name, run, tmp_path / "out")
-    whole, out = files_of(tmp_path / "out"), tmp_path / "out"
-    assert whole and good in (0, 1)
     replace, remove = os.replace, files._remove_locked  # pyright: ignore[reportPrivateUsage]
 
     class Killed(BaseException):
@@ -132,37 +149,35 @@ def test_after_a_kill_the_same_command_makes_all_files(
                 left[0] -= 1
                 raise Killed
 
-        # Some files hold the paths of others.
-        shutil.rmtree(out)
         with monkeypatch.context() as patched:
             patched.setattr(os, "replace", replace_or_die)
             patched.setattr(files, "_remove_locked", remove_or_die)
             try:
-                assert call(name, run, out) == good
+                assert call(made.name, run, made.out) == made.code
                 break
             except Killed:
                 pass
-        assert call(name, run, out) == good
-        assert files_of(out) == whole
+        assert call(made.name, run, made.out) == made.code
+        assert files_of(made.out) == made.files
+        shutil.rmtree(made.out)
+    shutil.rmtree(made.out)
     assert moves
 
 
 @pytest.mark.faults
-def test_links_in_a_folder_of_somebody_else_redirect_no_file(name: str, run: Path, tmp_path: Path) -> None:
+def test_links_in_a_folder_of_somebody_else_redirect_no_file(made: Made, run: Path, tmp_path: Path) -> None:
     """Links with the names that unfinished files have or had."""
-    good = call(name, run, tmp_path / "out")
-    whole = files_of(tmp_path / "out")
-    shutil.rmtree(tmp_path / "out")
     victim = tmp_path / "victim"
     victim.write_bytes(b"mine")
     names = [".{}.tmp", ".{}.0.tmp", ".{}.1.tmp", "{}.partial", ".partial.{}", ".{}.bak.tmp"]
     # A folder that is made as a whole must be absent.
-    inside = [file for file in whole if not file.startswith("suggestions/")]
-    for file in {*inside, *(Path(file).parts[0] for file in whole), "output"}:
-        (tmp_path / "out" / file).parent.mkdir(parents=True, exist_ok=True)
+    inside = [file for file in made.files if not file.startswith("suggestions/")]
+    for file in {*inside, *(Path(file).parts[0] for file in made.files), "output"}:
+        (made.out / file).parent.mkdir(parents=True, exist_ok=True)
         for planted in names:
-            (tmp_path / "out" / file).with_name(planted.format(Path(file).name)).symlink_to(victim)
-    assert call(name, run, tmp_path / "out") == good
+            (made.out / file).with_name(planted.format(Path(file).name)).symlink_to(victim)
+    assert call(made.name, run, made.out) == made.code
     assert victim.read_bytes() == b"mine"
-    found = {file: check for file, check in files_of(tmp_path / "out").items() if check != sha256_of(victim)}
-    assert found == whole
+    found = {file: check for file, check in files_of(made.out).items() if check != sha256_of(victim)}
+    assert found == made.files
+    shutil.rmtree(made.out)

@@ -117,15 +117,17 @@ def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing
     assert files_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("dry_run", ["--dry_run=data", "--dry_run", "train.epochs=1"])
-def test_a_place_that_cannot_be_written_is_refused_before_the_data_are_read(tmp_path: Path, dry_run: str) -> None:
+def test_a_place_that_cannot_be_written_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", videos=1, labelled_frames=3, video_frames=5, side_px=64)
     (tmp_path / "file").write_text("mine")
     before = files_in(tmp_path)
-    for out, says in (
-        ("file", f"run folder {tmp_path / 'file'} cannot be used: {tmp_path / 'file'} is a file; choose another out"),
-        ("file/run", f"{tmp_path / 'file'} is a file; choose another out"),
-        ("run [1]", f"the run folder is {tmp_path / 'run [1]'}; checkpoints need a path without '['"),
+    is_a_file = f"{tmp_path / 'file'} is a file; choose another out"
+    has_a_bracket = f"the run folder is {tmp_path / 'run [1]'}; checkpoints need a path without '['"
+    for out, dry_run, says in (
+        ("file", "--dry_run=data", f"run folder {tmp_path / 'file'} cannot be used: {is_a_file}"),
+        ("file/run", "--dry_run", is_a_file),
+        ("file/run", "train.epochs=1", is_a_file),
+        ("run [1]", "--dry_run=data", has_a_bracket),
     ):
         code, printed, err = verb_without(("jax",), "jaxpose", "train", str(project), f"out={tmp_path / out}", dry_run)
         assert code == 2 and says in err and err.count("\n") == 1 and printed.count("\n") == 1, (printed, err)
@@ -152,16 +154,22 @@ AGAIN = {signal.SIGTERM: "press Ctrl-C twice", signal.SIGINT: "press Ctrl-C agai
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    ("verb", "number", "code"),
+    ("verb", "number", "code", "moments_s"),
     [
-        ("train", signal.SIGTERM, 85),
-        ("train, by the command", signal.SIGINT, 130),
-        ("predict", signal.SIGTERM, 85),
-        ("evaluate", signal.SIGINT, 130),
+        ("train", signal.SIGTERM, 85, (0.0, 3.0)),
+        ("train, by the command", signal.SIGINT, 130, (1.5,)),
+        ("predict", signal.SIGTERM, 85, (0.0, 2.0)),
+        ("evaluate", signal.SIGINT, 130, (1.0,)),
     ],
 )
 def test_a_signal_at_any_moment_of_a_start_is_one_line(
-    trained_run: Path, project: Path, tmp_path: Path, verb: str, number: signal.Signals, code: int
+    trained_run: Path,
+    project: Path,
+    tmp_path: Path,
+    verb: str,
+    number: signal.Signals,
+    code: int,
+    moments_s: tuple[float, ...],
 ) -> None:
     """From the first line on: while it imports, starts the devices, reads images, makes the network and compiles."""
     arguments = {
@@ -171,7 +179,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
                     str(trained_run.parent / "project" / "videos")],
         "evaluate": ["jaxpose.evaluate", "--run", str(trained_run), "--out", str(tmp_path / "out")],
     }[verb]  # fmt: skip
-    for after_s in (0.0, 1.5, 3.0):
+    for after_s in moments_s:
         process = start(arguments, tmp_path)
         assert process.stdout is not None and process.stdout.readline().startswith("jaxpose ")
         time.sleep(after_s)
@@ -191,9 +199,9 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code", "after_s"), [(signal.SIGTERM, 85, 1.5), (signal.SIGINT, 130, 0.0)])
 def test_a_signal_to_several_processes_that_start_ends_all_of_them(
-    project: Path, tmp_path: Path, number: signal.Signals, code: int
+    project: Path, tmp_path: Path, number: signal.Signals, code: int, after_s: float
 ) -> None:
     """Passed on by the launcher at once, and while JAX is loaded; then to one of two that have met, alone."""
     run = make_config(project, tmp_path / "run", mesh__start_s=LIMIT_S)
@@ -206,13 +214,12 @@ def test_a_signal_to_several_processes_that_start_ends_all_of_them(
         "--",
         *command(run, tmp_path),
     ]
-    for after_s in (0.0, 1.5):
-        process = start(arguments, tmp_path)
-        assert process.stderr is not None and "starts 2 x jaxpose.train" in process.stderr.readline()
-        time.sleep(after_s)
-        process.send_signal(number)
-        _, err = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == code and "Traceback" not in err, (after_s, err)
+    process = start(arguments, tmp_path)
+    assert process.stderr is not None and "starts 2 x jaxpose.train" in process.stderr.readline()
+    time.sleep(after_s)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == code and "Traceback" not in err, err
     process = start(arguments, tmp_path)
     one = tmp_path / "logs" / "process-1.log"
     before = one.stat().st_size
@@ -258,7 +265,7 @@ with Interrupt() as interrupt:
     os.kill(os.getpid(), signal.SIGTERM)
     while interrupt.signal is None:
         time.sleep(0.01)
-    time.sleep(0.3)
+    time.sleep(0.1)
     print("saved", interrupt.exit_code, flush=True)
 early_signals.ended(interrupt.exit_code if sys.argv[1] == "stops" else 0)
 os.kill(os.getpid(), signal.SIGINT)
@@ -297,12 +304,23 @@ def code_after_a_late_signal(moment: str, number: signal.Signals, *arguments: st
     return ended.returncode, ended.stderr
 
 
-@pytest.mark.parametrize("moment", ["at the exit", "modules are removed"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_after_the_end_of_a_verb_changes_no_exit_code(moment: str, number: signal.Signals) -> None:
-    assert code_after_a_late_signal(moment, number, "jaxpose.doctor", "--help") == (0, "")
-    code, err = code_after_a_late_signal(moment, number, "jaxpose", "suggest", "--frames", "x")
-    assert code == 2 and err == "jaxpose.suggest: --frames is x; it must be a whole number\n"
+HELP, MISTAKE = ("jaxpose.doctor", "--help"), ("jaxpose", "suggest", "--frames", "x")
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "arguments"),
+    [
+        ("at the exit", signal.SIGTERM, HELP),
+        ("at the exit", signal.SIGINT, MISTAKE),
+        ("modules are removed", signal.SIGTERM, MISTAKE),
+        ("modules are removed", signal.SIGINT, HELP),
+    ],
+)
+def test_a_signal_after_the_end_of_a_verb_changes_no_exit_code(
+    moment: str, number: signal.Signals, arguments: tuple[str, ...]
+) -> None:
+    wrong = 2, "jaxpose.suggest: --frames is x; it must be a whole number\n"
+    assert code_after_a_late_signal(moment, number, *arguments) == ((0, "") if arguments == HELP else wrong)
 
 
 @pytest.mark.parametrize("verb", ["train", "watch"])
@@ -314,30 +332,29 @@ def test_no_verb_that_is_entered_dies_of_a_signal_after_its_end(verb: str) -> No
 PHASES = """
 import sys, time
 from jaxpose import progress
-progress.FIRST_S, progress.AGAIN_S, progress.SHOWN_ON_TERMINAL_S, progress.TICK_S = 0.2, 0.4, 0.2, 0.05
+progress.FIRST_S, progress.AGAIN_S, progress.SHOWN_ON_TERMINAL_S, progress.TICK_S = 0.1, 0.2, 0.1, 0.05
 progress.speak("begins", is_first=sys.argv[1] == "0")
 with progress.phase("soon over"):
     pass
 with progress.phase("compiling"):
-    time.sleep(0.9)
+    time.sleep(0.5)
 with progress.phase("reading images", total=8) as reading:
     for _ in range(8):
-        time.sleep(0.1)
+        time.sleep(0.06)
         reading.update()
 print("ends", flush=True)
 """
 
 
 def test_phases_that_take_long_have_lines_on_the_first_process_alone() -> None:
-    shown = [
-        subprocess.run([sys.executable, "-c", PHASES, index], capture_output=True, text=True, timeout=60)
-        for index in "01"
-    ]
-    lines = shown[0].stdout.splitlines()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([sys.executable, "-c", PHASES, index], **pipes) for index in "01"]
+    (first, err), shown = processes[0].communicate(timeout=60), processes[1].communicate(timeout=60)
+    lines = first.splitlines()
     assert (lines[0], lines[-1]) == ("begins", "ends")
-    assert lines[1] == "compiling ..." and lines[2].startswith("compiling (") and "soon over" not in shown[0].stdout
+    assert lines[1] == "compiling ..." and lines[2].startswith("compiling (") and "soon over" not in first
     assert any(line.startswith("reading images: ") and " of 8" in line for line in lines)
-    assert shown[1].stdout == "ends\n" and shown[0].stderr == shown[1].stderr == ""
+    assert shown == ("ends\n", "") and err == ""
 
 
 def test_phases_on_a_terminal_are_a_spinner_and_a_bar_that_vanish() -> None:

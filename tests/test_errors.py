@@ -128,8 +128,9 @@ sys.exit(exit_code_of("verb", lambda: run_distributed("verb", mesh, work)))
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("agree", "failing"), [("all", 1), ("0", 0)])
-@pytest.mark.parametrize("kind", ["UserError", "ValueError"])
+@pytest.mark.parametrize(
+    ("agree", "failing", "kind"), [("all", 1, "ValueError"), ("0", 0, "ValueError"), ("all", 1, "UserError")]
+)
 def test_a_bug_of_one_process_is_no_mistake_of_the_user_for_the_others(agree: str, failing: int, kind: str) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))

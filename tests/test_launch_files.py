@@ -152,7 +152,7 @@ def test_a_batch_script_that_is_told_to_stop_waits_for_the_run(tmp_path: Path, s
     _wait_until((tmp_path / "ready").exists)
     for _ in range(2):
         job.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
+        time.sleep(0.05)
     assert job.poll() is None
     (tmp_path / "go").touch()
     assert job.wait(LIMIT_S) == 3
@@ -309,7 +309,7 @@ def test_a_signal_is_passed_on_to_every_host(tmp_path: Path, number: signal.Sign
 
 
 def test_when_the_script_is_killed_every_host_stops(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, "one two three", sys.executable, "-c", WAITS, "deaf")
+    hosts = Hosts(tmp_path, "one two three", sys.executable, "-c", WAITS, "deaf", PATIENCE_S="0.2")
     _wait_until(lambda: all((tmp_path / f"ready{index}").exists() for index in range(3)))
     pids = [int((tmp_path / f"ready{index}").read_text()) for index in range(3)]
     hosts.process.kill()
@@ -326,6 +326,7 @@ def test_a_host_that_fails_stops_the_others(tmp_path: Path) -> None:
     assert "process 0 on one ended with exit code" in err and "process 1 on two ended with exit code" in err
 
 
+@pytest.mark.slow
 def test_the_doctor_runs_on_every_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])

@@ -115,8 +115,16 @@ main()
         ),
         ("predict", "jaxpose.entry", 130, "jaxpose.predict: stopped by SIGINT; nothing is lost"),
         # A package that a verb imports before it reads its arguments, and one that it imports later.
-        *((verb, "argparse", 130, "jaxpose") for verb in command.VERBS if verb not in ("train", "predict")),
-        *((verb, "jaxpose.run.identity", 130, "jaxpose") for verb in ("report", "crop", "suggest")),
+        *(
+            pytest.param(verb, "argparse", 130, "jaxpose", marks=() if verb in ("init", "labels") else pytest.mark.slow)
+            for verb in command.VERBS
+            if verb not in ("train", "predict")
+        ),
+        ("report", "jaxpose.run.identity", 130, "jaxpose"),
+        *(
+            pytest.param(verb, "jaxpose.run.identity", 130, "jaxpose", marks=pytest.mark.slow)
+            for verb in ("crop", "suggest")
+        ),
     ],
 )
 def test_a_signal_during_the_import_of_a_verb_is_one_line(verb: str, slow: str, code: int, says: str) -> None:

@@ -1,5 +1,6 @@
 """What a terminal shows and what a pipe gets: on a real terminal (pty), read by a terminal emulator."""
 
+import concurrent.futures
 import importlib.machinery
 import os
 import re
@@ -34,7 +35,7 @@ from jaxpose.progress import phase
 from jaxpose.run.log import RunLog
 from jaxpose.terminal import quiet
 
-progress.SHOWN_ON_TERMINAL_S = progress.TICK_S = 0.1
+progress.SHOWN_ON_TERMINAL_S = progress.TICK_S = 0.05
 folder = Path(sys.argv[1])
 with quiet("--quiet" in sys.argv), RunLog(folder, LogConfig(tensorboard=False), 20, 0) as log:
     log.block("jaxpose", {"run folder": str(folder), "keypoints": "[bold]paw[/bold], :mouse:, [/]" + ", tail" * 30})
@@ -43,9 +44,9 @@ with quiet("--quiet" in sys.argv), RunLog(folder, LogConfig(tensorboard=False), 
         if step == 5:
             logging.getLogger("jaxpose.run").warning("[red]session[0][/red] :cat: has gaps; " + "look at it " * 12)
             log.text("step 5  " + "val_loss 0.5  " * 9)
-        time.sleep(0.04)
+        time.sleep(0.03)
     with phase("evaluating [bold]", 3):
-        time.sleep(0.5)
+        time.sleep(0.3)
     lines = [f"everything is in {folder}", f"report: {folder}/report.html; open it in a browser"]
     log.end("training is done", {"run folder": str(folder), "open": f"{folder}/report.html"}, lines)
 """
@@ -61,16 +62,62 @@ def plain(shown: Shown) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.text).replace("\r\n", "\n").replace("\r", "\n")
 
 
+Runs = dict[str, tuple[Path, Shown | subprocess.CompletedProcess[str]]]
+# RUN on terminals, with their columns and variables, and in pipes, with their variables; each more arguments.
+ON_TERMINALS: dict[str, tuple[int, dict[str, str], tuple[str, ...]]] = {
+    "40": (40, {}, ()), "80": (80, {}, ()), "300": (300, {}, ()), "no colour": (80, {"NO_COLOR": "1"}, ()),
+    "dumb": (80, {"TERM": "dumb"}, ()), "quiet": (80, {}, ("--quiet",)),
+}  # fmt: skip
+IN_PIPES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "pipe": ({}, ()), "forced": ({"FORCE_COLOR": "1"}, ()), "narrow": ({"TTY_COMPATIBLE": "1", "COLUMNS": "40"}, ()),
+    "quiet pipe": ({}, ("--quiet",)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The run folder of every RUN, and what it showed; they run at the same time, because they mostly sleep."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def on_terminal(name: str) -> Shown:
+        columns, variables, more = ON_TERMINALS[name]
+        return show([sys.executable, "-c", RUN, str(folder / name), *more], columns, variables)
+
+    def in_pipe(name: str) -> subprocess.CompletedProcess[str]:
+        variables, more = IN_PIPES[name]
+        program = [sys.executable, "-c", RUN, str(folder / name), *more]
+        return subprocess.run(program, env=os.environ | variables, capture_output=True, text=True, check=True)
+
+    with concurrent.futures.ThreadPoolExecutor(len(ON_TERMINALS) + len(IN_PIPES)) as pool:
+        for name in (*ON_TERMINALS, *IN_PIPES):
+            (folder / name).mkdir()
+        started = {name: pool.submit(on_terminal, name) for name in ON_TERMINALS}
+        started |= {name: pool.submit(in_pipe, name) for name in IN_PIPES}
+        return {name: (folder / name, one.result()) for name, one in started.items()}
+
+
+def on_terminal(runs: Runs, name: str) -> tuple[Path, Shown]:
+    folder, shown = runs[name]
+    assert isinstance(shown, Shown)
+    return folder, shown
+
+
+def in_pipe(runs: Runs, name: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder, done = runs[name]
+    assert isinstance(done, subprocess.CompletedProcess)
+    return folder, done
+
+
 @pytest.mark.parametrize("columns", [40, 80, 300])
-def test_a_run_on_a_terminal(columns: int, tmp_path: Path) -> None:
-    shown = show([sys.executable, "-c", RUN, str(tmp_path)], columns)
+def test_a_run_on_a_terminal(columns: int, runs: Runs) -> None:
+    folder, shown = on_terminal(runs, str(columns))
     assert shown.code == 0 and not shown.is_cursor_hidden, shown.text
     text = words(shown.lines)
     for name in (*NAMES, "jaxpose run folder", "training is done", "step 5 val_loss"):
         assert name in text, text
     # A path stays one word, which the terminal itself breaks.
-    assert f"\n  open        {tmp_path}/report.html\n" in plain(shown)
-    written = [line for line in plain(shown).splitlines() if str(tmp_path) not in line]
+    assert f"\n  open        {folder}/report.html\n" in plain(shown)
+    written = [line for line in plain(shown).splitlines() if str(folder) not in line]
     assert max(map(len, written)) <= columns
     # The bar came, said how far it is and how long it takes, and went; so did that of the phase.
     assert any(re.match(r"training ━.* \d+/20 .*ETA", bar) for bar in shown.bars), shown.bars
@@ -78,46 +125,40 @@ def test_a_run_on_a_terminal(columns: int, tmp_path: Path) -> None:
     assert columns == 40 or any(bar.startswith("evaluating [bold]") for bar in shown.bars)
     assert not [line for line in shown.lines if "━" in line or "evaluating" in line]
     # The log has the same lines as that of a run in a pipe.
-    log = (tmp_path / "train.log").read_text()
-    assert f" everything is in {tmp_path}\n" in log and ESCAPE not in log and "training is done" not in log
+    log = (folder / "train.log").read_text()
+    assert f" everything is in {folder}\n" in log and ESCAPE not in log and "training is done" not in log
     assert ", tail" * 30 in log and "\n  run folder  " in log
 
 
-@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1", "COLUMNS": "40"}])
-def test_a_pipe_gets_whole_lines_without_escape_codes(variables: dict[str, str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(tmp_path)],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+@pytest.mark.parametrize("name", ["pipe", "forced", "narrow"])
+def test_a_pipe_gets_whole_lines_without_escape_codes(name: str, runs: Runs) -> None:
+    folder, done = in_pipe(runs, name)
     assert ESCAPE not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[2] == f"  keypoints   {NAMES[0]}" + ", tail" * 30
-    assert lines[-2:] == [f"everything is in {tmp_path}", f"report: {tmp_path}/report.html; open it in a browser"]
+    assert lines[-2:] == [f"everything is in {folder}", f"report: {folder}/report.html; open it in a browser"]
     assert any(re.match(r"step 10/20  50%  loss 1  .* ETA \d\d:\d\d$", line) for line in lines)
     assert done.stderr.startswith(f"warning: {NAMES[1]} look at it ") and done.stderr.count("\n") == 1
 
 
-def test_colours_are_off_where_they_are_not_wanted(tmp_path: Path) -> None:
+def test_colours_are_off_where_they_are_not_wanted(runs: Runs) -> None:
     coloured = re.compile(r"\x1b\[[0-9;]*3[0-9]")
-    assert coloured.search(show([sys.executable, "-c", RUN, str(tmp_path / "a")]).text)
-    shown = show([sys.executable, "-c", RUN, str(tmp_path / "b")], environment={"NO_COLOR": "1"})
+    assert coloured.search(on_terminal(runs, "80")[1].text)
+    _, shown = on_terminal(runs, "no colour")
     assert not coloured.search(shown.text) and shown.bars
-    shown = show([sys.executable, "-c", RUN, str(tmp_path / "c")], environment={"TERM": "dumb"})
+    _, shown = on_terminal(runs, "dumb")
     assert ESCAPE not in shown.text and not shown.bars and "step 10/20  50%" in shown.text
 
 
-def test_quiet_leaves_warnings_and_the_result(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", RUN, str(tmp_path), "--quiet"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    result = [f"everything is in {tmp_path}", f"report: {tmp_path}/report.html; open it in a browser"]
+def test_quiet_leaves_warnings_and_the_result(runs: Runs) -> None:
+    folder, done = in_pipe(runs, "quiet pipe")
+    result = [f"everything is in {folder}", f"report: {folder}/report.html; open it in a browser"]
     assert done.stdout.splitlines() == result
     assert done.stderr.startswith(f"warning: {NAMES[1]}") and done.stderr.count("\n") == 1
-    log = (tmp_path / "train.log").read_text()
+    log = (folder / "train.log").read_text()
     assert "step 20/20  100%" in log and "report: " in log and "  run folder  " in log
-    shown = show(program)
+    folder, shown = on_terminal(runs, "quiet")
+    result = [f"everything is in {folder}", f"report: {folder}/report.html; open it in a browser"]
     assert not shown.bars and "".join(words(shown.lines).split()).endswith("".join("".join(result).split()))
 
 
@@ -137,7 +178,7 @@ if sys.argv[1] == "early":
 with Interrupt() as interrupt:
     while interrupt.signal is None:
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(0.3)
 bar.close()
 print("ends", flush=True)
 """
@@ -163,6 +204,7 @@ def test_ctrl_c_leaves_a_clean_terminal(moment: str, code: int, last: list[str])
     assert shown.lines == ["begins", *last]
 
 
+@pytest.mark.slow
 def test_a_training_on_a_terminal_ends_with_the_one_path_to_open(project: Path, tmp_path: Path) -> None:
     config = make_config(project, tmp_path / "run", train__steps=4, train__val_every_epochs=1.0, log__report=True)
     arguments = command(config, tmp_path)

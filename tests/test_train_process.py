@@ -64,7 +64,7 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project:
     """While it starts, compiles, steps, validates, saves and evaluates; its log holds every step once."""
     run, rng = tmp_path / "run", np.random.default_rng()
     config = make_config(project, run, **LENGTH, train__save_every_steps=3)
-    for after_s in rng.uniform(0, 8, 8):
+    for after_s in 2 * (np.arange(4) + rng.uniform(0, 1, 4)):
         process = Process(config, tmp_path)
         time.sleep(after_s)
         process.child.kill()
@@ -92,5 +92,6 @@ def test_a_signal_before_the_first_step_ends_the_start_at_once_and_loses_nothing
     assert code == {signal.SIGTERM: 85, signal.SIGINT: 130}[number], err
     assert err.startswith(f"jaxpose.train: stopped by {number.name}") and err.count("\n") == 1
     assert not list(run.glob("checkpoints/*/manifest.json")) and not (run / "finished.json").exists()
-    assert Process(config, tmp_path).end()[0] == 0
-    assert_same_run(run, undisturbed)
+    if number == signal.SIGTERM:  # what either signal leaves is the same
+        assert Process(config, tmp_path).end()[0] == 0
+        assert_same_run(run, undisturbed)

@@ -110,6 +110,7 @@ def test_the_description_for_an_index_has_no_link_to_a_file_of_the_checkout(whee
     assert "![" not in text and "src=" not in text
 
 
+@pytest.mark.slow
 def test_the_command_answers_from_any_folder(command: Path, tmp_path: Path) -> None:
     assert run(command, "--version", folder=tmp_path) == f"jaxpose {jaxpose.__version__}\n"
     assert run(command, "--help", folder=tmp_path).startswith("usage: jaxpose VERB")

@@ -60,8 +60,9 @@ _FAREWELL_S = 5.0
 # After a successful run: how long it waits silently, and how long without an answer from the store or the hook.
 TELLS_AFTER_S, PATIENCE_S = 10.0, 600.0
 _LONGEST_PAUSE_S, _SHORTEST_PAUSE_S = 600.0, 0.1
-# After the end of the run, this many rounds in a row may fail.
+# After the end of the run, this many rounds in a row may fail; the pause after the first, which doubles.
 _LAST_ROUNDS = 3
+LAST_PAUSE_S = 1.0
 # Number of files that a warning names.
 _LISTED = 3
 
@@ -107,7 +108,9 @@ class RemoteCopy:
         for follower in self._followers:
             follower.ending.set()
         for follower in self._followers:
-            follower.join(max(0.0, stops_at - time.monotonic()))
+            # `finish` has waited long enough.
+            if not follower.leaving.is_set():
+                follower.join(max(0.0, stops_at - time.monotonic()))
         self._leave()
 
     def _finish(self, exit_code: int, interrupt: Interrupt) -> int:
@@ -350,7 +353,7 @@ class _Follower(threading.Thread):
             if (is_ending and failures >= _LAST_ROUNDS) or (is_last and not failures):
                 break
             if is_ending:
-                self.leaving.wait(2 ** (failures - 1) if failures else _SHORTEST_PAUSE_S)
+                self.leaving.wait(LAST_PAUSE_S * 2 ** (failures - 1) if failures else _SHORTEST_PAUSE_S)
             else:
                 self.ending.wait(min(self._every_s * 2**failures, max(self._every_s, _LONGEST_PAUSE_S)))
 

@@ -171,13 +171,12 @@ def test_a_machine_with_a_driver_but_no_usable_gpu_does_not_train_on_the_cpu_una
     assert "[CpuDevice(id=0)]" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("platforms", "expected"),
     [
         ("cuda", "JAX_PLATFORMS is cuda, but JAX finds no GPU; install JAX's plug-in: pip install 'jaxpose[cuda12]'"),
-        pytest.param(
-            "gpus", "JAX_PLATFORMS is gpus, but JAX has no platform gpus; did you mean gpu?", marks=pytest.mark.slow
-        ),
+        ("gpus", "JAX_PLATFORMS is gpus, but JAX has no platform gpus; did you mean gpu?"),
     ],
 )
 def test_a_platform_of_jax_that_cannot_start_is_one_line(

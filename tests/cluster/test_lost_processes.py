@@ -93,8 +93,8 @@ def test_killed_and_frozen_processes_take_the_other_along_and_the_run_ends_as_if
     heartbeat_s = 4.0
     config = small(folder, "killed", train__save_every_steps=4, mesh__heartbeat_s=heartbeat_s)
     run = Path(config.out)
-    kinds = ((signal.SIGKILL, "is gone"), (signal.SIGSTOP, "has been silent for"))
-    faults = [(lost, kind, reason) for kind, reason in kinds for lost in (1, 0)]
+    # tests/cluster/test_peers.py has all pairs of a process and its end.
+    faults = ((1, signal.SIGSTOP, "has been silent for"), (0, signal.SIGKILL, "is gone"))
     for number, (lost, kind, reason) in enumerate(faults):
         with Pair(config, folder / f"killed-{number}-logs") as pair:
             wait_for_step(run, 7 * (number + 1), pair.is_alive)

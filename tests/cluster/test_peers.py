@@ -1,11 +1,12 @@
 """The processes of a run meet before JAX is called, and one that is lost ends the others: on real sockets."""
 
 import concurrent.futures
+import os
 import re
 import signal
 import socket
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,31 +15,27 @@ import pytest
 
 from jaxpose.cluster.process_info import ProcessInfo
 from jaxpose.cluster.processes import PeerMonitor, rendezvous
+from tests.forked import forked, send
 
 VERSIONS = {"jax": "0.10.2", "numpy": "2.4"}
 HERE = socket.gethostname()
-# A process of a run that does nothing but to be there, until it is told to fail, to leave or to end by itself.
-PROCESS = """
-import sys, time, traceback
-from jaxpose.cluster.processes import rendezvous
-from jaxpose.cluster.process_info import ProcessInfo
 
-address, event, index, heartbeat_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-peers = rendezvous(ProcessInfo(address, 3, index), {}, 30.0, heartbeat_s)
-peers.watch("verb")
-sys.stdout.write("met\\n")
-sys.stdout.flush()
-if event in ("fail", "mistake"):
-    time.sleep(0.3)
-    peers.fail(f"process {index} failed: it was told to", 1 if event == "fail" else 2)
-    print("Traceback of it", file=sys.stderr, flush=True)
-    import os
-    os._exit(1 if event == "fail" else 2)
-if event == "leave":
-    peers.leave()
-    sys.exit(0)
-time.sleep(60)
-"""
+
+def take_part(address: str, event: str, index: int, heartbeat_s: float) -> None:
+    """A process of a run that does nothing until it is told to fail, to leave or to end by itself."""
+    peers = rendezvous(ProcessInfo(address, 3, index), {}, 30.0, heartbeat_s)
+    peers.watch("verb")
+    print("met", flush=True)
+    if event in ("fail", "mistake"):
+        time.sleep(0.1)
+        code = 1 if event == "fail" else 2
+        peers.fail(f"process {index} failed: it was told to", code)
+        print("Traceback of it", file=sys.stderr, flush=True)
+        os._exit(code)
+    if event == "leave":
+        peers.leave()
+        sys.exit(0)
+    time.sleep(60)
 
 
 def free_port() -> int:
@@ -48,13 +45,15 @@ def free_port() -> int:
 
 
 def all_meet(
-    *arrivals: tuple[int, int, dict[str, str], float], start_s: float = 5.0, address: str = ""
+    *arrivals: tuple[int, int, dict[str, str], float | threading.Event], start_s: float = 5.0, address: str = ""
 ) -> list[PeerMonitor | Exception]:
-    """What becomes of processes that come as (index, count, versions, seconds after the start)."""
+    """What becomes of processes that come as (index, count, versions, seconds after the start or an event)."""
     address = address or f"localhost:{free_port()}"
 
-    def come(index: int, count: int, versions: dict[str, str], after_s: float) -> PeerMonitor | Exception:
-        time.sleep(after_s)
+    def come(
+        index: int, count: int, versions: dict[str, str], after: float | threading.Event
+    ) -> PeerMonitor | Exception:
+        after.wait() if isinstance(after, threading.Event) else time.sleep(after)
         try:
             return rendezvous(ProcessInfo(address, count, index), versions, start_s, 30.0)
         except (ValueError, ConnectionError) as error:
@@ -124,10 +123,17 @@ def test_an_unknown_name_and_a_port_in_use_are_told_at_once() -> None:
 
 
 def test_strangers_at_the_port_change_nothing_and_one_that_went_away_comes_again() -> None:
-    port = free_port()
+    port, is_over = free_port(), threading.Event()
 
     def disturb() -> None:
-        time.sleep(0.2)
+        until = time.monotonic() + 5
+        while True:
+            try:
+                socket.create_connection(("localhost", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < until
+                time.sleep(0.05)
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"{}\n", b"", b"\xff\n", b"x" * 100_000):
             with socket.create_connection(("localhost", port)) as stranger:
                 try:
@@ -136,11 +142,11 @@ def test_strangers_at_the_port_change_nothing_and_one_that_went_away_comes_again
                     pass
         with socket.create_connection(("localhost", port)) as early:
             early.sendall(b'{"index": 1, "count": 3, "host": "h", "versions": {"jax": "0.10.2", "numpy": "2.4"}}\n')
+        is_over.set()
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         disturbing = pool.submit(disturb)
-        # Process 2 keeps the others waiting until all of that is over.
-        arrivals = (0, 3, VERSIONS, 0.0), (1, 3, VERSIONS, 1.0), (2, 3, VERSIONS, 1.5)
+        arrivals = (0, 3, VERSIONS, 0.0), (1, 3, VERSIONS, is_over), (2, 3, VERSIONS, is_over)
         found = all_meet(*arrivals, address=f"localhost:{port}")
         disturbing.result()
     assert all(isinstance(peers, PeerMonitor) for peers in found), found
@@ -152,14 +158,10 @@ class Crowd:
     def __init__(self, folder: Path, heartbeat_s: float, events: dict[int, str]):
         address = f"localhost:{free_port()}"
         self._log = folder / "log"
-        with open(self._log, "w") as log:
-            self._processes = [
-                subprocess.Popen(
-                    [sys.executable, "-c", PROCESS, address, events.get(index, ""), str(index), str(heartbeat_s)],
-                    stdout=log, stderr=log,
-                )
-                for index in range(3)
-            ]  # fmt: skip
+        self._log.touch()
+        self._processes = [
+            forked(self._log, take_part, address, events.get(index, ""), index, heartbeat_s) for index in range(3)
+        ]
         try:
             self._until(lambda: self.text().count("met\n") == 3)
         except AssertionError:
@@ -172,17 +174,17 @@ class Crowd:
     def __exit__(self, *error: object) -> None:
         for process in self._processes:
             process.kill()
-            process.wait()
+            process.join()
 
     def text(self) -> str:
         return self._log.read_text()
 
     def send(self, index: int, number: signal.Signals) -> None:
-        self._processes[index].send_signal(number)
+        send(self._processes[index], number)
 
-    def codes(self, *indices: int) -> list[int]:
-        self._until(lambda: all(self._processes[index].poll() is not None for index in indices))
-        return [self._processes[index].returncode for index in indices]
+    def codes(self, *indices: int) -> list[int | None]:
+        self._until(lambda: all(self._processes[index].exitcode is not None for index in indices))
+        return [self._processes[index].exitcode for index in indices]
 
     def _until(self, is_so: Callable[[], bool], limit_s: float = 60) -> None:
         until = time.monotonic() + limit_s
@@ -204,11 +206,11 @@ def test_a_killed_process_ends_the_others_with_its_name(tmp_path: Path, lost: in
 def test_a_frozen_process_ends_the_others_after_the_heartbeat_and_itself_when_it_goes_on(
     tmp_path: Path, lost: int
 ) -> None:
-    with Crowd(tmp_path, 2, {}) as crowd:
+    with Crowd(tmp_path, 1, {}) as crowd:
         crowd.send(lost, signal.SIGSTOP)
         others = [index for index in range(3) if index != lost]
         assert crowd.codes(*others) == [75, 75]
-        assert len(re.findall(rf"verb: process {lost} on \S+ has been silent for 2 s", crowd.text())) == 2, crowd.text()
+        assert len(re.findall(rf"verb: process {lost} on \S+ has been silent for 1 s", crowd.text())) == 2, crowd.text()
         crowd.send(lost, signal.SIGCONT)
         assert crowd.codes(lost) == [75]
 
@@ -218,7 +220,7 @@ def test_all_that_are_stopped_together_go_on(tmp_path: Path) -> None:
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for index in range(3):
                 crowd.send(index, number)
-            time.sleep(2.5)
+            time.sleep(1.5)
         assert "verb:" not in crowd.text(), crowd.text()
 
 

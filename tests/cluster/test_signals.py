@@ -1,66 +1,78 @@
 """Signals: real ones, sent to real processes."""
 
 import signal
-import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from jax.experimental import multihost_utils
 
 from jaxpose.cluster.signals import Interrupt
-
-LOOP = """
-import sys, time
-from jaxpose.cluster.signals import Interrupt
-
-with Interrupt() as interrupt:
-    print("ready", flush=True)
-    while interrupt.signal is None or sys.argv[1] == "stubborn":
-        time.sleep(0.01)
-print("saved", flush=True)
-sys.exit(interrupt.exit_code)
-"""
+from tests.forked import forked, send
 
 
-def started(mode: str) -> subprocess.Popen:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOOP, mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    return process
+def loop(mode: str) -> None:
+    with Interrupt() as interrupt:
+        print("ready", flush=True)
+        while interrupt.signal is None or mode == "stubborn":
+            time.sleep(0.01)
+    print("saved", flush=True)
+    sys.exit(interrupt.exit_code)
+
+
+class Loop:
+    """A process with a loop that ends, or does not, after the first signal."""
+
+    def __init__(self, folder: Path, mode: str):
+        self._out, self._err = folder / "out", folder / "err"
+        self._process = forked(self._out, loop, mode, errors=self._err)
+        until = time.monotonic() + 60
+        while not self._out.exists() or self._out.read_text() != "ready\n":
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def send(self, number: int) -> None:
+        send(self._process, number)
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def end(self) -> tuple[int | None, str, str]:
+        """Returns (exit code, stdout, stderr)."""
+        self._process.join(20)
+        return self._process.exitcode, self._out.read_text().removeprefix("ready\n"), self._err.read_text()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
-def test_first_signal_lets_the_loop_save_and_gives_the_exit_code(number: signal.Signals, code: int):
-    process = started("willing")
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (code, "saved\n")
+def test_first_signal_lets_the_loop_save_and_gives_the_exit_code(tmp_path: Path, number: signal.Signals, code: int):
+    process = Loop(tmp_path, "willing")
+    process.send(number)
+    found, out, err = process.end()
+    assert (found, out) == (code, "saved\n")
     times = {signal.SIGTERM: "twice", signal.SIGINT: "again"}[number]
     assert err.count(f"press Ctrl-C {times} to leave at once") == 1 and number.name in err
 
 
-def test_second_ctrl_c_leaves_at_once():
-    process = started("stubborn")
-    process.send_signal(signal.SIGINT)
+def test_second_ctrl_c_leaves_at_once(tmp_path: Path):
+    process = Loop(tmp_path, "stubborn")
+    process.send(signal.SIGINT)
     time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (130, "")
+    process.send(signal.SIGINT)
+    code, out, err = process.end()
+    assert (code, out) == (130, "")
     assert "leaving at once" in err
 
 
-def test_sigterm_may_come_again_and_one_ctrl_c_after_it_does_not_kill():
-    process = started("stubborn")
+def test_sigterm_may_come_again_and_one_ctrl_c_after_it_does_not_kill(tmp_path: Path):
+    process = Loop(tmp_path, "stubborn")
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
-        process.send_signal(number)
+        process.send(number)
         time.sleep(0.2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.is_alive()
+    process.send(signal.SIGINT)
+    assert process.end()[0] == 130
 
 
 def test_first_signal_decides_the_exit_code_and_handlers_come_back(capfd: pytest.CaptureFixture):

@@ -115,14 +115,12 @@ def alone(folder: Path) -> c.Config:
     return config
 
 
-@pytest.mark.parametrize("tasks_per_node", [1, 2])
-def test_two_nodes_train_as_one_process_does(folder: Path, alone: c.Config, tasks_per_node: int) -> None:
-    config = small(folder, f"tasks-{tasks_per_node}")
-    logs = folder / f"tasks-{tasks_per_node}-logs"
+def test_two_nodes_with_two_tasks_each_train_as_one_process_does(folder: Path, alone: c.Config) -> None:
+    config, logs = small(folder, "tasks"), folder / "tasks-logs"
     logs.mkdir()
-    with Job(logs, *command(config, logs), options=(f"--ntasks-per-node={tasks_per_node}",)) as job:
+    with Job(logs, *command(config, logs), options=("--ntasks-per-node=2",)) as job:
         assert job.end() == "COMPLETED 0:0", job.text()
-        assert re.search(rf"processes +{2 * tasks_per_node}\n", job.text()), job.text()
+        assert re.search(r"processes +4\n", job.text()), job.text()
     np.testing.assert_allclose(losses_of(config.out), losses_of(alone.out), rtol=1e-5)
 
 
@@ -158,7 +156,7 @@ def test_the_time_limit_requeues_the_run_which_goes_on_and_scancel_ends_it(folde
         assert job.shown("JobState") == "CANCELLED" and job.shown("Restarts") == "1", job.text()
         assert int(checkpoint_of(run).step) > saved + 20, job.text()
         # For good: it does not come back.
-        time.sleep(5)
+        time.sleep(2)
         assert not job.is_queued()
 
 

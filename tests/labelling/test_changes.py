@@ -130,6 +130,7 @@ def _killed_everywhere(template: Path, work: Path, verb: str, *arguments: str) -
     return found["kills"], found["files"]
 
 
+@pytest.mark.faults
 def test_a_merge_that_was_killed_anywhere_finishes_when_it_is_repeated(
     project: Path, new: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_merge_that_was_killed_anywhere_finishes_when_it_is_repeated(
     )  # fmt: skip
 
 
+@pytest.mark.faults
 def test_labels_converted_into_a_project_are_whole_after_a_kill(project: Path, new: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     shutil.copytree(project, tmp_path / "others")
@@ -160,7 +162,7 @@ def test_a_second_merge_waits_for_the_first(project: Path, new: Path, tmp_path: 
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(1)
+            thread.join(0.3)
         assert all(thread.is_alive() for thread in threads) and codes == []
     for thread in threads:
         thread.join()

@@ -3,8 +3,6 @@
 import concurrent.futures
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,30 +11,49 @@ import pytest
 
 from jaxpose.prediction.index import Claims
 from jaxpose.run.paths import CLAIMS_FOLDER
+from tests.forked import forked, send
 
-# Claims that count as dead after this time; a process that holds one prints a line and waits.
-SILENT_S = 1.0
-HOLDER = """
-import sys, time
-from pathlib import Path
-from jaxpose.prediction.index import Claims
+# Claims count as dead after this time.
+SILENT_S = 0.5
 
-with Claims(Path(sys.argv[1]), float(sys.argv[2])) as claims:
-    with claims.take("work") as claim:
+
+def hold(out: Path, leaves: Path) -> None:
+    """Holds the claim `work`; if it is lost, until a file appears."""
+    with Claims(out, SILENT_S) as claims, claims.take("work") or pytest.fail("not free") as claim:
         print("holds", flush=True)
         while not claim.is_lost:
             time.sleep(0.01)
         print("lost", flush=True)
-        sys.stdin.readline()
-"""
+        while not leaves.exists():
+            time.sleep(0.01)
 
 
-def holder(out: Path) -> subprocess.Popen[str]:
-    """A process that holds the claim `work`."""
-    command = [sys.executable, "-c", HOLDER, str(out), str(SILENT_S)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "holds\n"
-    return process
+class Holder:
+    """A process that holds the claim `work` in a folder."""
+
+    def __init__(self, out: Path):
+        self._log, self._leaves = out.with_name(f"{out.name}.log"), out.with_name(f"{out.name}.leaves")
+        self._process = forked(self._log, hold, out, self._leaves)
+        self.wait_for("holds\n")
+
+    def wait_for(self, text: str) -> None:
+        until = time.monotonic() + 60
+        while not self._log.exists() or not self._log.read_text().endswith(text):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def send(self, number: signal.Signals) -> None:
+        send(self._process, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def leave(self) -> int | None:
+        """Lets it end, once it has lost the claim; returns its exit code."""
+        self._leaves.touch()
+        self._process.join()
+        return self._process.exitcode
 
 
 def look(claims: Claims, for_s: float) -> bool:
@@ -75,7 +92,7 @@ def test_one_of_many_gets_it_and_released_it_is_free(tmp_path: Path) -> None:
 
 
 def test_a_live_one_is_never_taken_whatever_the_clocks_say(tmp_path: Path) -> None:
-    process = holder(tmp_path)
+    process = Holder(tmp_path)
     claim = tmp_path / CLAIMS_FOLDER / "work.0"
     with Claims(tmp_path, SILENT_S) as claims:
         assert not look(claims, 2 * SILENT_S)
@@ -96,13 +113,10 @@ def test_a_live_one_is_never_taken_whatever_the_clocks_say(tmp_path: Path) -> No
         time.sleep(1.5 * SILENT_S)
         assert claims.take("work") is None
     process.kill()
-    process.communicate()
 
 
 def test_a_dead_one_is_taken_over_by_exactly_one(tmp_path: Path) -> None:
-    process = holder(tmp_path)
-    process.kill()
-    process.communicate()
+    Holder(tmp_path).kill()
     taken: list[int] = []
 
     def wait(number: int) -> None:
@@ -121,22 +135,19 @@ def test_a_dead_one_is_taken_over_by_exactly_one(tmp_path: Path) -> None:
 
 
 def test_who_was_frozen_learns_that_it_has_lost_and_removes_nothing_of_the_other(tmp_path: Path) -> None:
-    process = holder(tmp_path)
-    process.send_signal(signal.SIGSTOP)
+    process = Holder(tmp_path)
+    process.send(signal.SIGSTOP)
     with Claims(tmp_path, SILENT_S) as claims:
         assert look(claims, 20 * SILENT_S)
-        process.send_signal(signal.SIGCONT)
-        assert process.stdout is not None and process.stdout.readline() == "lost\n"
-        process.communicate("leave\n")
-        assert process.returncode == 0 and files(tmp_path) == ["work.0", "work.1"]
+        process.send(signal.SIGCONT)
+        process.wait_for("lost\n")
+        assert process.leave() == 0 and files(tmp_path) == ["work.0", "work.1"]
         # It is still in these hands.
         assert not look(claims, 2 * SILENT_S)
 
 
 def test_what_is_done_leaves_nothing_behind(tmp_path: Path) -> None:
-    process = holder(tmp_path)
-    process.kill()
-    process.communicate()
+    Holder(tmp_path).kill()
     with Claims(tmp_path, SILENT_S) as claims:
         with claims.take("worker") or pytest.fail("not free"):
             claims.forget("work.")

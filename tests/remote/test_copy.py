@@ -34,6 +34,11 @@ from tests.small_run import environment, files_in
 pytestmark = pytest.mark.usefixtures("stores")
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy, "LAST_PAUSE_S", 0.1)
+
+
 # One remote folder.
 
 
@@ -63,13 +68,13 @@ def test_large_weights_are_read_from_a_mounted_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("url", ["memory://copies", "folder"], indirect=True)
 def test_reader_never_sees_half_a_file(url: str):
-    contents = {bytes([65 + kind]) * (3_000_000 + kind) for kind in range(3)}
+    contents = {bytes([65 + kind]) * (1_000_000 + kind) for kind in range(3)}
     writer, reader = RemoteFolder(url, "run"), RemoteFolder(url, "run")
     writer.put("file", min(contents))
     ended = threading.Event()
 
     def write() -> None:
-        for _ in range(15):
+        for _ in range(8):
             for data in contents:
                 writer.put("file", data)
         ended.set()
@@ -335,7 +340,7 @@ def test_dead_store_is_one_warning_and_exit_code_3(
     with opened(config):
         Switched.is_off = True
     interrupt.signal = signal.SIGTERM if code == 85 else None
-    config.log.remote_stop_s = 1.0
+    config.log.remote_stop_s = 0.5
     assert copied(config, interrupt, code) == expected
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 2, told
@@ -364,9 +369,11 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
     config = config_of(tmp_path / "run", "hanging://copies", log__remote_stop_s=0.3)
     with opened(config) as folder:
         Hanging.gate.clear()
+        started = time.monotonic()
         with RemoteCopy(folder, config.log) as copy:
             interrupt.signal = signal.SIGTERM
             assert copy.finish({"exit_code": 85}, interrupt)["exit_code"] == 85
+        assert time.monotonic() - started < 3
         Hanging.gate.set()
     assert (
         "lacks config.json, split.csv, status.json: there was no time left; the same command tries again" in caplog.text
@@ -376,7 +383,7 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(copy, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(copy, "PATIENCE_S", 0.75)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -391,7 +398,7 @@ def test_finished_run_waits_not_for_ever_for_a_store_that_hangs(
         Hanging.gate.set()
     assert capsys.readouterr().out == "waiting for the copy in hanging://copies/run\n"
     assert (
-        "lacks config.json, split.csv, status.json: nothing arrived for 2 s; the same command tries again"
+        "lacks config.json, split.csv, status.json: nothing arrived for 0.75 s; the same command tries again"
         in caplog.text
     )
 
@@ -404,7 +411,7 @@ class Slow(Switched):
 
     @classmethod
     def fails(cls) -> bool:
-        time.sleep(0.03)
+        time.sleep(0.01)
         return False
 
     @classmethod
@@ -416,9 +423,9 @@ def test_finished_run_waits_as_long_as_something_arrives(
     tmp_path: Path, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     fsspec.register_implementation("slow", Slow, clobber=True)
-    # 3 checkpoints of some 20 files, of 3 calls each: more than a second.
-    monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(copy, "PATIENCE_S", 1.0)
+    # 3 checkpoints of some 20 files, of 3 calls each: more than PATIENCE_S.
+    monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.1)
+    monkeypatch.setattr(copy, "PATIENCE_S", 0.5)
     config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
     assert copied(config, interrupt) == 0
     told = capsys.readouterr().out.splitlines()
@@ -496,11 +503,11 @@ def test_hanging_hook_stops_neither_the_copy_nor_the_end(
     ]
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 1 and told[0].startswith("log.remote_hook was not called, or failed, for split.csv, ")
-    assert told[0].endswith(" more: nothing arrived for 2 s; the same command tries again")
+    assert told[0].endswith(" more: nothing arrived for 0.75 s; the same command tries again")
 
 
 def test_stopped_run_does_not_wait_for_a_hook_that_hangs(tmp_path: Path, hooks: list[str], interrupt: Interrupt):
-    config = config_of(tmp_path / "run", "memory://copies", log__remote_hook="my_hooks:hang", log__remote_stop_s=2.0)
+    config = config_of(tmp_path / "run", "memory://copies", log__remote_hook="my_hooks:hang", log__remote_stop_s=1.0)
     interrupt.signal = signal.SIGTERM
     assert copied(config, interrupt, 85) == 85
     assert_whole("memory://copies", tmp_path / "run")

@@ -23,6 +23,8 @@ from jaxpose.config import Config, OptimConfig
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.steps.state import State, initial_state
+from tests.forked import forked
+from tests.remote_copies import save_endlessly
 
 
 def mesh_of(count: int) -> jax.sharding.Mesh:
@@ -349,30 +351,17 @@ def test_broken_best_falls_back_with_a_warning(tmp_path: Path, caplog: pytest.Lo
     assert f"{tmp_path / '10'} is damaged" in caplog.text
 
 
-KILLED = """
-import sys
-from pathlib import Path
-import jax, numpy as np
-from jaxpose.run.checkpoint import Checkpoints
-
-checkpoints = Checkpoints(Path(sys.argv[1]))
-for step in range(1, 1000):
-    checkpoints.save(step, {"w": np.full((600, 600), float(step)), "step": np.int32(step)}, {"note": step}, False)
-    checkpoints.wait()
-    print(step, flush=True)
-"""
-
-
 def killed_while_saving(folder: Path, delay_s: float) -> None:
     """Kills a process at some moment of its endless saving; the newest acknowledged step has to come back."""
-    command = [sys.executable, "-c", KILLED, str(folder)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"JAX_PLATFORMS": "cpu"}
-    ) as child:
-        assert child.stdout is not None and child.stdout.readline() == "1\n"
-        time.sleep(delay_s)
-        child.kill()
-        acknowledged = int(["1", *child.stdout.read().split()][-1])
+    log = folder.with_name(f"{folder.name}.log")
+    log.touch()
+    child = forked(log, save_endlessly, folder)
+    while child.is_alive() and "\n" not in log.read_text():
+        time.sleep(0.002)
+    time.sleep(delay_s)
+    child.kill()
+    child.join()
+    acknowledged = int(log.read_text().split()[-1])
     like = {"w": np.zeros((600, 600)), "step": np.int32(0)}
     with Checkpoints(folder) as checkpoints:
         found = checkpoints.restore(like, "newest")

@@ -3,9 +3,8 @@
 import dataclasses
 import json
 import os
-import signal
-import subprocess
-import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from jaxpose.run.folder import open_run
 from jaxpose.run.identity import read_config
 from jaxpose.run.paths import default_path
 from jaxpose.run.status import read_summary
+from tests.forked import forked
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
 CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"
@@ -193,9 +193,9 @@ def test_killed_while_starting_is_resumed(tmp_path: Path):
         assert run.action == "start"
 
 
-def outcome(config: Config, **options: bool) -> str:
+def outcome(config: Config, dry_run: bool = False) -> str:
     try:
-        with open_run(config, SPLIT, **options) as run:
+        with open_run(config, SPLIT, dry_run=dry_run) as run:
             return f"{run.path} {run.action}"
     except ValueError as error:
         return str(error)
@@ -233,22 +233,24 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path):
         assert run.action == "resume"
 
 
+def lock(out: Path) -> None:
+    opened = open_run(config_for(out), SPLIT)
+    print("locked", flush=True)
+    time.sleep(60)
+    opened.close()
+
+
 def test_lock_of_a_killed_process_is_free_again(tmp_path: Path):
-    code = """
-import sys, time
-from jaxpose.config import Config, resolve
-from jaxpose.run.folder import open_run
-run = open_run(resolve(Config(out=sys.argv[1])), sys.argv[2])
-print("locked", flush=True)
-time.sleep(60)
-"""
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), SPLIT], stdout=subprocess.PIPE, text=True)
-    with process:
-        assert process.stdout is not None and process.stdout.readline() == "locked\n"
-        with pytest.raises(ValueError, match=f"process {process.pid} on "):
-            open_run(config_for(tmp_path), SPLIT)
-        process.send_signal(signal.SIGKILL)
-    with open_run(config_for(tmp_path), SPLIT) as run:
+    process = forked(tmp_path / "log", lock, tmp_path / "run")
+    until = time.monotonic() + 60
+    while not (tmp_path / "log").exists() or (tmp_path / "log").read_text() != "locked\n":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    with pytest.raises(ValueError, match=f"process {process.pid} on "):
+        open_run(config_for(tmp_path / "run"), SPLIT)
+    process.kill()
+    process.join()
+    with open_run(config_for(tmp_path / "run"), SPLIT) as run:
         assert run.action == "resume"
 
 
@@ -273,23 +275,19 @@ def test_a_path_that_checkpoints_cannot_have_is_refused_before_any_step(tmp_path
         assert run.action == "finished"
 
 
-def test_read_only_folder_is_one_clear_error():
-    code = """
-import os, tempfile
-from jaxpose.config import Config, resolve
-from jaxpose.run.folder import open_run
-folder = tempfile.mkdtemp()
-open_run(resolve(Config(out=folder)), "path\\nx\\n").close()
-os.chmod(folder, 0o555)
-os.chmod(folder + "/.lock", 0o666)
-if os.geteuid() == 0:  # permissions bind everybody but root
-    os.setuid(65534)
-try:
-    open_run(resolve(Config(out=folder)), "path\\nx\\n")
-except ValueError as error:
-    print(error)
-"""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+def open_read_only() -> None:
+    folder = Path(tempfile.mkdtemp())
+    open_run(config_for(folder), "path\nx\n").close()
+    folder.chmod(0o555)
+    (folder / ".lock").chmod(0o666)
+    if os.geteuid() == 0:  # permissions bind everybody but root
+        os.setuid(65534)
+    print(outcome(config_for(folder)))
+
+
+def test_read_only_folder_is_one_clear_error(tmp_path: Path):
+    forked(tmp_path / "log", open_read_only).join()
+    out = (tmp_path / "log").read_text()
     assert "cannot be used" in out and "cannot be written to" in out and "choose another out" in out
 
 

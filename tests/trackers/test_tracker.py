@@ -222,6 +222,7 @@ def test_a_resumed_run_may_be_tracked_and_keeps_its_numbers(
     assert found.info.status == "FINISHED" and client.list_artifacts(known["id"]) == []
 
 
+@pytest.mark.slow
 def test_a_run_ends_well_without_its_tracker(
     whole: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
