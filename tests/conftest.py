@@ -179,11 +179,12 @@ def stopped(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty file systems for copies away from the machine, which fail as tests/remote_stores.py says; no long waits."""
-    from jaxpose.remote import store
+    from jaxpose.remote import copy, store
     from tests.remote_stores import register
 
     register()
     monkeypatch.setattr(store, "WAITS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(copy, "LAST_PAUSE_S", 0.1)
 
 
 @pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])

@@ -1,9 +1,12 @@
-"""File systems for the tests of remote copies: one fails now and then, one can be switched off, one hangs.
+"""File systems for the tests of remote copies that fail now and then, hang, are slow or alter what they get.
 
 They are MemoryFileSystem with stores of their own; each call that a store in a network would answer is counted.
 """
 
+import base64
+import hashlib
 import threading
+import time
 from typing import Any
 
 import fsspec
@@ -88,6 +91,67 @@ class Hanging(Store):
     def fails(cls) -> bool:
         cls.gate.wait()
         return False
+
+
+class Altering(Store):
+    """Loses the last byte of what it is given."""
+
+    protocol = "altering"
+    store: dict[str, Any] = {}
+
+    @classmethod
+    def fails(cls) -> bool:
+        return False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("altering://"))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **named: Any) -> None:
+        super().pipe_file(path, self.altered(value), mode, **named)
+
+    def altered(self, value: bytes) -> bytes:
+        return value[:-1] + b"?"
+
+
+class Telling(Altering):
+    """Knows the MD5 of what it holds, as S3 (an ETag) and GCS (in base 64) do, and may not be read."""
+
+    protocol = "telling"
+    store: dict[str, Any] = {}
+    in_base_64 = False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("telling://"))
+
+    def altered(self, value: bytes) -> bytes:
+        return value
+
+    def info(self, path: str, **named: Any) -> dict[str, Any]:
+        found = super().info(path, **named)
+        digest = hashlib.md5(self.store[self._strip_protocol(path)].getvalue()).digest()
+        tag = {"md5Hash": base64.b64encode(digest).decode()} if self.in_base_64 else {"ETag": f'"{digest.hex()}"'}
+        return found | tag
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **named: Any) -> bytes:
+        raise AssertionError("read back although the checksum is known")
+
+
+class Slow(Switched):
+    """Takes its time for each call, as a network does."""
+
+    protocol = "slow"
+    store: dict[str, Any] = {}
+
+    @classmethod
+    def fails(cls) -> bool:
+        time.sleep(0.01)
+        return False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("slow://"))
 
 
 def register() -> None:

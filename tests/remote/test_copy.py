@@ -1,7 +1,5 @@
 """The copy of a run folder: real checkpoints, real file systems of fsspec, and two that fail."""
 
-import base64
-import hashlib
 import json
 import os
 import shutil
@@ -28,15 +26,10 @@ from jaxpose.run.log import RunLog
 from jaxpose.run.manifest import find_damage
 from tests.log_files import lines_of, scalars_of
 from tests.remote_copies import assert_whole, config_of, files_at, opened, restored_step, save, synced
-from tests.remote_stores import EveryThird, Hanging, Store, Switched
+from tests.remote_stores import Altering, EveryThird, Hanging, Slow, Store, Switched, Telling
 from tests.small_run import environment, files_in
 
 pytestmark = pytest.mark.usefixtures("stores")
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy, "LAST_PAUSE_S", 0.1)
 
 
 # One remote folder.
@@ -86,51 +79,6 @@ def test_reader_never_sees_half_a_file(url: str):
         seen.append(reader.read("file"))
     thread.join()
     assert set(seen) <= contents and len(set(seen)) > 1
-
-
-class Altering(Store):
-    """Loses the last byte of what it is given."""
-
-    protocol = "altering"
-    store: dict[str, Any] = {}
-
-    @classmethod
-    def fails(cls) -> bool:
-        return False
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> str:
-        return MemoryFileSystem._strip_protocol(path.removeprefix("altering://"))
-
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **named: Any) -> None:
-        super().pipe_file(path, self.altered(value), mode, **named)
-
-    def altered(self, value: bytes) -> bytes:
-        return value[:-1] + b"?"
-
-
-class Telling(Altering):
-    """Knows the MD5 of what it holds, as S3 (an ETag) and GCS (in base 64) do, and may not be read."""
-
-    protocol = "telling"
-    store: dict[str, Any] = {}
-    in_base_64 = False
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> str:
-        return MemoryFileSystem._strip_protocol(path.removeprefix("telling://"))
-
-    def altered(self, value: bytes) -> bytes:
-        return value
-
-    def info(self, path: str, **named: Any) -> dict[str, Any]:
-        found = super().info(path, **named)
-        digest = hashlib.md5(self.store[self._strip_protocol(path)].getvalue()).digest()
-        tag = {"md5Hash": base64.b64encode(digest).decode()} if self.in_base_64 else {"ETag": f'"{digest.hex()}"'}
-        return found | tag
-
-    def cat_file(self, path: str, start: Any = None, end: Any = None, **named: Any) -> bytes:
-        raise AssertionError("read back although the checksum is known")
 
 
 def test_what_arrives_otherwise_than_it_was_sent_is_noticed():
@@ -401,22 +349,6 @@ def test_finished_run_waits_not_for_ever_for_a_store_that_hangs(
         "lacks config.json, split.csv, status.json: nothing arrived for 0.75 s; the same command tries again"
         in caplog.text
     )
-
-
-class Slow(Switched):
-    """Takes its time for each call, as a network does."""
-
-    protocol = "slow"
-    store: dict[str, Any] = {}
-
-    @classmethod
-    def fails(cls) -> bool:
-        time.sleep(0.01)
-        return False
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> str:
-        return MemoryFileSystem._strip_protocol(path.removeprefix("slow://"))
 
 
 def test_finished_run_waits_as_long_as_something_arrives(
