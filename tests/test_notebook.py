@@ -24,6 +24,7 @@ def run_cell(cell: dict[str, Any], names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names) if last else None
 
 
+@pytest.mark.slow
 def test_the_cells_run_in_order(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -55,6 +55,7 @@ def test_a_step_computes_no_more_than_its_convolutions_and_keeps_little() -> Non
     assert step.cost_analysis()["bytes accessed"] < 2.8e9
 
 
+@pytest.mark.slow
 def test_large_gradients_are_reduced_in_parts_of_which_xla_joins_no_two_on_a_gpu() -> None:
     network = make_network(c.ModelConfig(backbone="resnet18", norm="group"), 17, "f32", 0)
     with jax.numpy_dtype_promotion("standard"):
@@ -102,6 +103,7 @@ def test_windows_of_neighbouring_frames_share_the_backbone() -> None:
     assert CLIP < clip / frame < 1.1 * CLIP
 
 
+@pytest.mark.slow
 def test_a_predicted_frame_goes_through_the_backbone_once_but_where_batches_meet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

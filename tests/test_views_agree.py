@@ -20,10 +20,8 @@ VIEWS = ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")
 
 @pytest.fixture(scope="module")
 def agreeing(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of few steps with a teacher; the paws of a side stand for a view."""
+    """A run of few steps; the paws of a side stand for a view."""
     options = {"losses__pca_multiview__views": VIEWS, "model__views_agree": True, "train__steps": 6}
-    teacher = {"weight": 1.0, "frames_per_step": 4, "start_steps": 0, "ramp_steps": 1}
-    options |= {f"losses__consistency__{name}": value for name, value in teacher.items()}
     run = tmp_path_factory.mktemp("agreeing") / "run"
     assert train(make_config(project, run, **options))["exit_code"] == 0
     return run

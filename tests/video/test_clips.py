@@ -380,7 +380,9 @@ def damaged(path: Path, seed: int, count: int = 60) -> Path:
 @pytest.mark.parametrize(
     "name",
     others_slow(
-        ["b_frames.mp4", "open_gop.mkv", "hevc.mp4", "mpeg4.avi", "mjpeg.avi", "no_times.avi"], "b_frames.mp4", "mjpeg.avi"
+        ["b_frames.mp4", "open_gop.mkv", "hevc.mp4", "mpeg4.avi", "mjpeg.avi", "no_times.avi"],
+        "b_frames.mp4",
+        "mjpeg.avi",
     ),
 )
 def test_a_damaged_clip_is_named_and_not_replaced(tmp_path: Path, name: str, seeds: range) -> None:

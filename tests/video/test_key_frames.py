@@ -49,9 +49,10 @@ def has_other_frames(path: Path, first: int = 1) -> bool:
             stream = container.streams.video[0]
             container.seek(index.times[key], stream=stream)
             decoded = ((index.number_of(one.pts), one) for one in container.decode(stream))
-            first_ones = itertools.takewhile(lambda pair: pair[0] is None or pair[0] < key + 10, decoded)
+            end = min(key + 10, FRAMES)
+            first_ones = itertools.takewhile(lambda pair, end=end: pair[0] is None or pair[0] < end, decoded)
             shown = {number: one.to_ndarray(format="rgb24") for number, one in first_ones if number is not None}
-        numbers = range(key, min(key + 10, FRAMES))
+        numbers = range(key, end)
         if any(number not in shown or (shown[number] != expected[number]).any() for number in numbers):
             return True
     return False
