@@ -122,7 +122,13 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
     """
     text = read_unicode(file, "YAML file")
     try:
-        return (_YesLoader if has_yes else _Loader)(text).get_single_data(), _Words(text).get_single_data()
+        loader = (_YesLoader if has_yes else _Loader)(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None, None
+        # In this order: the loader adds the keys of a merge (<<) to the nodes.
+        words = _Words("").construct_document(node)
+        return loader.construct_document(node), words
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as `!!timestamp 2024-13-45`
         raise UserError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
     except (KeyError, AttributeError):  # PyYAML's answers to `!!bool many` and `!!timestamp many`

@@ -1,5 +1,6 @@
 """Videos whose frames hold their own numbers as bright cells, and their plain decode."""
 
+import functools
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +14,13 @@ LENGTH = 16
 SIZE_PX = (64, 48)
 # Each cell of a frame is a bit of its number.
 CELL_PX = 16
+
+
+@functools.cache
+def _painted(number: int, size_px: tuple[int, int]) -> np.ndarray:
+    bits = np.array([number >> bit & 1 for bit in range(12)]).reshape(3, 4)
+    image = np.kron(30 + 190 * bits, np.ones((CELL_PX, CELL_PX)))[: size_px[1], : size_px[0]].astype(np.uint8)
+    return np.repeat(image[..., None], 3, axis=-1)
 
 
 def write(
@@ -35,9 +43,7 @@ def write(
         if times:
             stream.codec_context.time_base = Fraction(1, 1000)
         for i in range(frames):
-            bits = np.array([(i + offset) >> bit & 1 for bit in range(12)]).reshape(3, 4)
-            image = np.kron(30 + 190 * bits, np.ones((CELL_PX, CELL_PX)))[: size_px[1], : size_px[0]].astype(np.uint8)
-            frame = av.VideoFrame.from_ndarray(np.repeat(image[..., None], 3, axis=-1), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(_painted(i + offset, size_px), format="rgb24")
             if times:
                 frame.pts, frame.time_base = times[i], Fraction(1, 1000)
             container.mux(stream.encode(frame))

@@ -85,7 +85,9 @@ def test_cells_of_the_file_are_left_out_and_give_the_bars(
     assert "NOT MET: bf16 keypoints" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("backbone", ["vit_small", "resnet18", "resnet50"])
+@pytest.mark.parametrize(
+    "backbone", ["resnet18", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit_small", "resnet50"))]
+)
 def test_flop_are_those_that_torch_counts(gpu: ModuleType, tmp_path: Path, backbone: str) -> None:
     import torch
     from torch.utils.flop_counter import FlopCounterMode

@@ -259,7 +259,7 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
         "--run",
         str(trained_run),
         "--devices",
-        "8",
+        "1",
         "--out",
         str(tmp_path / "out"),
         str(folder),
@@ -322,7 +322,7 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
 def test_a_signal_leaves_no_half_file(
     trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
 ):
-    video = _write_video(tmp_path / "long.avi", _session(trained_run), 3000)
+    video = _write_video(tmp_path / "long.avi", _session(trained_run), 1500)
     folder = tmp_path / "out" / "video_preds"
 
     def press() -> None:
@@ -366,6 +366,7 @@ def test_an_unfinished_run_predicts_from_its_checkpoints(
         predict.load(run)
 
 
+@pytest.mark.slow
 def test_from_python_no_flags_are_needed(trained_run: Path):
     code = (
         "import sys, numpy as np\n"

@@ -103,6 +103,7 @@ def test_windows_of_neighbouring_frames_share_the_backbone() -> None:
     assert CLIP < clip / frame < 1.1 * CLIP
 
 
+@pytest.mark.slow
 def test_a_predicted_frame_goes_through_the_backbone_once_but_where_batches_meet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,6 +18,8 @@ import jaxpose
 from tests.small_run import environment
 
 ROOT = Path(__file__).resolve().parents[1]
+# Building takes long, and the environment.
+pytestmark = pytest.mark.slow
 # What a checkout may hold that is not its own.
 NOT_COPIED = ("__pycache__", ".git", ".*_cache", ".hypothesis", ".venv", "build", "dist", "*.egg-info", "runs", "logs")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -117,7 +119,6 @@ def test_the_command_answers_from_any_folder(command: Path, tmp_path: Path) -> N
     assert run(command, "train", "--help", folder=tmp_path).startswith("usage: jaxpose train PROJECT")
 
 
-@pytest.mark.slow
 def test_a_project_trains_with_the_configs_of_the_wheel(command: Path, project: Path, tmp_path: Path) -> None:
     """Both ways to name one: the default, and one by its name; the second finds the run of the first."""
     options = (

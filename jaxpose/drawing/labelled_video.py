@@ -121,7 +121,7 @@ def draw_video(
     """Writes the video; replaces an older one.
 
     Args:
-      index: the video's, as `rotation.as_labelled` returned it.
+      index: the video's, as `video.index.as_labelled` returned it.
       predictions: a row for each frame.
       file: *.mp4.
       style: the user's choices.

@@ -30,7 +30,7 @@ from jaxpose.steps.predict_step import build_predict
 class FrameFit:
     """A mean over blocks of pixels, then one matrix along each axis, then rounding to whole grey levels.
 
-    The weights are those of `fitting.fit_still`. OpenCV rounds to grey levels after each of its steps, and its weights
+    The weights are those of `geometry.fit_still`. OpenCV rounds to grey levels after each of its steps, and its weights
     to some bits, so single pixels differ by a few levels. Where nothing is resized, none differs.
 
     Attributes:

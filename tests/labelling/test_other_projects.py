@@ -288,7 +288,10 @@ def _check(project: Path, folder: Path) -> set[tuple[str, ...]]:
     return {(str(place), *row) for place, row in zip(places, cells, strict=True)}
 
 
-@pytest.mark.parametrize(("form", "name"), [("coco", "labels.json"), ("slp", "labels.slp"), ("slp", "labels.pkg.slp")])
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [("coco", "labels.json"), ("slp", "labels.slp"), pytest.param("slp", "labels.pkg.slp", marks=pytest.mark.slow)],
+)
 def test_a_check_finds_the_same_in_files_of_other_tools(
     findings: tuple[Path, set[tuple[str, ...]]], tmp_path: Path, capsys: Capture, form: str, name: str
 ) -> None:

@@ -1,5 +1,7 @@
 """The recurrent head against torch's layers written out by their definition in numpy, float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,7 +128,7 @@ def make_head(stride=4, width=KEYPOINTS, dtype=jnp.float32, param_dtype=None, ke
 def lively(head):
     """The head with weights of the size that training gives them, so that what it shows is far from uniform."""
     for layer in (*head.layers, head.forward_input, head.backward_input):
-        layer.kernel[...] = layer.kernel[...] * 100
+        layer.kernel[...] = jnp.asarray(np.asarray(layer.kernel[...]) * 100)
     return head
 
 
@@ -138,13 +140,15 @@ def loaded_head(stride=4, width=KEYPOINTS):
     return head, torch
 
 
+@functools.cache
+def compiled(graphdef):
+    return jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))
+
+
 def run(head, features):
-    """The head on features of any type, compiled."""
+    """The head on features of any type, compiled once for heads of the same form."""
     graphdef, state = nnx.split(head)
-    maps = jax.jit(lambda state, x: nnx.merge(graphdef, state)(x))(
-        state, jnp.asarray(features, head.forward_step.dtype)
-    )
-    return np.asarray(maps)
+    return np.asarray(compiled(graphdef)(state, np.asarray(features, head.forward_step.dtype)))
 
 
 def random_features(frames, sequences=2, h=2, w=3, seed=1):
@@ -174,7 +178,8 @@ def test_a_window_alone_is_that_window_of_a_longer_sequence():
             np.testing.assert_allclose(alone[0, 0], whole[1, i], rtol=1e-10, atol=1e-10 * np.abs(whole).max())
 
 
-@pytest.mark.parametrize("kind_of_head", ["pyramid", pytest.param("lightning_pose", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind_of_head", ["pyramid", "lightning_pose"])
 def test_windows_that_share_the_backbone_give_the_numbers_of_windows_alone(kind_of_head):
     """Of the whole network in training: outputs and gradients, float64.
 
@@ -313,14 +318,15 @@ def test_gradients_are_finite_and_match_finite_differences():
             maps = jax.nn.softmax(nnx.merge(graphdef, params)(features), axis=(-2, -1))
             return 100 * jnp.square(maps - 1 / 50).sum()
 
-        gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))(params, features)
+        gradient = jax.tree.map(np.asarray, jax.jit(jax.grad(loss, argnums=(0, 1)))(params, features))
         rng = np.random.default_rng(0)
-        direction = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), gradient)
+        direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), gradient)
+        given = jax.tree.map(np.asarray, (params, features))
         values, there = jax.tree.leaves(gradient), jax.tree.leaves(direction)
         assert all(np.isfinite(leaf).all() for leaf in values)
 
         def along(step):
-            return loss(*jax.tree.map(lambda leaf, d: leaf + step * d, (params, features), direction))
+            return float(loss(*jax.tree.map(lambda leaf, d: leaf + step * d, given, direction)))
 
         slope = (along(1e-6) - along(-1e-6)) / 2e-6
         expected = sum(float((a * b).sum()) for a, b in zip(values, there, strict=True))

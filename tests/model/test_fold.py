@@ -46,13 +46,13 @@ def outputs(graphdef: object, weights: tuple[dict, dict], precision: str, is_fol
 @pytest.mark.parametrize(
     ("model", "precision"),
     [
-        ({}, "f32"),
-        ({}, "f64"),
         ({}, "bf16"),
-        ({"norm": "frozen", "backbone": "resnet50"}, "f64"),
         ({"norm": "shard", "backbone": "resnet18"}, "f32"),
         ({"kind": "heatmap_context"}, "f64"),
-        ({"kind": "regression"}, "f64"),
+        pytest.param({"norm": "frozen", "backbone": "resnet50"}, "f64", marks=pytest.mark.slow),
+        pytest.param({"kind": "regression"}, "f64", marks=pytest.mark.slow),
+        pytest.param({}, "f32", marks=pytest.mark.full),
+        pytest.param({}, "f64", marks=pytest.mark.full),
     ],
 )
 def test_folded_weights_give_the_same_outputs(model: dict, precision: str) -> None:

@@ -97,7 +97,7 @@ def test_transposed_convolutions_are_sub_pixel_ones(layers: int, stride: int, wi
     x = features(2)
     with jax.enable_x64(True):
         head = filled(HeatmapHead(CHANNELS, KEYPOINTS, stride, width, **MAKE), head_parameters(tensors)["head"])
-        maps = np.asarray(head(jnp.asarray(x.transpose(0, 2, 3, 1))))
+        maps = np.asarray(jax.jit(lambda x: head(x))(x.transpose(0, 2, 3, 1)))
     with torch.no_grad():
         expected = published.upsampling_layers(torch.tensor(x)).numpy()
     # The bias of the last layer moves all of a map, which the softmax does not see.
@@ -136,7 +136,7 @@ def test_the_recurrent_head_is_that_of_the_published_module(version: str) -> Non
     with jax.enable_x64(True):
         params = head_parameters(tensors)
         head = filled(ContextHead(CHANNELS, KEYPOINTS, 4, KEYPOINTS, **MAKE), params["context"])
-        maps = np.asarray(head(jnp.asarray(x.transpose(0, 2, 3, 1))[None]))[0]
+        maps = np.asarray(jax.jit(lambda x: head(x))(x.transpose(0, 2, 3, 1)[None]))[0]
     with torch.no_grad():
         windows = torch.stack([torch.tensor(x[i : i + 3]) for i in range(5)])
         expected = recurrent(windows).numpy()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.signal
+import scipy.special
 from numpy.lib.stride_tricks import sliding_window_view
 
 from jaxpose.config import ModelConfig
@@ -77,7 +78,11 @@ def flat(tree: dict) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", list(PUBLISHED))
+# The deepest have millions of weights to draw.
+DEEPEST = [pytest.param(name, marks=pytest.mark.slow) for name in ("resnet101", "resnet152")]
+
+
+@pytest.mark.parametrize("name", ["resnet10", "resnet18", "resnet34", "resnet50", *DEEPEST])
 def test_names_and_shapes_are_torchvisions(name: str) -> None:
     _, params, statistics = make_network(ModelConfig(backbone=name, norm="sync"), 3, "f32", seed=0)
     assert set(params) == {"backbone", "head"} and set(statistics) == {"backbone"}
@@ -142,7 +147,7 @@ def test_convolution_and_its_gradients(platform: str, side_by_side: bool, monkey
         (size, stride, sides, (size // 2, size // 2) if size != 2 else (0, 1))
         for size in (1, 2, 3, 7)
         for stride in (1, 2)
-        for sides in ((7, 9), (8, 7), (10, 8))
+        for sides in ((7, 10), (8, 7))
     ]
     rng = np.random.default_rng(0)
     inputs = [(rng.normal(size=(2, *sides, 3)), rng.normal(size=(n, n, 3, 2))) for n, _, sides, _ in cases]
@@ -222,10 +227,10 @@ def test_max_pool(sides: tuple[int, int], platform: str, monkeypatch: pytest.Mon
     windows = sliding_window_view(padded, (3, 3), axis=(1, 2))[:, ::2, ::2]
     expected = windows.max((-1, -2))
     with jax.enable_x64(True):
-        np.testing.assert_array_equal(max_pool(jnp.asarray(x)), expected)
-        gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))(jnp.asarray(x))
+        pooled, back = jax.jit(lambda x: (max_pool(x), jax.grad(lambda x: jnp.sum(max_pool(x)))(x)))(x)
+        np.testing.assert_array_equal(pooled, expected)
     times = np.array([np.sum(expected[b, ..., c] == x[b, i, j, c]) for b, i, j, c in np.ndindex(x.shape)])
-    np.testing.assert_array_equal(gradient, times.reshape(x.shape))
+    np.testing.assert_array_equal(back, times.reshape(x.shape))
 
 
 def test_pixel_shuffle_has_torchs_order() -> None:
@@ -234,7 +239,7 @@ def test_pixel_shuffle_has_torchs_order() -> None:
     expected = np.empty((2, 6, 10, 2), np.float32)
     for c, i, j in np.ndindex(2, 2, 2):
         expected[:, i::2, j::2, c] = x[..., 4 * c + 2 * i + j]
-    np.testing.assert_array_equal(pixel_shuffle(jnp.asarray(x)), expected)
+    np.testing.assert_array_equal(jax.jit(pixel_shuffle)(x), expected)
 
 
 def test_sub_pixel_convolution_can_be_any_transposed_convolution() -> None:
@@ -261,7 +266,7 @@ def test_sub_pixel_convolution_can_be_any_transposed_convolution() -> None:
         layer = SubPixelConv(3, 2, True, dtype=jnp.float64, param_dtype=jnp.float64, rng=rng)
         assert layer.kernel[...].shape == (2, 2, 3, 8)
         layer.kernel[...], layer.bias[...] = jnp.asarray(kernel.reshape(2, 2, 3, 8)), jnp.asarray(bias)
-        np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(jax.jit(lambda x: layer(x))(x), expected, rtol=0, atol=1e-12)
 
 
 def reference_features(weights: dict[str, np.ndarray], x: np.ndarray, name: str) -> np.ndarray:
@@ -340,13 +345,13 @@ def test_the_whole_network_is_the_published_one(name: str, stride: int) -> None:
             return outputs[0][:, 0, 0]
 
         # At the start the maps are nearly uniform.
-        first = np.asarray(jax.nn.softmax(logits_of(params, statistics), axis=(-2, -1)))
+        first = scipy.special.softmax(logits_of(params, statistics), axis=(-2, -1))
         assert first.shape == (2, 3, 64 // stride, 96 // stride)
         assert first.max() * first[0, 0].size < 2
 
         # Any weights, so that no term is 0 and no scale 1.
         params, statistics = jax.tree.map(
-            lambda leaf: jnp.asarray(leaf + 0.2 * rng.uniform(0.5, 1, leaf.shape)), (params, statistics)
+            lambda leaf: np.asarray(leaf) + 0.2 * rng.uniform(0.5, 1, leaf.shape), (params, statistics)
         )
         got = np.asarray(logits_of(params, statistics))
     weights = flat(params["backbone"]) | flat(statistics["backbone"])

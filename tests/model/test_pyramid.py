@@ -44,7 +44,7 @@ def test_the_maps_are_those_of_torch(channels: tuple[int, ...], feature_stride: 
         for layer in head.layers[:-1]:
             layer.bias[...] = jnp.asarray(rng.normal(size=WIDTH))
         levels = [rng.normal(size=(2, 2 << n, 3 << n, count)) for n, count in enumerate(channels)]
-        maps = np.asarray(head(head.maps([jnp.asarray(level) for level in levels])))
+        maps = np.asarray(jax.jit(lambda levels: head(head.maps(levels)))(levels))
     assert maps.shape == (2, KEYPOINTS, 2 * feature_stride // stride, 3 * feature_stride // stride)
     expected = reference(head, levels)
     np.testing.assert_allclose(maps, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
@@ -56,7 +56,7 @@ def test_the_maps_of_five_frames_are_those_of_torch() -> None:
         head = PyramidContext(KEYPOINTS, WIDTH, rng=rng, dtype=jnp.float64, param_dtype=jnp.float64)
         head.window.bias[...] = jnp.asarray(rng.normal(size=WIDTH))
         sequences = rng.normal(size=(2, 7, 6, 8, WIDTH))
-        maps = np.asarray(head(jnp.asarray(sequences)))
+        maps = np.asarray(jax.jit(lambda sequences: head(sequences))(sequences))
         with pytest.raises(ValueError, match="4 frames hold no window of 5"):
             head(jnp.asarray(sequences[:, :4]))
     assert maps.shape == (2, 3, KEYPOINTS, 6, 8)
@@ -70,7 +70,7 @@ def test_the_maps_of_five_frames_are_those_of_torch() -> None:
         np.testing.assert_allclose(maps[:, number], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
+@pytest.mark.parametrize("kind", [pytest.param("heatmap", marks=pytest.mark.slow), "heatmap_context"])
 def test_every_parameter_has_a_gradient(kind: str) -> None:
     model = ModelConfig(kind=kind, backbone="resnet10", width=8, head_width=WIDTH, heatmap_stride=2)
     graphdef, params, statistics = make_network(model, KEYPOINTS, "f32", seed=0)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.special
 
 from jaxpose.pose.heatmap import decode, encode, in_frame
 
@@ -13,7 +14,7 @@ encode_fast = jax.jit(encode, static_argnums=(2, 3, 4))
 decode_fast = jax.jit(decode, static_argnums=(1, 2))
 
 
-def random_points_px(height, width, count=300, seed=0):
+def random_points_px(height, width, count=50, seed=0):
     """Points (count, 17, 2) all over the input; a third of them on a border, some in its corners."""
     rng = np.random.default_rng(seed)
     points = rng.uniform([-0.5, -0.5], [width - 0.5, height - 0.5], (count, 17, 2))
@@ -23,8 +24,8 @@ def random_points_px(height, width, count=300, seed=0):
 
 
 def draw(points_px, size_px, stride, sigma=SIGMA):
-    points_px = jnp.asarray(points_px)
-    return encode_fast(points_px, jnp.full(points_px.shape[:2], 2, jnp.int8), size_px, stride, sigma)
+    points_px = np.asarray(points_px)
+    return encode_fast(points_px, np.full(points_px.shape[:2], 2, np.int8), size_px, stride, sigma)
 
 
 def flip_x(points_px, width):
@@ -33,9 +34,9 @@ def flip_x(points_px, width):
 
 def test_points_outside_the_input_are_not_used():
     points = [[-0.5, 3], [-0.51, 3], [63.5, 31.5], [63.6, 3], [3, 31.6], [np.nan, 3], [3, np.nan], [np.nan, 3]]
-    visibility = jnp.array([[2, 2, 2, 2, 2, 2, 2, 1]], jnp.int8)
-    seen = in_frame(jnp.array([points], jnp.float32), visibility, (32, 64))
-    assert seen.dtype == jnp.int8
+    visibility = np.array([[2, 2, 2, 2, 2, 2, 2, 1]], np.int8)
+    seen = jax.jit(in_frame, static_argnums=2)(np.array([points], np.float32), visibility, (32, 64))
+    assert seen.dtype == np.int8
     np.testing.assert_array_equal(seen, [[2, 0, 2, 0, 0, 0, 0, 1]])
 
 
@@ -63,10 +64,10 @@ def test_targets_equal_the_reference_trainer(real_data):
 
 def test_visibility_decides_what_is_drawn():
     outside = [[-10.0, 50], [500, 32], [32, 500], [32, -10], [np.nan, np.nan]]
-    points = jnp.array([[[20, 30], [np.nan, np.nan], [np.nan, 1], *outside]], jnp.float32)
-    visibility = jnp.array([[2, 1, 0, 2, 2, 2, 2, 2]], jnp.int8)
+    points = np.array([[[20, 30], [np.nan, np.nan], [np.nan, 1], *outside]], np.float32)
+    visibility = jnp.asarray(np.array([[2, 1, 0, 2, 2, 2, 2, 2]], np.int8))
     maps = encode_fast(points, visibility, (64, 128), 4, SIGMA)
-    assert maps.shape == (1, 8, 16, 32) and maps.dtype == jnp.float32
+    assert maps.shape == (1, 8, 16, 32) and maps.dtype == np.float32
     np.testing.assert_allclose(maps[0, 0].sum(), 1, rtol=1e-6)
     np.testing.assert_allclose(maps[0, 1], 1 / (16 * 32), rtol=1e-6)
     np.testing.assert_array_equal(maps[0, 2:], 0)
@@ -77,17 +78,16 @@ def test_visibility_decides_what_is_drawn():
 @pytest.mark.parametrize(
     ("side", "stride"),
     [
-        (128, 2), (256, 4), (384, 8),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in [
-            (128, 4), (128, 8), (256, 2), (256, 8), (384, 2), (384, 4),
-        ]),
+        (128, 2), (256, 8),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in [(256, 4), (384, 8)]),
+        *(pytest.param(*row, marks=pytest.mark.full) for row in [(128, 4), (128, 8), (256, 2), (384, 2), (384, 4)]),
     ],
 )  # fmt: skip
 def test_a_drawn_point_is_found_anywhere_in_the_input(side, stride):
     size = (side, side - 32)
-    points = random_points_px(*size, count=100, seed=side + stride)
+    points = random_points_px(*size, seed=side + stride)
     found, confidence = decode_fast(draw(points, size, stride), stride, SIGMA)
-    assert found.dtype == jnp.float32
+    assert found.dtype == np.float32
     assert np.abs(found - points).max() < 1e-3
     np.testing.assert_allclose(confidence, 1, atol=1e-5)
 
@@ -114,11 +114,11 @@ def as_maps(logits):
 
 
 def test_decoding_a_flipped_map_flips_the_points():
-    random = np.asarray(as_maps(jnp.asarray(random_logits(50), jnp.float32)))
+    random = scipy.special.softmax(random_logits(50).astype(np.float32), axis=(-2, -1))
     drawn = np.asarray(draw(random_points_px(96, 128), (96, 128), 4))
     for maps in (random, drawn):
-        points, confidence = decode_fast(jnp.asarray(maps), 4, SIGMA)
-        flipped, flipped_confidence = decode_fast(jnp.asarray(maps[..., ::-1]), 4, SIGMA)
+        points, confidence = decode_fast(np.asarray(maps), 4, SIGMA)
+        flipped, flipped_confidence = decode_fast(np.asarray(maps[..., ::-1]), 4, SIGMA)
         np.testing.assert_allclose(flip_x(flipped, 128), points, atol=1e-5)
         np.testing.assert_allclose(flipped_confidence, confidence, atol=1e-5)
 
@@ -132,7 +132,7 @@ def test_noise_moves_points_little_and_to_no_side(clipped):
     if clipped:
         maps = np.maximum(maps, 0)
         maps /= maps.sum((-2, -1), keepdims=True)
-    found, confidence = decode_fast(jnp.asarray(maps), 4, SIGMA)
+    found, confidence = decode_fast(np.asarray(maps), 4, SIGMA)
     error_cells = (np.asarray(found) - points) / 4
     assert np.sqrt(np.square(error_cells).sum(-1).mean()) < 0.1
     assert np.abs(error_cells.mean((0, 1))).max() < 0.01
@@ -146,10 +146,10 @@ def test_noise_moves_points_little_and_to_no_side(clipped):
 @pytest.mark.parametrize("apart_cells", [5, 7, 12])
 def test_two_equal_peaks_give_a_low_confidence(apart_cells):
     rng = np.random.default_rng(apart_cells)
-    points = rng.uniform(50, 200, (50, 17, 2)).astype(np.float32)
-    angle = rng.uniform(0, 2 * np.pi, (50, 17))
+    points = rng.uniform(50, 200, (12, 17, 2)).astype(np.float32)
+    angle = rng.uniform(0, 2 * np.pi, (12, 17))
     other = points + (4 * apart_cells * np.stack([np.cos(angle), np.sin(angle)], -1)).astype(np.float32)
-    maps = (draw(points, (256, 256), 4) + draw(other, (256, 256), 4)) / 2
+    maps = (np.asarray(draw(points, (256, 256), 4)) + np.asarray(draw(other, (256, 256), 4))) / 2
     found, confidence = decode_fast(maps, 4, SIGMA)
     assert np.asarray(confidence).max() < 0.6
     distance = np.minimum(np.linalg.norm(found - points, axis=-1), np.linalg.norm(found - other, axis=-1))
@@ -157,21 +157,24 @@ def test_two_equal_peaks_give_a_low_confidence(apart_cells):
 
 
 def test_a_uniform_map_has_no_confidence_and_ties_go_to_the_first_cell():
-    points, confidence = decode_fast(jnp.full((1, 2, 24, 32), 1 / 768, jnp.float32), 4, SIGMA)
+    points, confidence = decode_fast(np.full((1, 2, 24, 32), 1 / 768, np.float32), 4, SIGMA)
     assert np.isfinite(points).all() and np.asarray(points).max() < 6
     assert np.asarray(confidence).max() < 0.05
-    tie = jnp.zeros((1, 1, 24, 32)).at[0, 0, jnp.array([10, 10, 5]), jnp.array([3, 25, 25])].set(1 / 3)
+    # Of the size that the first map has, for one program.
+    tie = np.zeros((1, 2, 24, 32), np.float32)
+    tie[0, :, [10, 10, 5], [3, 25, 25]] = 1 / 3
     points, _ = decode_fast(tie, 4, SIGMA)
     np.testing.assert_allclose(points[0, 0], [25.5 * 4 - 0.5, 5.5 * 4 - 0.5], atol=1e-3)
 
 
 def test_a_map_with_a_nan_gives_a_nan_and_touches_no_other():
-    maps = draw(random_points_px(96, 128, 2), (96, 128), 4)
+    maps = np.array(draw(random_points_px(96, 128), (96, 128), 4))
     wanted, _ = decode_fast(maps, 4, SIGMA)
-    points, confidence = decode_fast(maps.at[0, 3, 5, 5].set(jnp.nan), 4, SIGMA)
+    maps[0, 3, 5, 5] = np.nan
+    points, confidence = decode_fast(maps, 4, SIGMA)
     assert np.isnan(points[0, 3]).all() and np.isnan(confidence[0, 3])
     np.testing.assert_array_equal(np.isnan(points).sum(), 2)
-    np.testing.assert_array_equal(points[1], wanted[1])
+    np.testing.assert_array_equal(points[1:], wanted[1:])
 
 
 def fit_by_scipy(heatmap, peak):
@@ -194,7 +197,7 @@ def fit_by_scipy(heatmap, peak):
 def test_real_maps_are_fitted_as_scipy_fits_them(real_data):
     run = np.load(real_data / "lightning-pose-run" / "forward.npz")
     maps = run["heatmaps"]
-    points, confidence = decode_fast(jnp.asarray(maps), 4, SIGMA)
+    points, confidence = decode_fast(np.asarray(maps), 4, SIGMA)
     cells = (np.asarray(points) + 0.5) / 4 - 0.5
     peaks = np.stack(np.unravel_index(maps.reshape(8, 17, -1).argmax(-1), (32, 32)), -1)
     wanted = np.array([[fit_by_scipy(maps[i, k].astype(np.float64), peaks[i, k]) for k in range(17)] for i in range(8)])
@@ -207,15 +210,15 @@ def test_real_maps_are_fitted_as_scipy_fits_them(real_data):
 def test_real_maps_are_read_nearer_to_the_labels_than_the_reference_reads_them(real_data):
     run = np.load(real_data / "lightning-pose-run" / "forward.npz")
     labels = run["target_keypoints_input_px"]
-    ours = np.asarray(decode_fast(jnp.asarray(run["heatmaps"]), 4, SIGMA)[0]) - 1.5  # its cell c is pixel c * stride
+    ours = np.asarray(decode_fast(np.asarray(run["heatmaps"]), 4, SIGMA)[0]) - 1.5  # its cell c is pixel c * stride
     error = np.linalg.norm(ours - labels, axis=-1)
     assert np.nanmean(error) < 0.9 * np.nanmean(np.linalg.norm(run["keypoints_input_px"] - labels, axis=-1))
 
 
 def test_gradients_of_decoded_points_match_finite_differences():
     with jax.enable_x64(True):
-        logits = jnp.asarray(random_logits(2, 12, 16))
-        wanted = jnp.asarray(random_points_px(48, 64, 2, seed=9), jnp.float64)
+        logits = random_logits(2, 12, 16)
+        wanted = np.asarray(random_points_px(48, 64, 2, seed=9), jnp.float64)
 
         @jax.jit
         def loss(logits):
@@ -227,8 +230,7 @@ def test_gradients_of_decoded_points_match_finite_differences():
         rng = np.random.default_rng(0)
         for _ in range(20):
             direction = rng.normal(size=logits.shape)
-            step = 1e-6 * jnp.asarray(direction)
-            slope = (loss(logits + step) - loss(logits - step)) / 2e-6
+            slope = (float(loss(logits + 1e-6 * direction)) - float(loss(logits - 1e-6 * direction))) / 2e-6
             np.testing.assert_allclose(slope, (gradient * direction).sum(), rtol=1e-5, atol=1e-4)
 
 
@@ -242,4 +244,4 @@ def test_float32_gradients_are_finite_on_sharp_and_flat_maps():
         return points.sum() + confidence.sum()
 
     for scale in (0.0, 1e-3, 10.0, 1000.0):
-        assert np.isfinite(gradient(jnp.asarray(scale * noise, jnp.float32))).all(), scale
+        assert np.isfinite(gradient(np.asarray(scale * noise, np.float32))).all(), scale

@@ -15,9 +15,13 @@ def covered(keypoints_px: np.ndarray, count: int = 3, seed: int = 0) -> tuple[np
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     place = np.stack([x, y, np.full_like(x, 255)], axis=-1).astype(np.float32)
     pictures = np.tile(place[None, None], (len(keypoints_px), 2, 1, 1, 1))
-    keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.key(seed), number))(jnp.arange(len(keypoints_px)))
-    params = augment.draw_occluders(keys, count, jnp.float32)
-    return pictures, np.asarray(jax.jit(augment.cover)(pictures, jnp.float32(keypoints_px), params))
+
+    @jax.jit
+    def cover(pictures: jax.Array, keypoints_px: jax.Array) -> jax.Array:
+        keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.key(seed), number))(jnp.arange(len(pictures)))
+        return augment.cover(pictures, keypoints_px, augment.draw_occluders(keys, count, jnp.float32))
+
+    return pictures, np.asarray(cover(pictures, np.float32(keypoints_px)))
 
 
 def test_a_rectangle_shows_another_keypoint_of_the_frame_or_one_grey() -> None:

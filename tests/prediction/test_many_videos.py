@@ -21,6 +21,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.prediction import worker as working
 from jaxpose.prediction.index import (
     DAMAGED,
     DONE,
@@ -123,7 +124,7 @@ class Shared:
 def test_the_verb_does_only_what_is_missing_or_changed(
     trained_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = write(tmp_path / "in" / "a" / "x.avi", 540, 1), write(tmp_path / "in" / "b" / "x.avi", 50, 2)
+    first, second = write(tmp_path / "in" / "a" / "x.avi", 60, 1), write(tmp_path / "in" / "b" / "x.avi", 50, 2)
     flags = ["--run", str(trained_run), "--devices", "1", str(tmp_path / "in")]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     cut = ["--stretch_minutes", str(minutes(20)), "--decoders", "2", "--out", str(parts)]
@@ -132,17 +133,18 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert predict.main([*flags, "--out", str(whole)]) == 2
     shown = capsys.readouterr()
-    assert "to do: 2 videos with 590 frames, 0 images; disk: at most " in shown.out and ", 1 kB free" in shown.out
+    assert "to do: 2 videos with 110 frames, 0 images; disk: at most " in shown.out and ", 1 kB free" in shown.out
     assert f"{whole} has 1 kB left, but the predictions need up to " in shown.err and not names_in(whole)
     monkeypatch.undo()
 
+    monkeypatch.setattr(working, "_TIMED_FRAMES", 40)
     assert predict.main([*flags, "--out", str(whole)]) == 0
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("to do: 2 videos with 590 frames, 0 images; ") == 2
+    assert shown.count("to do: 2 videos with 110 frames, 0 images; ") == 2
     estimates = [line for line in shown.splitlines() if " left if no other process helps" in line]
-    assert len(estimates) == 2 and all(500 <= int(line.split()[1]) < 590 for line in estimates)
-    assert "x.avi: 540 frames of 540 announced, " in shown
+    assert len(estimates) == 2 and all(40 <= int(line.split()[1]) < 110 for line in estimates)
+    assert "x.avi: 60 frames of 60 announced, " in shown
     tables = [f"video_preds/{name}" for name in ("a", "b")]
     tables += [f"{folder}/{name}.csv" for folder in tables for name in ("x", "x_temporal_norm")]
     assert names_in(parts) == names_in(whole) == sorted(["index.csv", "video_preds", *tables])
@@ -155,7 +157,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
         "done",
         "",
     )
-    assert (row["frames_announced"], row["frames_delivered"]) == ("540", "540")
+    assert (row["frames_announced"], row["frames_delivered"]) == ("60", "60")
     assert float(row["mtime"]) == pytest.approx(first.stat().st_mtime)
 
     before = {file: file.stat().st_mtime_ns for file in parts.rglob("*")}

@@ -19,7 +19,7 @@ from jaxpose.run.load import read_run_config
 from tests.logged import logged
 from tests.predicted_runs import planted_failures, predicted_run, true_track, walking_project
 
-FRAMES = 300
+FRAMES = 160
 Capture = pytest.CaptureFixture[str]
 COORDS = ["x", "y", "likelihood"]
 OF_ENSEMBLE = ["x_ens_median", "y_ens_median", "x_ens_var", "y_ens_var"]

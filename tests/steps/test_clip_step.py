@@ -55,7 +55,7 @@ def test_a_map_that_is_drawn_as_a_label_would_be_costs_nothing(decoding):
     microbatch, frame_from_input = make_microbatch(config)
     rng = np.random.default_rng(0)
     points = rng.uniform([6, 6], [WIDTH - 7, HEIGHT - 7], (2 * 2 * FRAMES, KEYPOINTS, 2)).astype(np.float32)
-    visible = jnp.full(points.shape[:2], 2, jnp.int8)
+    visible = jnp.asarray(np.full(points.shape[:2], 2, np.int8))
     encode, shift = heatmap.encode, 0.0
     if decoding == "fit":
         # On the border, where a point that were rounded beyond it would not be drawn; that tool reads others there.
@@ -63,9 +63,10 @@ def test_a_map_that_is_drawn_as_a_label_would_be_costs_nothing(decoding):
     else:
         encode = heatmap_lightning_pose.encode
         affines = jnp.asarray(np.repeat(frame_from_input.reshape(-1, 2, 3), FRAMES, axis=0))
-        shift = heatmap_lightning_pose.offset_px(affines)[:, None]
-    maps = encode(jnp.asarray(points) + shift, visible, (HEIGHT, WIDTH), STRIDE, config.model.sigma_cells)
-    outputs = jnp.log(maps + 1e-30).reshape(4, FRAMES, 1, KEYPOINTS, HEIGHT // STRIDE, WIDTH // STRIDE)
+        shift = np.asarray(jax.jit(heatmap_lightning_pose.offset_px)(affines))[:, None]
+    draw = jax.jit(lambda points: encode(points, visible, (HEIGHT, WIDTH), STRIDE, config.model.sigma_cells))
+    maps = np.asarray(draw(points + shift))
+    outputs = np.log(maps + np.float32(1e-30)).reshape(4, FRAMES, 1, KEYPOINTS, HEIGHT // STRIDE, WIDTH // STRIDE)
     sums, counts = sums_of(outputs, microbatch, config, {})
     count = 2 * 2 * FRAMES * KEYPOINTS
     assert counts["unimodal_mse"] == count

@@ -17,8 +17,9 @@ def reductions(program: str) -> list[Collective]:
 @pytest.mark.parametrize(
     ("norm", "microbatch", "devices"),
     [
-        ("group", 3, 3), ("sync", 3, 3),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in [("group", 0, 2), ("frozen", 3, 2), ("sync", 0, 2)]),
+        ("sync", 3, 3),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in [("group", 3, 3), ("sync", 0, 2)]),
+        *(pytest.param(*row, marks=pytest.mark.full) for row in [("group", 0, 2), ("frozen", 3, 2)]),
     ],
 )  # fmt: skip
 def test_what_crosses_devices(norm: str, microbatch: int, devices: int) -> None:

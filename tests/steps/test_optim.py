@@ -18,14 +18,9 @@ Tree = dict[str, Any]
 def rates(
     optim: OptimConfig, steps: Any, batch_size: int = 16, per_epoch: int = 1, total: int = 300, loaded: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    head, backbone = learning_rates(
-        jnp.asarray(steps, jnp.int32),
-        optim,
-        batch_size=batch_size,
-        steps_per_epoch=per_epoch,
-        total_steps=total,
-        has_new_head=loaded,
-    )
+    facts = {"batch_size": batch_size, "steps_per_epoch": per_epoch, "total_steps": total, "has_new_head": loaded}
+    of_steps = jax.jit(lambda steps: learning_rates(steps, optim, **facts))
+    head, backbone = of_steps(np.asarray(steps, np.int32))
     assert head.dtype == backbone.dtype == jnp.float32
     shape = np.shape(steps)
     return np.broadcast_to(np.float64(head), shape), np.broadcast_to(np.float64(backbone), shape)
@@ -132,12 +127,17 @@ def example_gradients(step: int) -> Tree:
 
 def course(optim: OptimConfig, steps: int = 5) -> Tree:
     """Parameters after so many steps of the package, in float32, the backbone at half the rate of the head."""
-    params = jax.tree.map(jnp.float32, example_params())
     optimizer = make_optimizer(optim)
-    state = optimizer.init(params)
+
+    @jax.jit
+    def update(params: Tree, state: Any, gradients: Tree) -> tuple[Tree, Any]:
+        directions, state = optimizer.update(gradients, state, params)
+        return apply_directions(params, directions, jnp.float32(optim.lr), jnp.float32(optim.lr / 2)), state
+
+    params = jax.tree.map(np.float32, example_params())
+    state = jax.jit(optimizer.init)(params)
     for step in range(steps):
-        directions, state = optimizer.update(jax.tree.map(jnp.float32, example_gradients(step)), state, params)
-        params = apply_directions(params, directions, jnp.float32(optim.lr), jnp.float32(optim.lr / 2))
+        params, state = update(params, state, jax.tree.map(np.float32, example_gradients(step)))
     return params
 
 
@@ -191,18 +191,22 @@ def test_five_updates_are_those_of_the_papers(optim: OptimConfig) -> None:
 
 
 def test_a_gradient_of_zero_moves_nothing() -> None:
-    params = jax.tree.map(jnp.float32, example_params())
+    params = jax.tree.map(np.float32, example_params())
     optimizer = make_optimizer(OptimConfig(name="adam", clip_norm=1.0))
-    directions, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    update = jax.jit(
+        lambda params: optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    )
+    directions, _ = update(params)
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(directions))
 
 
 def test_moving_average() -> None:
     values = np.random.default_rng(0).normal(size=(30, 4))
-    average = {"a": jnp.float32(values[0])}
+    move = jax.jit(lambda average, value, step: moving_average(average, value, 0.7, step))
+    average = {"a": np.float32(values[0])}
     expected = values[0]
     for step, value in enumerate(values):
-        average = moving_average(average, {"a": jnp.float32(value)}, 0.7, jnp.int32(step))
+        average = move(average, {"a": np.float32(value)}, np.int32(step))
         decay = min(0.7, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * value
         np.testing.assert_allclose(average["a"], expected, rtol=1e-5, atol=1e-6)

@@ -1,7 +1,7 @@
 """The claim of train.shards: the step gives the same bits on any number of devices.
 
-Tested on the step of a training: augmentation, clipping, moving averages, several passes, batches that divide nothing,
-labels missing unevenly, and random bytes in empty slots. The suite shows a short form, the mark `slow` clips and all
+Tested on the step of a training: clipping, moving averages, several passes, batches that divide nothing, labels missing
+unevenly, and random bytes in empty slots. The suite shows a short form, the mark `slow` augmentation, clips and all
 losses, the mark `full` every norm and number of devices.
 """
 
@@ -18,8 +18,10 @@ from tests.parallel import Trainer, distance, make_config, shared_trainer
 from tests.process_pair import ROOT
 from tests.small_run import assert_same, environment
 
-# 10 frames in passes of 6 and 4 and in 5 shards: with 3 devices, they have 1, 2 and 2 of them.
-SHARED: dict[str, Any] = {"batch": 10, "microbatch": 6, "norm": "shard", "shards": 5, "optimizer": "adam", "lr": 1e-3}
+# 10 frames in passes of 6 and 4 and in 3 shards: with 2 devices, they have 1 and 2 of them.
+SHARED: dict[str, Any] = {
+    "batch": 10, "microbatch": 6, "norm": "shard", "shards": 3, "optimizer": "adam", "lr": 1e-3, "preset": "none",
+}  # fmt: skip
 
 
 def assert_same_bits(trainer: Trainer, devices: tuple[int, ...], steps: int = 3) -> None:
@@ -39,7 +41,7 @@ def assert_same_bits(trainer: Trainer, devices: tuple[int, ...], steps: int = 3)
 
 
 def test_any_number_of_devices_has_the_same_bits() -> None:
-    assert_same_bits(shared_trainer(**SHARED), (3,))
+    assert_same_bits(shared_trainer(**SHARED), (2,))
 
 
 @pytest.mark.slow

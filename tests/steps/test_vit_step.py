@@ -13,6 +13,7 @@ from tests.layouts import compare_layouts
 from tests.parallel import Trainer, make_config
 
 
+@pytest.mark.slow
 def test_microbatches_on_three_devices_are_one_batch_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies in the empty slots of the three devices is random bytes and NaN."""
     small = dataclasses.replace(vit.FORMS["dinov2_small"], channels=16, heads=2, grid=3, depth=1)

@@ -39,7 +39,7 @@ def owned(source: ClipSource, cut: ClipShards, clip_frames: int, radius: int) ->
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_hosts_together_hold_the_clips_of_one_device_and_a_resumed_run_goes_on_with_them(data: st.DataObject) -> None:
     radius = data.draw(st.sampled_from([0, 2]))

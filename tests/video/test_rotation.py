@@ -137,8 +137,8 @@ def test_the_command_line_says_what_it_does(
     path = tmp_path / "turned.mp4"
     path.write_bytes(source.read_bytes())
     note_rotation(path, 2)
-    assert predict(["--run", str(trained_run), str(path), "--out", str(tmp_path / "out")]) == 0
-    predictor = load(trained_run)
+    assert predict(["--run", str(trained_run), str(path), "--devices", "1", "--out", str(tmp_path / "out")]) == 0
+    predictor = load(trained_run, devices=1)
     assert predictor.config.data.frame_sizes_px == (64, 64)
     table = read_predictions(tmp_path / "out" / "video_preds" / "turned.csv")
     found, _ = predictor.predict(np.rot90(plain(path), 2, (1, 2)))
