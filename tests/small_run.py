@@ -184,7 +184,7 @@ class SharedForwards:
         return shared
 
     def __call__(
-        self, function: Callable, devices: Sequence[jax.Device], arguments: Sequence[Any], **options: Any
+        self, function: Callable, devices: Sequence[Any], arguments: Sequence[Any], **options: Any
     ) -> DeviceProgram:
         """DeviceProgram, as jaxpose.prediction.batch_runner calls it."""
         leaves, structure = jax.tree.flatten(tuple(arguments))
