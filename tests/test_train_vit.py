@@ -9,7 +9,7 @@ import torch
 
 from jaxpose.model import vit
 from jaxpose.predict import load
-from tests.model.test_mobilenet_v2 import narrow_network
+from tests.published_mobilenets import narrow_network
 from tests.small_run import assert_same, checkpoint_of, log_of, make_config, small_project, train
 
 

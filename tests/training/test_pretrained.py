@@ -26,7 +26,7 @@ from jaxpose.run.load import load_network
 from jaxpose.training.setup import Setup
 from jaxpose.training.start import list_files
 from tests.hub_cache import add_to_cache
-from tests.model.test_mobilenet_v2 import narrow_network
+from tests.published_mobilenets import narrow_network
 from tests.published_resnets import backbone, torch_shapes
 from tests.small_run import assert_same, make_config
 from tests.training.setups import begin
