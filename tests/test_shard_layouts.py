@@ -35,6 +35,7 @@ OPTIONS: dict[str, Any] = {
 ALONE = (1, 1)
 LAYOUTS = [(1, 2), (1, 3), (1, 4), (1, 8), (2, 1), (3, 1), (2, 2)]
 NETWORKS = {norm: {"model__norm": norm} for norm in ("group", "frozen", "shard")}
+NETWORKS["mobilenet_v2"] = {"model__norm": "shard", "model__backbone": "mobilenet_v2"}
 NETWORKS["context"] = {"model__norm": "group", "model__kind": "heatmap_context"}
 
 

@@ -17,15 +17,18 @@ class BackboneFacts:
       stride: input pixels per cell of its coarsest features.
       has_width: whether `model.width`, `model.norm` and `model.norm_groups` apply; otherwise each token is normalised.
       learning_rate: the `optim.lr` that suits it.
+      channels_multiple: every norm's channels are a multiple of it, or, if 0, of `model.width`.
     """
 
     family: str
     stride: int
     has_width: bool
     learning_rate: float
+    channels_multiple: int = 0
 
 
 _RESNET = BackboneFacts("resnet", stride=32, has_width=True, learning_rate=1e-3)
+_MOBILENET = BackboneFacts("mobilenet_v2", stride=32, has_width=True, learning_rate=1e-3, channels_multiple=8)
 # Lightning Pose recommends this learning rate.
 _VIT = BackboneFacts("vit", stride=16, has_width=False, learning_rate=5e-5)
 # Outside the family's own module, the package knows only these facts about a backbone.
@@ -36,6 +39,7 @@ BACKBONES = {
     "resnet50": _RESNET,
     "resnet101": _RESNET,
     "resnet152": _RESNET,
+    "mobilenet_v2": _MOBILENET,
     "vit_small": _VIT,
     "vit_base": _VIT,
     "dinov2_small": _VIT,
@@ -56,8 +60,8 @@ class ModelConfig(Section):
     )
     backbone: str = option(
         "resnet50",
-        "network before the head: a ResNet, or a vision transformer (ViT) of the DINO and MAE family (vit_*), DINOv2 "
-        "or DINOv3; docs/backbones.md compares them",
+        "network before the head: a ResNet, MobileNetV2 (small, for a CPU), or a vision transformer (ViT) of the DINO "
+        "and MAE family (vit_*), DINOv2 or DINOv3; docs/backbones.md compares them",
         choices=tuple(BACKBONES),
         common=True,
     )
@@ -71,15 +75,16 @@ class ModelConfig(Section):
     )
     width: int = option(
         64,
-        "channels of a ResNet's first stage; the published networks have 64. A ViT allows only the default",
+        "channels of a ResNet's first stage; the published networks have 64. For mobilenet_v2, 64 is the published "
+        "network, and 32 has half its channels, in multiples of 8. A ViT allows only the default",
         minimum=4,
         maximum=1024,
     )
     norm: str = option(
         "shard",
-        "norm of a ResNet. shard: statistics over each shard (train.shards), which gives the same bits on any "
-        "devices; sync: over the whole batch on all devices; group: over each frame; frozen: the loaded statistics. A "
-        "ViT normalises each token and allows only the default",
+        "norm of a ResNet or MobileNetV2. shard: statistics over each shard (train.shards), which gives the same bits "
+        "on any devices; sync: over the whole batch on all devices; group: over each frame; frozen: the loaded "
+        "statistics. A ViT normalises each token and allows only the default",
         choices=("shard", "sync", "group", "frozen"),
     )
     norm_groups: int = option(
@@ -89,8 +94,8 @@ class ModelConfig(Section):
     )
     head: str = option(
         "pyramid",
-        "how features become heatmaps. pyramid: also from the finer features of a ResNet's earlier stages; "
-        "lightning_pose: from the last features only, as in Lightning Pose; required for its weights",
+        "how features become heatmaps. pyramid: also from the finer features of the earlier stages of a ResNet or "
+        "MobileNetV2; lightning_pose: from the last features only, as in Lightning Pose; required for its weights",
         choices=("pyramid", "lightning_pose"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
@@ -119,7 +124,7 @@ def norm_of(model: ModelConfig) -> str:
 # Published weights of backbones that `model.weights` can name.
 
 NO_WEIGHTS = "none"
-# Channels of the first stage of the published ResNets.
+# `model.width` of the published ResNets and MobileNetV2.
 PUBLISHED_WIDTH = 64
 
 
@@ -193,6 +198,7 @@ PUBLISHED = {
     "resnet50_imagenet": _torchvision("resnet50", "tv2"),
     "resnet101_imagenet": _torchvision("resnet101", "tv2"),
     "resnet152_imagenet": _torchvision("resnet152", "tv2"),
+    "mobilenet_v2_imagenet": _timm("mobilenet_v2", "mobilenetv2_100.ra_in1k", "Apache 2.0", "ImageNet-1k"),
     "resnet50_superanimal_quadruped": _superanimal("Quadruped", "mwmathis"),
     "resnet50_superanimal_topviewmouse": _superanimal("TopViewMouse", "mwmathis"),
     "resnet50_superanimal_bird": _superanimal("Bird", "DeepLabCut"),

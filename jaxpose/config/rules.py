@@ -241,11 +241,11 @@ def _model(config: Config) -> Iterator[str]:
     if model.heatmap_stride not in (2, 4, 8):
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
     if not BACKBONES[model.backbone].has_width:
-        default = ModelConfig()
+        default, why = ModelConfig(), "because only ResNets and MobileNetV2 have this choice"
         for name in ("width", "norm"):
             if (value := getattr(model, name)) != getattr(default, name):
-                only = f"it must be {getattr(default, name)}, the default, because only ResNets have this choice"
-                yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}"
+                only = f"it must be {getattr(default, name)}, the default"
+                yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}, {why}"
         return
     if model.width % 4:
         yield f"model.width is {model.width}; it must be a multiple of 4"
@@ -261,8 +261,10 @@ def _weights(config: Config) -> Iterator[str]:
     if init_from and is_loaded:
         both = "both set the backbone's weights: give one"
         yield f"model.weights is {model.weights} and train.init_from is {init_from}; {both}"
-    if model.norm_groups and (model.norm != "group" or model.width % model.norm_groups):
-        rule = f"it must divide model.width = {model.width}, and model.norm must be group"
+    multiple = BACKBONES[model.backbone].channels_multiple
+    if model.norm_groups and (model.norm != "group" or (multiple or model.width) % model.norm_groups):
+        divided = f"{multiple} (for {model.backbone})" if multiple else f"model.width = {model.width}"
+        rule = f"it must divide {divided}, and model.norm must be group"
         yield f"model.norm_groups is {model.norm_groups}, and model.norm is {model.norm}; {rule}"
     if not (published := PUBLISHED.get(model.weights)):
         return

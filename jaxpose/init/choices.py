@@ -80,7 +80,7 @@ def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
     if views := () if config.data.views else mirrored_views(facts.keypoint_names):
         yield _views(facts, config, views)
     if (rate := BACKBONES[backbone].learning_rate) != OptimConfig.lr:
-        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets."
+        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets and MobileNetV2."
         yield Choice("Learning rate", reason, {"optim.lr": rate})
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from jaxpose.config.train import AXIS
 from jaxpose.threads import arithmetic_threads
 
-_AXES = ("NHWC", "HWIO", "NHWC")
+AXES = ("NHWC", "HWIO", "NHWC")
 # Numbers of a gradient that fit in the cache of one core (512 KiB in float32).
 _CACHED_NUMBERS = 1 << 17
 # XLA divides a kernel of at least this many bytes among cores; maps of this size are worth the same effort here.
@@ -82,7 +82,7 @@ def convolve(
 
 
 def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
-    return lax.conv_general_dilated(x, kernel, (stride, stride), (padding, padding), dimension_numbers=_AXES)
+    return lax.conv_general_dilated(x, kernel, (stride, stride), (padding, padding), dimension_numbers=AXES)
 
 
 def _convolve_on_gpu(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
@@ -178,7 +178,7 @@ def _input_gradient(
         (before, side + size - 1 - before - (stride * (cells - 1) + 1))
         for side, cells in zip(sides, given.shape[1:3], strict=True)
     ]
-    return lax.conv_general_dilated(given, turned, (1, 1), pads, lhs_dilation=(stride, stride), dimension_numbers=_AXES)
+    return lax.conv_general_dilated(given, turned, (1, 1), pads, lhs_dilation=(stride, stride), dimension_numbers=AXES)
 
 
 def _kernel_gradient(
@@ -203,7 +203,7 @@ def _kernel_gradient(
             (1, 1),
             ((max(-first, 0), max(last - height, 0)), pads),
             rhs_dilation=(stride, stride),
-            dimension_numbers=_AXES,
+            dimension_numbers=AXES,
         )
     return total
 
@@ -260,24 +260,47 @@ def _max_and_places(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _give_to_places(places: jax.Array, given: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Returns the gradient (b, h, w, c) of the maxima: each cell sums those of the up to four windows that chose it."""
-    wide = jnp.float32 if given.dtype.itemsize < 4 else given.dtype
+    wide = wide_type(given.dtype)
     # After the last window, there is one that chose no place.
     places = jnp.pad(places, ((0, 0), (0, 1), (0, 1), (0, 0)), constant_values=9)
+    sides = given.shape[1:3]
     given = jnp.pad(given, ((0, 0), (0, 1), (0, 1), (0, 0)))
 
-    def chosen(row: int, column: int, down: int, right: int) -> jax.Array:
-        here = np.s_[:, down : down + places.shape[1] - 1, right : right + places.shape[2] - 1]
+    def chosen(row: int, column: int, here: tuple[slice, ...]) -> jax.Array:
         return jnp.where(places[here] == 3 * row + column, given[here], 0).astype(wide)
+
+    return sum_windows(chosen, sides, shape).astype(given.dtype)
+
+
+def wide_type(dtype: np.dtype) -> jax.typing.DTypeLike:
+    """Returns the type for sums of numbers of a type."""
+    return jnp.float32 if dtype.itemsize < 4 else dtype
+
+
+def sum_windows(
+    part: Callable[[int, int, tuple[slice, ...]], jax.Array], sides: tuple[int, ...], shape: tuple[int, ...]
+) -> jax.Array:
+    """Returns maps (b, h, w, c), each cell the sum over the up to four 3x3 windows at stride 2 that see it.
+
+    Args:
+      part: from the cell's row and column in a window, and a slice of the windows with one more at the end, to the
+        window's part of the sum.
+      sides: number of windows, down and across.
+      shape: of the maps.
+    """
+
+    def at(row: int, column: int, down: int, right: int) -> jax.Array:
+        return part(row, column, np.s_[:, down : down + sides[0], right : right + sides[1]])
 
     # Even cells are the middle of a window; odd ones are the end of it and the start of the next.
     ways = ([(1, 0)], [(2, 0), (0, 1)])
     cells = [
-        [sum(chosen(row, column, down, right) for row, down in rows for column, right in columns) for columns in ways]
+        [sum(at(row, column, down, right) for row, down in rows for column, right in columns) for columns in ways]
         for rows in ways
     ]
     sums = jnp.stack([jnp.stack(row, 3) for row in cells], 2)
     whole = sums.reshape(shape[0], 2 * sums.shape[1], 2 * sums.shape[3], shape[3])
-    return whole[:, : shape[1], : shape[2]].astype(given.dtype)
+    return whole[:, : shape[1], : shape[2]]
 
 
 def _max_of_slices(x: jax.Array) -> jax.Array:
@@ -462,8 +485,8 @@ def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict
         if "mean" not in below:
             params[name], statistics[name] = fold_norms(params[name], below)
             continue
-        # bn1 comes after conv1; in a shortcut (downsample), 1 comes after 0.
-        conv = 0 if name == 1 else name.replace("bn", "conv")
+        # bn1 comes after conv1; in a list of layers, 1 comes after 0.
+        conv = name - 1 if isinstance(name, int) else name.replace("bn", "conv")
         kernel, norm = params[conv]["kernel"], params[name]
         # In float64, so that only the results are rounded.
         factor = np.asarray(norm["scale"], np.float64) / np.sqrt(np.asarray(below["var"], np.float64) + EPSILON)

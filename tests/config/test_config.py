@@ -284,8 +284,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"augment__rotate_p": "0.5"}, "augment.rotate_p is '0.5'; it must be a number or none"),
     ({"augment__quarter_turns": 2}, "it must be a list of entries, each a whole number or none"),
     ({"model__backbone": "resnet5"}, "model.backbone is 'resnet5'; it must be one of resnet10, resnet18, resnet34, "
-                                     "resnet50, resnet101, resnet152, vit_small, vit_base, dinov2_small, dinov2_base, "
-                                     "dinov3_small, dinov3_base (did you mean 'resnet50'?)"),
+                                     "resnet50, resnet101, resnet152, mobilenet_v2, vit_small, vit_base, dinov2_small, "
+                                     "dinov2_base, dinov3_small, dinov3_base (did you mean 'resnet50'?)"),
     ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of shard, sync, group, frozen"),
     ({"optim__lr": float("nan")}, "optim.lr is nan; it must be finite"),
     ({"optim__lr": float("inf")}, "optim.lr is inf; it must be finite"),
@@ -323,9 +323,9 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__heatmap_stride": 3}, "model.heatmap_stride is 3; it must be 2, 4 or 8"),
     ({"model__width": 6}, "model.width is 6; it must be a multiple of 4"),
     ({"model__backbone": "vit_small", "model__width": 32}, "model.width is 32, and model.backbone is vit_small; it "
-     "must be 64, the default, because only ResNets have this choice"),
+     "must be 64, the default, because only ResNets and MobileNetV2 have this choice"),
     ({"model__backbone": "dinov3_base", "model__norm": "frozen"}, "model.norm is frozen, and model.backbone is "
-     "dinov3_base; it must be shard, the default, because only ResNets have this choice"),
+     "dinov3_base; it must be shard, the default, because only ResNets and MobileNetV2 have this choice"),
     ({"model__backbone": "vit_base", "data__input_height_px": 240, "data__input_width_px": 136},
      "data.input_width_px is 136; it must be a multiple of 16 (the backbone's stride), or 0"),
     ({"train__shards": 2, "model__norm": "sync"},
@@ -356,6 +356,10 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__weights": "resnet50_superanimal_bird"},
      "and model.norm is shard; its network has groups: give model.norm=group model.norm_groups=32"),
     ({"model__norm_groups": 32}, "model.norm_groups is 32, and model.norm is shard; it must divide model.width = 64"),
+    ({"model__backbone": "mobilenet_v2", "model__norm": "group", "model__norm_groups": 16},
+     "model.norm_groups is 16, and model.norm is group; it must divide 8 (for mobilenet_v2), and"),
+    ({"model__weights": "mobilenet_v2_imagenet", "model__backbone": "mobilenet_v2", "model__width": 32},
+     "model.weights is mobilenet_v2_imagenet, and model.width is 32; it must be 64"),
     ({"model__norm": "group", "model__norm_groups": 48}, "model.norm_groups is 48, and model.norm is group; it must"),
     ({"train__monitor": "none", "train__early_stop_patience": 3},
      "train.early_stop_patience is 3, and train.monitor is none; an early stop needs a metric: give train.monitor="),
@@ -441,6 +445,7 @@ def test_every_broken_rule_has_its_line() -> None:
         {"model__norm": "frozen", "train__init_from": "run"}, {"model__norm": "frozen", "model__weights": "file.pth"},
         {"model__weights": "resnet50_imagenet"}, {"model__norm": "group", "model__norm_groups": 32},
         {"model__weights": "resnet50_superanimal_quadruped", "model__norm": "group", "model__norm_groups": 32},
+        {"model__backbone": "mobilenet_v2", "model__norm": "group", "model__norm_groups": 8, "model__width": 20},
         {"log__profile_steps": "10:15"},
         {"model__backbone": "dinov2_small", "data__input_height_px": 240, "data__input_width_px": 144},
         {"data__mirror_views": True}, {"augment__flip_p": 0.5}, {"optim__lr": 1}, {"mesh__devices": [0, 1]},

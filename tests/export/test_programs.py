@@ -68,6 +68,7 @@ def plain() -> tuple:
         ({"kind": "regression"}, "f32"),
         ({"backbone": "dinov3_small", "heatmap_stride": 4}, "f32"),
         pytest.param({}, "bf16", marks=pytest.mark.slow),
+        pytest.param({"backbone": "mobilenet_v2"}, "f32", marks=pytest.mark.slow),
         pytest.param({"decoding": "lightning_pose"}, "f32", marks=pytest.mark.slow),
         pytest.param({"kind": "heatmap_context"}, "f32", marks=pytest.mark.full),
         pytest.param({"backbone": "dinov2_small", "heatmap_stride": 4}, "f32", marks=pytest.mark.slow),

@@ -48,6 +48,7 @@ def outputs(graphdef: object, weights: tuple[dict, dict], precision: str, is_fol
     [
         ({}, "bf16"),
         ({"norm": "shard", "backbone": "resnet18"}, "f32"),
+        ({"norm": "shard", "backbone": "mobilenet_v2"}, "f64"),
         ({"kind": "heatmap_context"}, "f64"),
         pytest.param({"norm": "frozen", "backbone": "resnet50"}, "f64", marks=pytest.mark.slow),
         pytest.param({"kind": "regression"}, "f64", marks=pytest.mark.slow),

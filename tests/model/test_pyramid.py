@@ -70,9 +70,16 @@ def test_the_maps_of_five_frames_are_those_of_torch() -> None:
         np.testing.assert_allclose(maps[:, number], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("kind", [pytest.param("heatmap", marks=pytest.mark.slow), "heatmap_context"])
-def test_every_parameter_has_a_gradient(kind: str) -> None:
-    model = ModelConfig(kind=kind, backbone="resnet10", width=8, head_width=WIDTH, heatmap_stride=2)
+@pytest.mark.parametrize(
+    ("kind", "backbone"),
+    [
+        pytest.param("heatmap", "resnet10", marks=pytest.mark.slow),
+        ("heatmap_context", "resnet10"),
+        pytest.param("heatmap_context", "mobilenet_v2", marks=pytest.mark.slow),
+    ],
+)
+def test_every_parameter_has_a_gradient(kind: str, backbone: str) -> None:
+    model = ModelConfig(kind=kind, backbone=backbone, width=8, head_width=WIDTH, heatmap_stride=2)
     graphdef, params, statistics = make_network(model, KEYPOINTS, "f32", seed=0)
     frames = 5 if kind == "heatmap_context" else 1
     pictures = jnp.asarray(np.random.default_rng(0).uniform(0, 255, (2, frames, 64, 64, 3)), jnp.float32)

@@ -129,5 +129,6 @@ def test_whole_table(norm: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.full
-def test_a_vision_transformer_has_the_same_bits() -> None:
-    assert_same_bits(Trainer(make_config(backbone="vit_small", batch=6, shards=3)), (2, 4), steps=2)
+@pytest.mark.parametrize(("backbone", "norm"), [("vit_small", "sync"), ("mobilenet_v2", "shard")])
+def test_another_backbone_has_the_same_bits(backbone: str, norm: str) -> None:
+    assert_same_bits(Trainer(make_config(backbone=backbone, norm=norm, batch=6, shards=3)), (2, 4), steps=2)

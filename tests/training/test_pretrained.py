@@ -26,6 +26,7 @@ from jaxpose.run.load import load_network
 from jaxpose.training.setup import Setup
 from jaxpose.training.start import list_files
 from tests.hub_cache import add_to_cache
+from tests.published_mobilenets import narrow_network
 from tests.published_resnets import backbone, torch_shapes
 from tests.small_run import assert_same, make_config
 from tests.training.setups import begin
@@ -235,6 +236,19 @@ def test_a_vision_transformer_takes_its_published_weights(
         begin(config_from(project, tmp_path / "published", **options))
     with pytest.raises(UserError, match="^model.weights = .* does not fit model.backbone = dinov2_small"):
         begin(config_from(project, tmp_path / "published", **options | {"model__backbone": "dinov2_small"}))
+
+
+@pytest.mark.parametrize("norm", ["shard", "frozen"])
+def test_mobilenet_takes_torchvisions_file(project: Path, tmp_path: Path, norm: str) -> None:
+    network, options = narrow_network(), {"model__backbone": "mobilenet_v2", "model__width": 16, "model__norm": norm}
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    setup = begin(config_from(project, tmp_path / "weights.pth", **options))
+    kernel = network.state_dict()["features.18.0.weight"].numpy()[:, :, 0, 0]
+    np.testing.assert_array_equal(setup.params["backbone"]["features"][18][0]["kernel"][0, 0].T, kernel)
+    # The classifier is not mentioned.
+    assert setup.messages[0].endswith("weights.pth; new, with random weights: the head")
+    with pytest.raises(UserError, match=r"features.7.conv.2.weight \(16, 48, 1, 1\) instead of \(8, 48, 1, 1\)"):
+        begin(config_from(project, tmp_path / "weights.pth", **options | {"model__width": 8}))
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist(project: Path) -> None:
