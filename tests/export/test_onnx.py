@@ -127,10 +127,11 @@ def test_each_kind_of_network(model: dict, monkeypatch: pytest.MonkeyPatch) -> N
         small = dataclasses.replace(vit.FORMS[name], channels=16, heads=2, depth=1, grid=min(vit.FORMS[name].grid, 3))
         monkeypatch.setitem(vit.FORMS, name, small)
     network = network_of(**model)
-    check = check_file(load_onnx(onnx_of(network)), predictor_of(network), RESIZED, "x.onnx")
+    predictor = predictor_of(network)
+    check = check_file(load_onnx(onnx_of(network)), predictor, RESIZED, "x.onnx")
     assert check.keypoints_px < 1e-3 and check.confidence < 1e-5
     half = load_onnx(onnx_of(in_precision(network, "f16")))
-    check_file(half, predictor_of(network), RESIZED, "x.onnx", precision="f16")
+    check_file(half, predictor, RESIZED, "x.onnx", precision="f16")
 
 
 @pytest.mark.slow
