@@ -1,11 +1,11 @@
 """How long does one frame take with an exported file?
 
-    python benchmarks/export.py --out benchmarks/export.jsonl
+    python benchmarks/export.py --out benchmarks/export.jsonl --threads 1
 
-Calls `predict(frame)` of jaxpose and the file by JAX again and again and by turns, with frames of twice the network's
-input and weights that nobody trained, which take as long as any. Appends one JSON line a network and way: milliseconds
-of the fastest call and of the median call, CPU milliseconds of a call on all threads, the seconds of the first call,
-which compiles, and the bytes of the file.
+Calls `predict(frame)` of jaxpose, the .stablehlo file by JAX and the .onnx file by onnxruntime again and again and by
+turns, with frames of twice the network's input and weights that nobody trained, which take as long as any. Appends one
+JSON line for each network, number of frames and way: milliseconds of the fastest and of the median call, the least CPU
+milliseconds of a call on all threads, the seconds of the first call, and the bytes of the file.
 """
 
 import argparse
@@ -14,78 +14,93 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import onnxruntime
 
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.export.command import random_frames
+from jaxpose.export.onnx_file import to_onnx
 from jaxpose.export.program import frame_shape, load_stablehlo, make_fit, make_program, to_stablehlo
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.load import LoadedNetwork
 
-NETWORKS = (("resnet18", 128), ("resnet50", 256))
+NETWORKS = (("resnet18", 128), ("resnet50", 256), ("vit_small", 256))
 KEYPOINTS = tuple(f"keypoint{number}" for number in range(17))
-TURNS = 5
+FRAMES = (1, 8)
 
 
 def main() -> int:
     """Measures and prints."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
-    arguments.add_argument("--calls", type=int, default=200, help="of each way")
+    arguments.add_argument("--calls", type=int, default=40, help="of each way with one frame; a quarter of 8 frames")
+    arguments.add_argument("--threads", type=int, default=2, help="cores that the process may use")
     given = arguments.parse_args()
+    # Before the first thread starts, so it holds for all of them.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
     device = jax.devices()[0]
-    machine = {"device": device.device_kind, "platform": device.platform, "cores": os.cpu_count()}
+    machine = {"device": device.device_kind, "platform": device.platform, "threads": given.threads}
     for backbone, side_px in NETWORKS:
-        for way, found in _latencies(backbone, side_px, given.calls).items():
-            line = {"backbone": backbone, "side_px": side_px, "way": way} | machine | found
-            line |= {"calls": given.calls, "load": os.getloadavg()[0]}
+        for line in _latencies(backbone, side_px, given.calls, given.threads):
+            line = {"backbone": backbone, "side_px": side_px} | machine | line | {"load": round(os.getloadavg()[0], 1)}
             print(json.dumps(line), flush=True)
             with open(given.out, "a") as file:
                 file.write(json.dumps(line) + "\n")
     return 0
 
 
-def _latencies(backbone: str, side_px: int, calls: int) -> dict[str, dict[str, Any]]:
-    frames = random_frames(8, (2 * side_px, 2 * side_px))
+def _latencies(backbone: str, side_px: int, calls: int, threads: int) -> Iterator[dict[str, Any]]:
+    frames = random_frames(max(FRAMES), (2 * side_px, 2 * side_px))
     network = _network(backbone, side_px)
     fit = make_fit((2 * side_px, 2 * side_px), (side_px, side_px), network.config.data.resize)
     program, shape = make_program(network, fit), frame_shape("heatmap", (2 * side_px, 2 * side_px))
     predictor = _predictor(network)
-    ways: dict[str, Callable[[np.ndarray], Any]] = {"jaxpose": lambda frames: predictor.predict(frames[0])}
-    content = to_stablehlo(program, shape)
-    ways["file"] = load_stablehlo(content)
-    first_s = {way: _seconds(call, frames[:1]) for way, call in ways.items()}
-    spent_ms: dict[str, list[float]] = {way: [] for way in ways}
-    cpu_s = dict.fromkeys(ways, 0.0)
-    for _ in range(TURNS):
-        for way, call in ways.items():
-            cpu_began = time.process_time()
-            spent_ms[way] += [1000 * _seconds(call, frames[i % 8 : i % 8 + 1]) for i in range(calls // TURNS)]
-            cpu_s[way] += time.process_time() - cpu_began
-    return {
-        way: {
-            "fastest_ms": round(min(spent), 2),
-            "median_ms": round(statistics.median(spent), 2),
-            "cpu_ms": round(1000 * cpu_s[way] / len(spent), 2),
-            "first_s": round(first_s[way], 2),
-            "bytes": len(content) if way == "file" else 0,
-        }
-        for way, spent in spent_ms.items()
+    with pinned_settings("f32"):
+        content = {"stablehlo": to_stablehlo(program, shape), "onnx": to_onnx(program, shape, None, {})}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # Otherwise threads that wait count as computing, for long on a busy machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(content["onnx"], options, providers=["CPUExecutionProvider"])
+    ways: dict[str, Callable[[np.ndarray], Any]] = {
+        "jaxpose": lambda frames: predictor.predict(frames[0] if len(frames) == 1 else frames),
+        "stablehlo": load_stablehlo(content["stablehlo"]),
+        "onnx": lambda frames: session.run(None, {"frames": frames}),
     }
+    for count in FRAMES:
+        first_s = {way: _seconds(call, frames[:count])[0] for way, call in ways.items()}
+        spent: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for _ in range(calls if count == 1 else calls // 4):
+            for way, call in ways.items():
+                spent[way].append(_seconds(call, frames[:count]))
+        for way, found in spent.items():
+            wall_s, cpu_s = zip(*found, strict=True)
+            yield {
+                "frames": count,
+                "way": way,
+                "fastest_ms": round(1000 * min(wall_s), 2),
+                "median_ms": round(1000 * statistics.median(wall_s), 2),
+                "cpu_ms": round(1000 * min(cpu_s), 2),
+                "first_s": round(first_s[way], 2),
+                "bytes": len(content.get(way, b"")),
+                "calls": len(found),
+            }
 
 
-def _seconds(call: Callable[[np.ndarray], Any], frames: np.ndarray) -> float:
-    started = time.perf_counter()
+def _seconds(call: Callable[[np.ndarray], Any], frames: np.ndarray) -> tuple[float, float]:
+    """Returns how long a call takes, by the clock and on all threads together."""
+    started, cpu_began = time.perf_counter(), time.process_time()
     call(frames)
-    return time.perf_counter() - started
+    return time.perf_counter() - started, time.process_time() - cpu_began
 
 
 def _network(backbone: str, side_px: int) -> LoadedNetwork:
@@ -100,7 +115,7 @@ def _network(backbone: str, side_px: int) -> LoadedNetwork:
 
 def _predictor(network: LoadedNetwork) -> Predictor:
     mesh = make_mesh(jax.devices()[:1])
-    runner = BatchRunner(network.config, network.graphdef, mesh, 1)
+    runner = BatchRunner(network.config, network.graphdef, mesh, max(FRAMES))
     return Predictor(network.config, runner, replicate(mesh, (network.params, network.statistics)), ["one"], {}, "")
 
 

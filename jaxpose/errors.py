@@ -16,7 +16,7 @@ class UserError(ValueError):
 # The modules of each extra.
 EXTRAS = {
     "deeplabcut": ("h5py", "pandas", "tables"),
-    "export": ("flatbuffers",),
+    "export": ("flatbuffers", "onnx", "onnxruntime"),
     "mlflow": ("mlflow",),
     "nwb": ("sleap_io", "pynwb", "ndx_pose"),
     "pandas": ("pandas",),

@@ -1,7 +1,7 @@
 """Writes a trained run as one file that runs without jaxpose: `jaxpose export --run RUN`.
 
-Input: a run. Output: FILE.stablehlo, a program from frames to keypoints and confidence that was compared with the run,
-and FILE.stablehlo.json, which describes it.
+Input: a run. Output: FILE.stablehlo or FILE.onnx, a program from frames to keypoints and confidence that was compared
+with the run, and the same name with .json, which describes it.
 """
 
 import argparse
@@ -20,7 +20,9 @@ def main(argv: list[str] | None = None) -> int:
         "jaxpose.export", "Writes a trained run as one file that runs without jaxpose, and checks it against the run."
     )
     arguments.add_argument(
-        "--out", metavar="FILE", help="file to write, *.stablehlo, which JAX runs; default: the name of the run folder"
+        "--out",
+        metavar="FILE",
+        help="file to write: *.stablehlo, which JAX runs, or *.onnx; default: RUN's name and .stablehlo",
     )
     arguments.add_argument(
         "--frame_size", default="", metavar="WxH", help="size of the frames in px; default: as the labelled images"
@@ -28,6 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--platform", default="auto", metavar="NAME", help="platform of the check: auto, cpu, gpu or tpu"
     )
+    arguments.add_argument("--batch", type=int, metavar="N", help="*.onnx: results at once; default: any number")
+    arguments.add_argument("--fp16", action="store_true", help="*.onnx: the network computes in float16, for GPUs")
     arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)
@@ -46,6 +50,8 @@ def _run(given: argparse.Namespace) -> int:
         frame_size_px=read_frame_size(given.frame_size),
         platform=given.platform,
         overwrite=given.overwrite,
+        batch=given.batch,
+        fp16=given.fp16,
     )
     print_lines("\n".join(lines))
     return DONE

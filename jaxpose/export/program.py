@@ -9,16 +9,19 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, UInt8
 
 from jaxpose import geometry
+from jaxpose.config import Config
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.model.layers import fold_norms
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.vit_weights import bicubic_matrix
 from jaxpose.pose.pca import Pca
 from jaxpose.run.load import LoadedNetwork
-from jaxpose.steps.predict_step import build_predict
+from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.predict_step import build_leads, build_predict
 
 # Fits frames of one size into the network's input, inside the compiled program.
 #
@@ -74,10 +77,15 @@ class FrameFit:
     def _average(self, pixels: jax.Array) -> jax.Array:
         (block_x, block_y), (_, _, width, height) = self.block_px, self.part_px
         blocks_x, blocks_y = self.columns.shape[1], self.rows.shape[1]
-        beyond = (0, blocks_y * block_y - height), (0, blocks_x * block_x - width)
-        pixels = jnp.pad(pixels, ((0, 0), *beyond, (0, 0)), mode="edge")
+        pixels = _repeat_edge(pixels, 1, blocks_y * block_y - height)
+        pixels = _repeat_edge(pixels, 2, blocks_x * block_x - width)
         total = pixels.reshape(-1, blocks_y, block_y, blocks_x, block_x, 3).sum((2, 4))
         return jnp.round(total * (1 / (block_x * block_y)))
+
+
+def _repeat_edge(pixels: jax.Array, axis: int, count: int) -> jax.Array:
+    last = lax.slice_in_dim(pixels, -1, None, axis=axis)
+    return jnp.concatenate([pixels, *[last] * count], axis)
 
 
 def make_fit(
@@ -154,23 +162,37 @@ Program = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
 def make_program(network: LoadedNetwork, fit: FrameFit, views: Pca | None = None) -> Program:
     """Returns the program of a network for frames of one size; see `Program`. `views` are of `agreeing_views`."""
-    config = network.config
     weights = fold_norms(network.params, network.statistics)
-    predict = build_predict(config, network.graphdef, views)
-    frame_from_input = np.asarray(fit.frame_from_input, np.float32)
+    predict = build_predict(network.config, network.graphdef, views)
 
     def program(frames: jax.Array) -> tuple[jax.Array, jax.Array]:
-        count, span = frames.shape[0], span_of(config.model.kind)
-        seen = fit(frames.reshape(-1, *frames.shape[-3:]))
-        batch = {
-            "frames": seen.reshape(count, span, *seen.shape[1:]),
-            "frame_from_input": jnp.broadcast_to(jnp.asarray(frame_from_input)[None], (count, 2, 3)),
-        }
         params, statistics = (jax.tree.map(jnp.asarray, tree) for tree in weights)
-        found = predict(params, statistics, batch)
+        found = predict(params, statistics, _batch_of(frames, network.config, fit))
         return found["keypoints_frame_px"][:, 0], found["confidence"][:, 0]
 
     return program
+
+
+def _batch_of(frames: jax.Array, config: Config, fit: FrameFit) -> Batch:
+    count, span = frames.shape[0], span_of(config.model.kind)
+    seen = fit(frames.reshape(-1, *frames.shape[-3:]))
+    frame_from_input = jnp.asarray(np.asarray(fit.frame_from_input, np.float32))[None]
+    return {
+        "frames": seen.reshape(count, span, *seen.shape[1:]),
+        "frame_from_input": jnp.broadcast_to(frame_from_input, (count, 2, 3)),
+    }
+
+
+def make_leads(network: LoadedNetwork, fit: FrameFit, views: Pca | None = None) -> Callable[[jax.Array], jax.Array]:
+    """Returns a function of the same frames, to be compiled, that returns `build_leads` of them (n, k)."""
+    weights = fold_norms(network.params, network.statistics)
+    leads = build_leads(network.config, network.graphdef, views)
+
+    def of_frames(frames: jax.Array) -> jax.Array:
+        params, statistics = (jax.tree.map(jnp.asarray, tree) for tree in weights)
+        return leads(params, statistics, _batch_of(frames, network.config, fit))[:, 0]
+
+    return of_frames
 
 
 def frame_shape(kind: str, frame_size_px: tuple[int, int]) -> tuple[int, ...]:
@@ -190,10 +212,10 @@ def span_of(kind: str) -> int:
     return 2 * CONTEXT_RADIUS[kind] + 1
 
 
-def in_float32(network: LoadedNetwork) -> LoadedNetwork:
-    """Returns a network with the same weights that computes in float32."""
+def in_precision(network: LoadedNetwork, precision: str) -> LoadedNetwork:
+    """Returns a network with the same weights that computes in another precision, f32 or f16."""
     config = network.config
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision="f32"))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=precision))
     names = config.data.keypoint_names
     graphdef, *like = make_network(config.model, len(names), config.train.precision, config.train.seed)
     params, statistics = jax.tree.map(

@@ -18,14 +18,21 @@ from jaxpose.model.layers import Norm
 from jaxpose.model.vit import Vit
 from jaxpose.model.vit_weights import FORMS
 
-# (type of the arithmetic, type of the parameters) by the name in train.precision.
+# (type of the arithmetic, type of the parameters) by the name in train.precision; only exported files are in f16.
 DTYPES = {
+    "f16": (jnp.float16, jnp.float32),
     "f32": (jnp.float32, jnp.float32),
     "tf32": (jnp.float32, jnp.float32),
     "bf16": (jnp.bfloat16, jnp.float32),
     "f64": (jnp.float64, jnp.float64),
 }
-MATMUL_PRECISION = {"f32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16", "f64": "highest"}
+MATMUL_PRECISION = {
+    "f16": "highest",
+    "f32": "highest",
+    "tf32": "tensorfloat32",
+    "bf16": "bfloat16",
+    "f64": "highest",
+}
 
 
 def family_of(backbone: str) -> ModuleType:

@@ -11,7 +11,7 @@ from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.clip_step import Batch
-from jaxpose.steps.labelled import Outputs, decode_outputs, most_confident, supervised_loss, used_keypoints
+from jaxpose.steps.labelled import Outputs, decode_outputs, heatmaps, most_confident, supervised_loss, used_keypoints
 
 Predictions = dict[str, jax.Array]
 
@@ -57,6 +57,33 @@ def build_evaluate(
         return found | {"loss_sum": sums, "loss_count": counts}
 
     return evaluate
+
+
+def build_leads(
+    config: Config, graphdef: nnx.GraphDef, views: Pca | None = None
+) -> Callable[[dict, dict, Batch], jax.Array]:
+    """Returns a function, to be compiled, of the same arguments as `build_predict`, for a network with heatmaps.
+
+    It returns (q, w, k): by which share of its value the highest cell of a keypoint's map leads all cells that do not
+    touch it, in the map of the head where it leads least, or the difference of the heads' confidences if that is less.
+    Where it is about 0, rounding chooses the keypoint.
+    """
+
+    def leads(params: dict, statistics: dict, batch: Batch) -> jax.Array:
+        with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
+            outputs = _apply(config, graphdef, params, statistics, batch, is_folded=True)
+            maps = heatmaps(outputs, config.model, views)
+            _, confidence = decode_outputs(outputs, config.model, batch["frame_from_input"], views)
+        height, width = maps.shape[-2:]
+        place = jnp.argmax(maps.reshape(*maps.shape[:-2], height * width), axis=-1)[..., None, None]
+        cells = jnp.arange(height * width).reshape((1,) * (maps.ndim - 2) + (height, width))
+        apart = [jnp.abs(part(cells, width) - part(place, width)) > 1 for part in (jnp.floor_divide, jnp.remainder)]
+        second = jnp.where(apart[0] | apart[1], maps, 0).max((-2, -1))
+        least = jnp.min(1 - second / maps.max((-2, -1)), axis=2)
+        heads = jnp.abs(confidence[:, :, 0] - confidence[:, :, -1])
+        return least if maps.shape[2] == 1 else jnp.minimum(least, heads)
+
+    return leads
 
 
 def forward_options(platform: str) -> dict[str, str]:

@@ -79,7 +79,7 @@ def test_the_description_says_what_the_file_takes_and_gives(folder: Path, predic
 
 def test_the_example_runs_the_file_without_jaxpose(folder: Path, frames: np.ndarray, predictor: Predictor) -> None:
     """It prints what the run predicts, in a process that cannot import jaxpose."""
-    (code,) = re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n([^`]*jax\.export[^`]+?)```", PAGE.read_text())
     assert len(code.splitlines()) <= 10
     cv2.imwrite(str(folder / "frame.png"), frames[2][..., ::-1])
     without = f"import sys; sys.modules['jaxpose'] = None\n{code}"
@@ -95,8 +95,10 @@ def test_the_example_runs_the_file_without_jaxpose(folder: Path, frames: np.ndar
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "mouse.tflite"], "its name must end in .stablehlo"),
-        (["--out", "mouse.onnx"], "no ONNX exporter supports the network: see docs/export.md"),
+        (["--out", "mouse.tflite"], "its name must end in .stablehlo or .onnx"),
+        (["--out", "new.stablehlo", "--fp16"], "--fp16 is only for ONNX files, and --out is new.stablehlo: give a"),
+        (["--out", "new.stablehlo", "--batch", "1"], "--batch is only for ONNX files, and --out is new.stablehlo"),
+        (["--out", "new.onnx", "--batch", "0"], "--batch is 0; it must be at least 1"),
         (["--out", "mouse.stablehlo"], "mouse.stablehlo already exists: --overwrite replaces it; or choose another"),
         (["--out", "new.stablehlo", "--frame_size", "640"], "--frame_size is '640'; it must be WIDTHxHEIGHT in px"),
         (["--out", "new.stablehlo", "--frame_size", "0x4"], "--frame_size is '0x4'; it must be WIDTHxHEIGHT in px"),
@@ -117,7 +119,7 @@ def test_mistakes_are_lines(
     (tmp_path / "folder.stablehlo").mkdir()
     assert main(["--run", str(trained_run), *arguments]) == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "new.stablehlo").exists() and (tmp_path / "mouse.stablehlo").read_bytes() == b""
+    assert not list(tmp_path.glob("new.*")) and (tmp_path / "mouse.stablehlo").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,8 @@ def test_frames_whose_size_is_not_clear_are_refused(
         export(run, tmp_path / "x.stablehlo", frame_size_px=read_frame_size(frame_size))
 
 
-def test_the_missing_package_is_named(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"x\.stablehlo needs flatbuffers, .*'jaxpose\[export\]'"):
-        export(trained_run, tmp_path / "x.stablehlo")
+    for name, packages in (("x.stablehlo", "flatbuffers, which is"), ("x.onnx", "onnx and onnxruntime, which are")):
+        with pytest.raises(UserError, match=rf"{name} needs {packages} .*'jaxpose\[export\]'"):
+            export(trained_run, tmp_path / name)

@@ -13,7 +13,7 @@ from jaxpose.export.command import COUNT, check_file, random_frames
 from jaxpose.export.program import (
     FrameFit,
     frame_shape,
-    in_float32,
+    in_precision,
     load_stablehlo,
     make_fit,
     make_program,
@@ -148,7 +148,7 @@ def test_a_file_that_resizes_otherwise_is_refused() -> None:
 
 def test_a_network_in_another_precision_keeps_its_weights() -> None:
     with pinned_settings("f64"):
-        network = in_float32(network_of("f64"))
+        network = in_precision(network_of("f64"), "f32")
     expected = network_of("f32")
     assert (network.config.train.precision, network.graphdef) == ("f32", expected.graphdef)
     for got, like in zip(*map(jax.tree.leaves, (network.params, expected.params)), strict=True):
