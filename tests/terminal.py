@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
@@ -12,6 +13,8 @@ from collections.abc import Callable
 import pyte
 
 ROWS = 40
+# A character of every bar.
+BAR = "\u2501".encode()
 
 
 @dataclasses.dataclass
@@ -55,8 +58,11 @@ def show(
     try:
         while part := os.read(master, 65536):
             shown += part
-            stream.feed(part)
-            bars += [line.rstrip() for line in screen.display if "\u2501" in line]
+            # A reader that comes late gets several pictures at once; each is looked at before it is erased.
+            for piece in re.split(rb"(?=\x1b\[2K)", part):
+                stream.feed(piece)
+                if BAR in piece:
+                    bars += [line.rstrip() for line in screen.display if BAR.decode() in line]
             on_text(shown.decode(errors="replace"), child)
     except OSError:
         pass  # the other end is closed

@@ -134,7 +134,7 @@ def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, r
         )  # fmt: skip
         return float(head), float(backbone)
 
-    options = BY_FRAME | {"train__init_from": str(run)}
+    options = BY_FRAME | {"train__init_from": str(run), "train__steps": 80}
     setup = begin(make_config(project, tmp_path / "next", **options))
     head, backbone = rates(setup, 0)
     assert backbone == pytest.approx(0.1 * head) and not setup.facts.has_new_head
