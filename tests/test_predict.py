@@ -133,6 +133,7 @@ def test_a_video_has_a_row_for_each_frame(trained_run: Path, predictor: predict.
     np.testing.assert_allclose(keypoints, predictor.predict(decoded)[0], rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     trained_run: Path, tmp_path: Path, capsys: Capture
 ):

@@ -94,6 +94,7 @@ def test_a_killed_pretraining_goes_on_bit_for_bit(project: Path, alone: Path, tm
     assert (run / "best.safetensors").read_bytes() == (alone / "best.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_training_begins_with_the_backbone_of_a_pretraining(project: Path, alone: Path, tmp_path: Path) -> None:
     weights, _ = load_parameters(alone / "best.safetensors")
     setup = begin(make_config(project, tmp_path / "run", model__weights=str(alone)))

@@ -117,6 +117,7 @@ def test_tensorboard_has_the_metrics_and_predicted_frames(whole: Path):
         assert picture is not None and picture.shape == (256, 256, 3)
 
 
+@pytest.mark.slow
 def test_profiler_is_stopped_however_the_run_ends(whole: Path, stopped: Path):
     for run in (whole, stopped):
         assert list((run / "profile").rglob("*.xplane.pb")), run
@@ -256,6 +257,7 @@ def test_split_of_a_run_keeps_its_rows_and_nothing_to_validate_is_no_error(whole
     assert not any("val_loss" in line for line in metrics_of(run))
 
 
+@pytest.mark.slow
 def test_settings_of_the_process_change_no_number_and_stay_as_they_were(whole: Path, project: Path, tmp_path: Path):
     others = {
         "jax_enable_x64": True,

@@ -85,6 +85,7 @@ def test_a_file_gives_the_keypoints_of_the_run(model: dict, precision: str, monk
     assert check.grey_levels == 0 and check.resized_median_px <= check.keypoints_px
 
 
+@pytest.mark.slow
 def test_a_context_network_sees_five_consecutive_frames() -> None:
     network = network_of(kind="heatmap_context")
     run_file, predictor = through_a_file(network, SAME_SIZE)
@@ -99,6 +100,7 @@ def test_a_context_network_sees_five_consecutive_frames() -> None:
     assert np.abs(repeated[0] - video[2]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_resized_frames_and_crops_give_nearly_the_same_keypoints() -> None:
     network = network_of()
     network.config.data.crop_px = (10, 4, 70, 60)

@@ -43,6 +43,7 @@ def _correct(project: Path, new: Path) -> list[str]:
     return list(table.index)
 
 
+@pytest.mark.slow
 def test_suggested_frames_train_the_next_run(
     trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,6 +182,7 @@ def test_the_factor_grows_from_its_start_to_its_weight() -> None:
     assert unlabelled.factor(taught_config(start_steps=0, ramp_steps=0), jnp.int32(0)) == 1
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_step_is_that_of_the_labels_and_of_what_the_teacher_is_believed() -> None:
     trainer = shared_trainer(**ONE)
     with jax.enable_x64(True):

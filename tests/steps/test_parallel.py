@@ -23,6 +23,7 @@ from tests.small_run import assert_same
 SHARED: dict[str, Any] = {"batch": 10, "preset": "none", "microbatch": 3, "precision": "f64", "loss": "js"}
 
 
+@pytest.mark.slow
 def test_any_number_of_devices() -> None:
     compare_layouts(shared_trainer(**SHARED), (4,))
 

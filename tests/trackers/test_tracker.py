@@ -71,6 +71,7 @@ def history_of(records: "list[Record]") -> list[dict]:
     return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row.item} for row in rows]
 
 
+@pytest.mark.slow
 def test_mlflow_has_the_numbers_the_config_and_the_report_and_a_resume_goes_on(store: Path, tmp_path: Path) -> None:
     run, report = tmp_path / "run", tmp_path / "report.html"
     report.write_text("<p>the report</p>")

@@ -55,7 +55,12 @@ def ensemble(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(0, marks=pytest.mark.full), pytest.param(1, marks=pytest.mark.full), MEMBERS - 1]
+    "number",
+    [
+        pytest.param(0, marks=pytest.mark.full),
+        pytest.param(1, marks=pytest.mark.full),
+        pytest.param(MEMBERS - 1, marks=pytest.mark.slow),
+    ],
 )
 def test_a_member_is_the_run_that_trains_it_alone(project: Path, ensemble: Path, tmp_path: Path, number: int) -> None:
     alone, member = tmp_path / "alone", members_of(ensemble)[number]
@@ -151,6 +156,7 @@ def test_a_finished_ensemble_is_reported_and_another_one_is_refused(
     assert [entry.name for entry in (run / "members" / "2").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_a_verb_takes_an_ensemble_for_its_members(
     ensemble: Path, project: Path, tmp_path: Path, capsys: Capture
 ) -> None:
