@@ -278,18 +278,19 @@ def load_initial_weights(config: Config, data: Dataset, params: dict, statistics
     if config.train.init_from:
         return _of_run(config, data, params, statistics, "train.init_from", Path(config.train.init_from))
     if config.model.weights == NO_WEIGHTS:
-        return InitialWeights(
-            params,
-            statistics,
-            messages=(
-                "starts from random weights: with few labelled frames expect clearly larger errors than from a "
-                "pretrained backbone (model.weights; train.init_from=RUN starts from one of your runs)",
-            ),
-        )
+        return InitialWeights(params, statistics, messages=(_start_from_random(config.model),))
     # Process 0 decides: the others need not see the path.
     if broadcast_from_0(lambda: is_run(Path(config.model.weights))):
         return _of_run(config, data, params, statistics, "model.weights", Path(config.model.weights))
     return _of_backbone(config, params, statistics)
+
+
+def _start_from_random(model: ModelConfig) -> str:
+    """Returns the message of a run without weights: the options that fetch a published backbone, and the page."""
+    fitting = (name for name, weights in PUBLISHED.items() if weights.backbone == model.backbone)
+    name = next(fitting, "resnet18_imagenet")
+    other = "" if PUBLISHED[name].backbone == model.backbone else f"model.backbone={PUBLISHED[name].backbone} "
+    return f"starts from random weights; {other}model.weights={name} fetches a published backbone (docs/weights.md)"
 
 
 def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, option: str, run: Path) -> InitialWeights:

@@ -68,7 +68,10 @@ def test_a_run_starts_from_the_backbone_of_a_file(file: Path, project: Path, nor
     assert setup.messages == [f"starts from the weights of {file}; new, with random weights: the head"]
     # So the backbone rests while the head begins.
     assert setup.facts.has_new_head and not fresh.facts.has_new_head
-    assert fresh.messages[-1].startswith("starts from random weights")
+    assert fresh.messages[-1] == (
+        "starts from random weights; model.backbone=resnet18 model.weights=resnet18_imagenet fetches a published "
+        "backbone (docs/weights.md)"
+    )
 
 
 def test_a_folder_stands_for_its_file(file: Path, project: Path) -> None:
