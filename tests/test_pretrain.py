@@ -126,7 +126,7 @@ def test_labels_of_earlier_weights_are_remembered(project: Path, whole: Path, tm
         begin(swapped)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_network_learns_what_is_behind_hidden_squares(project: Path, tmp_path: Path) -> None:
     """Features that are the same everywhere would never cost less than maps that say nothing."""
     run = tmp_path / "run"

@@ -69,8 +69,9 @@ def test_large_gradients_are_reduced_in_parts_of_which_xla_joins_no_two_on_a_gpu
     assert parameters_bytes <= sum(buckets) < parameters_bytes + 16
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", ["group", "sync"])
+@pytest.mark.parametrize(
+    "norm", [pytest.param("group", marks=pytest.mark.slow), pytest.param("sync", marks=pytest.mark.full)]
+)
 def test_what_crosses_devices_is_the_same_for_any_number_of_them_and_of_passes(norm: str) -> None:
     def crossing(devices: int, microbatch: int) -> list[tuple[str, int]]:
         layout = Trainer(make_config(norm=norm, microbatch=microbatch, preset="none")).on(devices)

@@ -36,7 +36,7 @@ def test_a_run_on_other_devices_is_equal_bit_for_bit(project: Path, tmp_path: Pa
     assert "3 shards" in log_of(run)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_without_shards_a_move_is_said(project: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     changes: dict[str, Any] = SHARDS | {"model__norm": "group", "train__shards": -1}

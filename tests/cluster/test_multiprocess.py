@@ -26,8 +26,7 @@ def predictions_of(run: Path) -> np.ndarray:
     return table.select_dtypes("number").to_numpy()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.full)])
 def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path, devices: int) -> None:
     config = small(folder, f"one-process-{devices}", mesh__devices=devices)
     assert train(config)["exit_code"] == 0
