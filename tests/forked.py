@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -35,4 +36,6 @@ def _call(files: tuple[Path, Path], function: Callable[..., None], arguments: tu
         opened = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)
+    # pytest's workers run with python -u, which writes a line in parts: those of several processes would mix.
+    sys.stdout, sys.stderr = (open(descriptor, "w", buffering=1, closefd=False) for descriptor in (1, 2))
     function(*arguments)

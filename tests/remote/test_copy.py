@@ -321,7 +321,7 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
         with RemoteCopy(folder, config.log) as copy:
             interrupt.signal = signal.SIGTERM
             assert copy.finish({"exit_code": 85}, interrupt)["exit_code"] == 85
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 4.5
         Hanging.gate.set()
     assert (
         "lacks config.json, split.csv, status.json: there was no time left; the same command tries again" in caplog.text
