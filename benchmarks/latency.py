@@ -29,7 +29,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.steps.predict_step import forward_options
 
-NETWORKS = (("resnet18", 128), ("resnet50", 256))
+NETWORKS = (("mobilenet_v2", 128), ("resnet18", 128), ("resnet50", 256))
 KEYPOINTS = tuple(f"keypoint{number}" for number in range(17))
 
 
