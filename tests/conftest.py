@@ -162,7 +162,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 40 steps that nothing disturbs, beside `compilations.json`. Tests copy it before they change it."""
+    """A run of 40 steps without interruption, next to `compilations.json`. Tests copy it before they change it."""
     from tests.shared_runs import made_once, make_whole
 
     return made_once(tmp_path_factory, "whole", lambda folder: make_whole(project, folder)) / "run"

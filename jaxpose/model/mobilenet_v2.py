@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
-from jaxpose.config.model import PUBLISHED_WIDTH
+from jaxpose.config.model import BACKBONES, PUBLISHED_WIDTH
 from jaxpose.model.depthwise import DepthwiseConv
 from jaxpose.model.layers import Conv, Norm
 from jaxpose.model.torch_weights import fill_by_name, prefix_of
@@ -27,7 +27,7 @@ _STAGES = (
 )
 _FIRST_CHANNELS, _LAST_CHANNELS = 32, 1280
 # Channels are multiples of it.
-_DIVISOR = 8
+_DIVISOR = BACKBONES["mobilenet_v2"].channels_multiple
 
 
 def channels_at(width: int, published: int) -> int:
@@ -47,7 +47,7 @@ class Block(nnx.Module):
       expansion: channels inside over those of the input; with 1, there is no first convolution.
       stride: step of the 3x3 convolution.
       norm: kind of normalisation.
-      groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
+      groups: groups of each norm of the kind group; 0 means one per 16 channels.
       dtypes: `dtype` and `param_dtype` of every layer.
       rng: source of the initial weights.
     """
@@ -93,7 +93,7 @@ class MobileNetV2(nnx.Module):
     Args:
       width: 64 for the published channels; all but the last scale with it, in multiples of 8.
       norm: kind of normalisation.
-      groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
+      groups: groups of each norm of the kind group; 0 means one per 16 channels.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.

@@ -74,7 +74,15 @@ def prefix_of(
     Raises:
       UserError: no tensor is the first of a known backbone, or several are.
     """
-    found = sorted({name[: -len(end)] for name in candidates for end in first if f".{name}".endswith(f".{end}")})
+    found = {name[: -len(end)] for name in candidates for end in first if f".{name}".endswith(f".{end}")}
+    return only_prefix(found, first, tensors, source, network)
+
+
+def only_prefix(
+    prefixes: set[str], first: Sequence[str], tensors: Mapping[str, np.ndarray], source: str, network: str
+) -> str:
+    """Returns the only one of the prefixes that were found; see `prefix_of` for the other arguments and errors."""
+    found = sorted(prefixes)
     if len(found) == 1:
         return found[0]
     if found:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxpose.errors import UserError
+from jaxpose.model.torch_weights import only_prefix
 from jaxpose.terminal import listed
 
 # Positions of a vision transformer's patches: learned ones, resized to the input, and rotary ones.
@@ -228,15 +229,8 @@ def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
       UserError: there is no vision transformer, or there are several.
     """
     matches = (re.fullmatch(r"(.*?\.)??(embeddings\.)?cls_token", name) for name in tensors)
-    found = sorted({match[1] or "" for match in matches if match})
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UserError(f"{source} holds several networks: tensors under {', '.join(map(repr, found))}; give one")
-    raise UserError(
-        f"{source} holds no vision transformer: none of its {len(tensors)} tensors is called cls_token or "
-        f"embeddings.cls_token; it has {listed(list(tensors), _SHOWN)}"
-    )
+    found = {match[1] or "" for match in matches if match}
+    return only_prefix(found, ("cls_token", "embeddings.cls_token"), tensors, source, "vision transformer")
 
 
 def settings_of(name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ HERE = socket.gethostname()
 
 
 def take_part(address: str, event: str, index: int, heartbeat_s: float) -> None:
-    """A process of a run that does nothing until it is told to fail, to leave or to end by itself."""
+    """A process of a run: meets the others, then fails, leaves, or waits to be killed."""
     peers = rendezvous(ProcessInfo(address, 3, index), {}, 30.0, heartbeat_s)
     peers.watch("verb")
     print("met", flush=True)

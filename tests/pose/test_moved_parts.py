@@ -112,9 +112,9 @@ def test_parts_move_before_the_rest_of_the_geometry() -> None:
 def test_parts_of_a_sample_depend_on_nothing_else() -> None:
     augment = _config(move_p=0.7)
     alone, fewer = _drawn(augment, 4), _drawn(augment, 2)
-    beside = _drawn(_config(move_p=0.7, rotate_p=0.5, salt_p=0.5), 4)
+    combined = _drawn(_config(move_p=0.7, rotate_p=0.5, salt_p=0.5), 4)
     for name in ("part_low_px", "part_side_px", "part_shift_px"):
-        np.testing.assert_array_equal(alone[name], beside[name])
+        np.testing.assert_array_equal(alone[name], combined[name])
         np.testing.assert_array_equal(alone[name][:2], fewer[name])
 
 
@@ -129,8 +129,8 @@ def test_what_is_not_in_the_frame_stays_where_it_is() -> None:
 def test_nothing_moves_where_it_is_off() -> None:
     drawn = _drawn(_config(move_p=0.0, rotate_p=1.0), 3)
     assert not [name for name in drawn if name.startswith("part_")]
-    beside = _drawn(_config(move_p=0.5, rotate_p=1.0), 3)
-    np.testing.assert_array_equal(drawn["input_from_augmented"], beside["input_from_augmented"])
+    combined = _drawn(_config(move_p=0.5, rotate_p=1.0), 3)
+    np.testing.assert_array_equal(drawn["input_from_augmented"], combined["input_from_augmented"])
 
 
 @pytest.mark.parametrize(
