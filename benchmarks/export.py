@@ -33,7 +33,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.load import LoadedNetwork
 
-NETWORKS = (("resnet18", 128), ("resnet50", 256), ("vit_small", 256))
+NETWORKS = (("mobilenet_v2", 128), ("resnet18", 128), ("resnet50", 256), ("vit_small", 256))
 KEYPOINTS = tuple(f"keypoint{number}" for number in range(17))
 FRAMES = (1, 8)
 

@@ -120,6 +120,7 @@ def test_a_file_in_float16_for_two_frames_at_once(trained_run: Path, frames: np.
         pytest.param({"backbone": "dinov2_small", "heatmap_stride": 4}, marks=pytest.mark.slow),
         pytest.param({"backbone": "dinov3_small", "heatmap_stride": 4}, marks=pytest.mark.slow),
         pytest.param({"backbone": "resnet50", "width": 4}, marks=pytest.mark.slow),
+        pytest.param({"backbone": "mobilenet_v2", "width": 8}, marks=pytest.mark.slow),
     ],
 )
 def test_each_kind_of_network(model: dict, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +148,17 @@ def test_views_that_agree() -> None:
     np.testing.assert_allclose(keypoints, expected, rtol=0, atol=1e-3)
     np.testing.assert_allclose(sure, confidence, rtol=0, atol=1e-5)
     assert np.abs(alone - expected).max() > 0.1
+
+
+def test_layers_are_whole_operations() -> None:
+    """Runtimes compute a depthwise convolution and a ReLU6 fast, but not the products and maxima in them."""
+    for model, count, clips in (({"backbone": "mobilenet_v2", "width": 8}, 17, 35), ({}, 0, 0)):
+        nodes = onnx.load_from_string(onnx_of(network_of(**model))).graph.node
+        grouped = [node for node in nodes if any(one.name == "group" and one.i > 1 for one in node.attribute)]
+        kinds = [node.op_type for node in nodes]
+        assert (len(grouped), kinds.count("Clip")) == (count, clips)
+        # Only the decoding compares numbers.
+        assert kinds.count("Relu") > 3 and kinds.count("Max") < 25
 
 
 def mobile(frames: jax.Array) -> tuple[jax.Array, jax.Array]:
