@@ -28,6 +28,7 @@ NOT_STARTED = {
     "predict.py": "needs the example project, and predicts for minutes",
     "gpu.py": "needs a GPU; tests/test_gpu_benchmark.py tests its parts",
     "accuracy.py": _TRAINS,
+    "cameras.py": "needs public calibrated recordings; tests/cameras/ has its comparisons in small",
     "context.py": _COMPILES,
     "export.py": _COMPILES,
     "faults.py": "kills runs for minutes; pytest -m faults starts it",

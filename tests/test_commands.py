@@ -42,6 +42,7 @@ _REMOTE = "tests/remote/test_remote_train.py::test_empty_machine_ends_as_the_und
 _LAUNCH = "tests/test_launch.py::test_the_verb_starts_a_verb_and_keeps_its_mistake"
 _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_run"
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
+_TRIANGULATE = "tests/triangulate/test_triangulate.py::test_the_table_has_every_frame_and_says_how_sure_each_point_is"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
@@ -105,6 +106,11 @@ RUN_BY = {
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",
     "draw --trail": "tests/drawing/test_labelled_video.py::test_a_trail_fades_with_its_age_and_stops_at_gaps",
+    "triangulate": _TRIANGULATE,
+    "triangulate --calibration": _TRIANGULATE,
+    "triangulate --out": _TRIANGULATE,
+    "triangulate --reprojections": "tests/triangulate/test_triangulate.py::"
+    "test_the_reprojections_are_drawn_on_the_video_of_a_view",
     "crop": _CROP,
     "crop --run": _CROP,
     "crop --out": _CROP,
