@@ -23,6 +23,7 @@ from jaxpose.config.model import (
     TEACHERS,
     ModelConfig,
     PretrainConfig,
+    feature_stride,
     norm_of,
 )
 from jaxpose.config.option import excerpt, flat_options
@@ -173,7 +174,7 @@ _MOST_SAMPLES = 2**31 - 1
 
 
 def _input(config: Config) -> Iterator[str]:
-    data, stride = config.data, BACKBONES[config.model.backbone].stride
+    data, stride = config.data, feature_stride(config.model)
     for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
         if side % stride:
             yield f"data.{name} is {side}; it must be a multiple of {stride} (the backbone's stride), or 0"
@@ -240,6 +241,12 @@ def _model(config: Config) -> Iterator[str]:
     model = config.model
     if model.heatmap_stride not in (2, 4, 8):
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
+    if model.output_stride not in (0, 16):
+        yield f"model.output_stride is {model.output_stride}; it must be 0 or 16"
+    elif model.output_stride and BACKBONES[model.backbone].family != "resnet":
+        yield f"model.output_stride is 16, and model.backbone is {model.backbone}; only a ResNet has this choice"
+    if model.head == "deconv" and model.kind == "heatmap_context":
+        yield "model.head is deconv, which sees one frame, and model.kind is heatmap_context: give model.head=pyramid"
     if not BACKBONES[model.backbone].has_width:
         default, why = ModelConfig(), "because only ResNets and MobileNetV2 have this choice"
         for name in ("width", "norm"):

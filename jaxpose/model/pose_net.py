@@ -11,7 +11,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import Config, ModelConfig, PretrainConfig
-from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS, PixelScale, pixel_scale
+from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS, PixelScale, feature_stride, pixel_scale
+from jaxpose.model.deconv import DeconvHead
 from jaxpose.model.heads import ContextHead, HeatmapHead, PyramidContext, PyramidHead, RegressionHead
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import Norm
@@ -61,11 +62,13 @@ class PoseNet(nnx.Module):
         levels = self.backbone.level_channels
         channels = levels[0]
         of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
-        from_stride = BACKBONES[model.backbone].stride
+        from_stride = feature_stride(model)
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
         elif model.head == "pyramid":
             self.head = PyramidHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
+        elif model.head == "deconv":
+            self.head = DeconvHead(*of_maps, feature_stride=from_stride, **dtypes)
         else:
             self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
         if self.radius and model.head == "pyramid":
