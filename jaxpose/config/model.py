@@ -112,8 +112,9 @@ class ModelConfig(Section):
     decoding: str = option(
         "fit",
         "how a heatmap becomes a point: fit = the best fit of a target heatmap; lightning_pose = the rule of "
-        "Lightning Pose, for its weights",
-        choices=("fit", "lightning_pose"),
+        "Lightning Pose, for its weights; deeplabcut = the highest cell plus the offset that the network predicts "
+        "there (location refinement), with DeepLabCut's targets and losses, for its weights; needs model.head=deconv",
+        choices=("fit", "lightning_pose", "deeplabcut"),
     )
     views_agree: bool = option(
         False,

@@ -1,5 +1,7 @@
 """The deconvolution head: from the last features to one map per keypoint, as in DeepLabCut."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,11 +69,12 @@ class Deconv(nnx.Module):
 
 
 class DeconvHead(nnx.Module):
-    """Maps features at stride 32 or 16 to logits at stride 2, 4 or 8: transposed convolutions with ReLUs in between.
+    """Maps features at stride 32 or 16 to maps at stride 2, 4 or 8: transposed convolutions with ReLUs in between.
 
     Args:
       in_channels: channels of the features.
       keypoints: number of maps.
+      offsets: whether each keypoint also has two maps of offsets, from layers of their own (location refinement).
       stride: input pixels per map cell.
       width: channels between the layers.
       feature_stride: input pixels per cell of the features.
@@ -87,6 +90,7 @@ class DeconvHead(nnx.Module):
         stride: int,
         width: int,
         *,
+        offsets: bool = False,
         feature_stride: int = 32,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
@@ -94,19 +98,39 @@ class DeconvHead(nnx.Module):
     ):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
         self.doublings = (feature_stride // stride).bit_length() - 1
-        widths = [in_channels, *[width] * (self.doublings - 1)]
-        # Each output cell sums 9 / 4 taps on average; the variance is that of He et al. 2015 before a ReLU.
-        hidden = [
-            Deconv(a, b, (8 / (9 * a)) ** 0.5, True, **dtypes) for a, b in zip(widths[:-1], widths[1:], strict=True)
-        ]
-        # Before a softmax over the map, a bias has no effect and would drift.
-        self.layers = nnx.List([*hidden, Deconv(widths[-1], keypoints, _DECONV_DEVIATION, False, **dtypes)])
+        self.has_offsets = offsets
 
-    def __call__(self, features: Float[Array, "b h w c"]) -> Float[Array, "b k h2 w2"]:
-        """Returns the maps' logits in float32 (or the parameters' wider type); cells past the input are cut off."""
-        height, width = (side << self.doublings for side in features.shape[1:3])
-        *hidden, last = self.layers
-        x = features
-        for layer in hidden:
-            x = jax.nn.relu(layer(x))
-        return last(x)[:, :height, :width].astype(last.kernel.dtype).transpose(0, 3, 1, 2)
+        def layers(out_channels: int) -> Sequence[Deconv]:
+            widths = [in_channels, *[width] * (self.doublings - 1)]
+            # Each output cell sums 9 / 4 taps on average; the variance is that of He et al. 2015 before a ReLU.
+            hidden = [
+                Deconv(a, b, (8 / (9 * a)) ** 0.5, True, **dtypes) for a, b in zip(widths[:-1], widths[1:], strict=True)
+            ]
+            # Before a softmax over the map, a bias has no effect and would drift.
+            return nnx.List([*hidden, Deconv(widths[-1], out_channels, _DECONV_DEVIATION, offsets, **dtypes)])
+
+        self.layers = layers(keypoints)
+        if offsets:
+            # The channels are (x or y, keypoint).
+            self.offsets = layers(2 * keypoints)
+
+    def __call__(self, features: Float[Array, "b h w c"]) -> Float[Array, "b k ..."]:
+        """Returns the maps in float32 (or the parameters' wider type).
+
+        Without offsets, they are logits (b, k, 2^n h, 2^n w) of n layers: cells past the input are cut off. With
+        offsets, they are (b, k, 3, h2, w2), the map and its offsets along x and y, with all cells, as in DeepLabCut.
+        """
+        maps = _maps(self.layers, features)
+        if not self.has_offsets:
+            height, width = (side << self.doublings for side in features.shape[1:3])
+            return maps[:, :, :height, :width]
+        b, k, height, width = maps.shape
+        offsets = _maps(self.offsets, features).reshape(b, 2, k, height, width)
+        return jnp.concatenate([maps[:, None], offsets], axis=1).transpose(0, 2, 1, 3, 4)
+
+
+def _maps(layers: Sequence[Deconv], x: Float[Array, "b h w c"]) -> Float[Array, "b k h2 w2"]:
+    *hidden, last = layers
+    for layer in hidden:
+        x = jax.nn.relu(layer(x))
+    return last(x).astype(last.kernel.dtype).transpose(0, 3, 1, 2)

@@ -68,7 +68,8 @@ class PoseNet(nnx.Module):
         elif model.head == "pyramid":
             self.head = PyramidHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
         elif model.head == "deconv":
-            self.head = DeconvHead(*of_maps, feature_stride=from_stride, **dtypes)
+            has_offsets = model.decoding == "deeplabcut"
+            self.head = DeconvHead(*of_maps, offsets=has_offsets, feature_stride=from_stride, **dtypes)
         else:
             self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
         if self.radius and model.head == "pyramid":
@@ -86,7 +87,8 @@ class PoseNet(nnx.Module):
         """Returns the outputs of each head for the windows of each group of sequences, (q, windows, heads, k, ...).
 
         A sequence of s frames has s windows, or s - 4 if the network sees five frames. The last axes are the
-        logits of a map (h / stride, w / stride), or the point (x, y) in pixels of the input.
+        logits of a map (h / stride, w / stride), DeepLabCut's map and offsets (3, ...), or the point (x, y) in pixels
+        of the input.
 
         Args:
           sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call.

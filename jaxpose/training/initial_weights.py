@@ -152,9 +152,14 @@ def transfer(
         old = trained.params.get(part, {})
         if part == "head" and "layers" in params[part] and "layers" in old:
             coarsest = _coarsest_px(trained.config.model)
-            layers, missing = _head(old["layers"], old_names, params[part]["layers"], names, coarsest)
-            taken[part] = {"layers": layers}
-            remade += missing
+            # A head with offsets has layers for the maps and for the offsets.
+            taken[part] = {}
+            for group, fresh in params[part].items():
+                layers, missing = fresh, [f"the {group}"]
+                if group in old:
+                    layers, missing = _head(old[group], old_names, fresh, names, coarsest)
+                taken[part][group] = layers
+                remade += [name for name in missing if name not in remade]
         elif _shapes(old) == _shapes(params[part]) and old_names == names:
             taken[part] = old
         else:

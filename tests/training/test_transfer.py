@@ -29,8 +29,10 @@ def network(
     backbone: str = "resnet18",
     kind: str = "heatmap",
     head: str = "pyramid",
+    decoding: str = "fit",
 ) -> LoadedNetwork:
     options = {"kind": kind, "backbone": backbone, "head": head, "heatmap_stride": stride, "head_width": head_width}
+    options["decoding"] = decoding
     model = ModelConfig(**options, width=4 if BACKBONES[backbone].has_width else ModelConfig().width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
@@ -99,6 +101,25 @@ def test_a_last_layer_goes_by_the_names_of_its_keypoints(head: str, last: int, p
     for column, name in enumerate(turned):
         source = old_columns[..., NAMES.index(name)] if name in NAMES else fresh[..., column]
         np.testing.assert_array_equal(columns[..., column], source)
+
+
+def test_maps_and_offsets_of_deeplabcut_go_by_the_names_of_their_keypoints() -> None:
+    old, new = (network(8, seed, head="deconv", decoding="deeplabcut") for seed in (0, 1))
+    turned = (*NAMES[::-1][:3], "tail")
+    params, _, remade = transfer(old, turned, new.params, new.statistics)
+    assert remade == ["keypoint tail"]
+    for group, phases in (("layers", 1), ("offsets", 2)):
+        assert same(params["head"][group][0], old.params["head"][group][0])
+        for leaf in ("kernel", "bias"):
+            columns, old_columns, fresh = (
+                tree["head"][group][1][leaf].reshape(-1, phases, len(NAMES))
+                for tree in (params, old.params, new.params)
+            )
+            for column, name in enumerate(turned):
+                source = old_columns[..., NAMES.index(name)] if name in NAMES else fresh[..., column]
+                np.testing.assert_array_equal(columns[..., column], source)
+    plain = network(8, 0, head="deconv")
+    assert transfer(plain, NAMES, new.params, new.statistics)[2] == ["the last head layer", "the offsets"]
 
 
 def test_a_head_of_another_width_is_made_anew() -> None:
