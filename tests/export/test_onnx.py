@@ -114,6 +114,8 @@ def test_a_file_in_float16_for_two_frames_at_once(trained_run: Path, frames: np.
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"kind": "regression"}, marks=pytest.mark.slow),
         pytest.param({"head": "lightning_pose"}, marks=pytest.mark.slow),
+        pytest.param({"head": "deconv", "output_stride": 16}, marks=pytest.mark.slow),
+        pytest.param({"head": "deconv", "decoding": "deeplabcut", "output_stride": 16}, marks=pytest.mark.slow),
         pytest.param({"decoding": "lightning_pose"}, marks=pytest.mark.slow),
         pytest.param({"norm": "group"}, marks=pytest.mark.slow),
         pytest.param({"backbone": "vit_small", "heatmap_stride": 4}, marks=pytest.mark.slow),

@@ -132,3 +132,10 @@ def test_whole_table(norm: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("backbone", "norm"), [("vit_small", "sync"), ("mobilenet_v2", "shard")])
 def test_another_backbone_has_the_same_bits(backbone: str, norm: str) -> None:
     assert_same_bits(Trainer(make_config(backbone=backbone, norm=norm, batch=6, shards=3)), (2, 4), steps=2)
+
+
+@pytest.mark.slow
+def test_the_deconvolution_head_has_the_same_bits() -> None:
+    assert_same_bits(
+        Trainer(make_config(head="deconv", output_stride=16, norm="shard", batch=6, shards=3)), (2, 4), steps=2
+    )
