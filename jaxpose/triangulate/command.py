@@ -58,7 +58,7 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     print_lines("\n".join(_report(file, table, noise_px, cameras.names)))
     shape = (len(cameras.names), frames, len(names))
     for line in find_faults(cameras, files, points_px.reshape(*shape, 2), confidence.reshape(shape), points):
-        say(line)
+        print_lines(line)
     return DONE
 
 
