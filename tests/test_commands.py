@@ -42,6 +42,7 @@ _REMOTE = "tests/remote/test_remote_train.py::test_empty_machine_ends_as_the_und
 _LAUNCH = "tests/test_launch.py::test_the_verb_starts_a_verb_and_keeps_its_mistake"
 _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_run"
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
+_CAMERAS = "tests/cameras/test_calibration_files.py::test_what_a_format_cannot_hold_is_refused_or_reported"
 _TRIANGULATE = "tests/triangulate/test_triangulate.py::test_the_table_has_every_frame_and_says_how_sure_each_point_is"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
@@ -131,6 +132,10 @@ RUN_BY = {
     "convert labels --out": _COCO,
     "convert labels --to coco": _COCO,
     "convert labels --to deeplabcut": "tests/test_convert_labels.py::test_deeplabcut_reads_the_visible_keypoints",
+    "convert cameras": _CAMERAS,
+    "convert cameras --out": _CAMERAS,
+    "convert cameras --size": _CAMERAS,
+    "convert cameras --to anipose": _CAMERAS,
     "convert predictions": _NWB,
     "convert predictions --out": _NWB,
     "convert predictions --session_start": _NWB,

@@ -1,4 +1,4 @@
-"""Reads calibrations: Anipose, caliscope, DANNCE, SLEAP, JARVIS and OpenCV.
+"""Reads and writes calibrations: Anipose, caliscope, DANNCE, SLEAP, JARVIS and OpenCV.
 
 | file | rotation, matrix |
 |---|---|
@@ -19,10 +19,10 @@ from typing import Any
 import cv2
 import numpy as np
 
-from jaxpose.cameras.cameras import Camera, Cameras
+from jaxpose.cameras.cameras import DISTORTIONS, Camera, Cameras
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
-from jaxpose.files import read_bytes
+from jaxpose.files import read_bytes, write_atomic
 from jaxpose.text_file import read_unicode
 
 _READABLE = (
@@ -32,6 +32,8 @@ _READABLE = (
 _YAML = (".yaml", ".yml")
 _OPENCV = ("camera_matrix", "distortion_coefficients", "R", "T")
 _JARVIS = ("intrinsicMatrix", "distortionCoefficients", "R", "T")
+ANIPOSE, CALISCOPE, JARVIS, OPENCV = WRITTEN = ("anipose", "caliscope", "jarvis", "opencv")
+_FOLDERS = (JARVIS, OPENCV)
 # What fails if a file lacks a table, or a value has another type or shape.
 _WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError)
 
@@ -57,6 +59,77 @@ def read_cameras(file: Path) -> Cameras:
     made = Cameras(cameras)
     made.refuse_same(file)
     return made
+
+
+def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
+    """Writes cameras in a format of `WRITTEN`; returns what other programs will not find or will ignore.
+
+    Args:
+      path: a .toml, or for jarvis and opencv a folder, which gets a file for each camera.
+      form: the format.
+      cameras: the cameras to write.
+
+    Raises:
+      UserError: the format needs image sizes, or knows no fisheye lenses; or a name cannot be that of a file.
+      OSError: a file cannot be written.
+    """
+    unknown = [camera.name for camera in cameras.each if not all(camera.size_px)]
+    if unknown and form in (ANIPOSE, CALISCOPE):
+        raise UserError(
+            f"{form} needs the image size of each camera, which is unknown for {', '.join(unknown)}: give --size, such "
+            "as --size 1280x1024"
+        )
+    fish = [camera.name for camera in cameras.each if camera.is_fisheye]
+    if fish and form in _FOLDERS:
+        raise UserError(f"{form} knows no fisheye lens, which {', '.join(fish)} has: write anipose or caliscope")
+    if form in _FOLDERS:
+        for camera in cameras.each:
+            if Path(camera.name).name != camera.name:
+                raise UserError(f"camera {camera.name!r} cannot be the name of a file in {path}; rename it")
+            write_atomic(path / f"{camera.name}.yaml", _yaml_text(camera, form).encode())
+    else:
+        write_atomic(path, _toml_text(cameras, form).encode())
+    return _ignored(cameras, form)
+
+
+def _ignored(cameras: Cameras, form: str) -> list[str]:
+    skewed = [f"{camera.name} ({camera.matrix[0, 1]:.3g} px)" for camera in cameras.each if camera.matrix[0, 1]]
+    lines = []
+    if skewed and form != JARVIS:
+        lines.append(f"the skew of {', '.join(skewed)} is written, but only jaxpose uses it; OpenCV ignores it")
+    if form == JARVIS and cameras.sizes_px.any():
+        lines.append("the image sizes, which JARVIS's files do not hold")
+    return lines
+
+
+def _toml_text(cameras: Cameras, form: str) -> str:
+    lines = []
+    for number, camera in enumerate(cameras.each):
+        turn = cv2.Rodrigues(camera.rotation)[0].ravel()
+        lines += [f"[cam_{number}]"] if form == ANIPOSE else [f"[cameras.{number}]", f"cam_id = {number}"]
+        lines += [f"name = {json.dumps(camera.name, ensure_ascii=False)}", f"size = {list(camera.size_px)}"]
+        lines += [f"matrix = {camera.matrix.tolist()}", f"distortions = {_lens(camera).tolist()}"]
+        lines += [f"rotation = {turn.tolist()}", f"translation = {camera.translation.tolist()}"]
+        lines += [f"fisheye = {json.dumps(camera.is_fisheye)}", ""]
+    return "\n".join(lines)
+
+
+def _yaml_text(camera: Camera, form: str) -> str:
+    content = cv2.FileStorage("camera.yaml", cv2.FILE_STORAGE_WRITE | cv2.FILE_STORAGE_MEMORY)
+    matrices = [camera.matrix, _lens(camera)[None], camera.rotation, camera.translation[:, None]]
+    if form == JARVIS:
+        matrices[0], matrices[2] = matrices[0].T, matrices[2].T
+    elif all(camera.size_px):
+        content.write("image_width", camera.size_px[0])
+        content.write("image_height", camera.size_px[1])
+    for name, matrix in zip(_JARVIS if form == JARVIS else _OPENCV, matrices, strict=True):
+        content.write(name, np.ascontiguousarray(matrix))
+    return content.releaseAndGetString()
+
+
+def _lens(camera: Camera) -> np.ndarray:
+    length = 4 if camera.is_fisheye else DISTORTIONS
+    return np.pad(camera.distortion, (0, length))[:length]
 
 
 def _read_toml(file: Path) -> list[Camera]:

@@ -102,6 +102,12 @@ class Cameras:
         self._lens = np.stack(lens).astype(np.float64).T[..., None]
         self._is_fisheye = np.array([camera.is_fisheye for camera in cameras])[:, None]
 
+    def with_size_px(self, size_px: tuple[int, int]) -> "Cameras":
+        """Returns the cameras; those of unknown image size have the given one."""
+        return Cameras(
+            [camera if all(camera.size_px) else dataclasses.replace(camera, size_px=size_px) for camera in self.each]
+        )
+
     def refuse_same(self, source: object) -> None:
         """Raises UserError, which names the source, if there are fewer than two cameras, or two are the same."""
         for name in self.names:

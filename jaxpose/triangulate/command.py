@@ -18,13 +18,9 @@ from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.progress import phase
 from jaxpose.terminal import count, listed, print_lines, say
+from jaxpose.triangulate.faults import find_faults
 from jaxpose.triangulate.tables import SCORER, PointTable, choose_format, write_points
 
-# A view that agrees with fewer of the points has another recording's table, or a wrong calibration.
-_LEAST_AGREEING = 0.5
-_MOST_OUTSIDE = 0.5
-# Predictions that are wrong by more of the width of an image are rare; a wrong calibration is not.
-_MOST_NOISE, _MOST_NOISE_PX = 0.01, 10.0
 _MOST_NAMED = 5
 
 
@@ -60,8 +56,9 @@ def triangulate_tables(given: argparse.Namespace) -> int:
             folder = folders.enter_context(output_folder(Path(given.reprojections).expanduser(), given.overwrite))
             _write_reprojections(folder, cameras, table)
     print_lines("\n".join(_report(file, table, noise_px, cameras.names)))
-    for line in _oddities(cameras, files, points_px, points, noise_px):
-        say(line)
+    shape = (len(cameras.names), frames, len(names))
+    for line in find_faults(cameras, files, points_px.reshape(*shape, 2), confidence.reshape(shape), points):
+        print_lines(line)
     return DONE
 
 
@@ -151,43 +148,5 @@ def _report(file: Path, table: PointTable, noise_px: float, views: Sequence[str]
         lines.append(
             f"  {view:{width}}  error: median {np.median(known):.2f} px, 95 % below {np.quantile(known, 0.95):.2f} px; "
             f"agrees with {100 * agree.sum() / len(known):.1f} % of its points"
-        )
-    return lines
-
-
-def _oddities(
-    cameras: Cameras, files: Mapping[str, Path], points_px: np.ndarray, points: Points, noise_px: float
-) -> list[str]:
-    """Returns a line for each sign of a wrong table or calibration."""
-    lines = []
-    has_pixels = np.isfinite(points_px[..., 0])
-    has_place = np.isfinite(cameras.undistort(points_px)[..., 0])
-    for at, (view, size_px) in enumerate(zip(cameras.names, cameras.sizes_px, strict=True)):
-        table, pixels = files[view], points_px[at, has_pixels[at]]
-        if not len(pixels):
-            continue
-        outside = np.any((pixels < -0.5) | (pixels > size_px - 0.5), axis=-1).mean() if size_px.all() else 0
-        if outside > _MOST_OUTSIDE:
-            lines.append(
-                f"{round(100 * outside)} % of the points of {table} lie outside of the images of camera {view} "
-                f"({size_px[0]} x {size_px[1]} px): is it the table of another view, or of resized video?"
-            )
-        if lost := int((has_pixels[at] & ~has_place[at]).sum()):
-            lines.append(
-                f"{view}: {count(lost, 'position')} not used: they lie where its lens model has no inverse, far from "
-                "the board of the calibration"
-            )
-        seen = np.isfinite(points.errors_px[at])
-        agree = points.agree[at].sum() / max(seen.sum(), 1)
-        if seen.any() and agree < _LEAST_AGREEING:
-            lines.append(
-                f"{view} agrees with only {100 * agree:.0f} % of its points: is {table} of another view or recording, "
-                "are its frames out of step, or is its calibration wrong?"
-            )
-    widest = cameras.sizes_px.max()
-    if noise_px > (_MOST_NOISE * widest if widest else _MOST_NOISE_PX):
-        lines.append(
-            f"the views disagree by {noise_px:.1f} px: are the tables of the views that they are given for, of one "
-            "recording, and is the calibration right?"
         )
     return lines

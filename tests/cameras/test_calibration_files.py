@@ -10,7 +10,8 @@ import pytest
 import scipy.io
 import sleap_io
 
-from jaxpose.cameras.calibration_files import read_cameras
+from jaxpose import convert
+from jaxpose.cameras.calibration_files import WRITTEN, read_cameras, write_cameras
 from jaxpose.cameras.cameras import Camera, Cameras
 from jaxpose.errors import UserError
 from tests.cameras.rigs import opencv_lens, rig
@@ -93,6 +94,54 @@ def test_a_calibration_is_read_as_the_same_rig(tool: str, tmp_path: Path) -> Non
     points = np.random.default_rng(0).uniform(-80, 80, (50, 3))
     np.testing.assert_allclose(found.project(points), RIG.project(points), rtol=0, atol=1e-8)
     assert (found.sizes_px == ((0, 0) if tool in ("dannce", "jarvis") else RIG.sizes_px)).all()
+
+
+@pytest.mark.parametrize("tool", WRITTEN)
+def test_the_verb_writes_a_calibration_that_is_read_as_the_same_rig(
+    tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / ("new.toml" if tool in ("anipose", "caliscope") else "new")
+    source = str(write_sleap(tmp_path / "rig", RIG))
+    assert convert.main(["cameras", source, "--to", tool, "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(f"{source} -> {out}: c0, c1, c2\ndropped: ")
+    found = read_cameras(out)
+    points = np.random.default_rng(0).uniform(-80, 80, (50, 3))
+    assert found.names == RIG.names
+    np.testing.assert_allclose(found.project(points), RIG.project(points), rtol=0, atol=1e-8)
+    assert (found.sizes_px == (0 if tool == "jarvis" else RIG.sizes_px)).all()
+    # Equal content is kept, other content refused.
+    assert convert.main(["cameras", source, "--to", tool, "--out", str(out)]) == 0
+    other = str(write_toml(tmp_path / "other.toml", Cameras(rig(3, seed=1).each)))
+    assert convert.main(["cameras", other, "--to", tool, "--out", str(out)]) == 2
+    assert "--overwrite replaces" in capsys.readouterr().err
+
+
+def test_what_a_format_cannot_hold_is_refused_or_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    skewed = RIG.each[0].matrix + np.array([[0, -5.8, 0], [0, 0, 0], [0, 0, 0]])
+    cameras = Cameras([dataclasses.replace(RIG.each[0], matrix=skewed), *RIG.each[1:]])
+    words = ["cameras", str(write_dannce(tmp_path / "rig", cameras)), "--to", "anipose"]
+    out = f"--out={tmp_path / 'new.toml'}"
+    assert convert.main([*words, out]) == 2
+    assert "anipose needs the image size of each camera, which is unknown for c0, c1, c2" in capsys.readouterr().err
+    assert convert.main([*words, out, "--size=1280"]) == 2
+    assert "--size is 1280; it must be WIDTHxHEIGHT" in capsys.readouterr().err
+    assert convert.main([*words, out, "--size=320x240"]) == 2
+    assert "--size is 320x240: camera c0 has images of 320 x 240 px, but the centre of" in capsys.readouterr().err
+    assert convert.main([*words, out, "--size=1280x1024"]) == 0
+    assert "dropped: the skew of c0 (-5.8 px) is written, but only jaxpose uses it" in capsys.readouterr().out
+    found = read_cameras(tmp_path / "new.toml")
+    np.testing.assert_array_equal(found.each[0].matrix, skewed)
+    assert (found.sizes_px == (1280, 1024)).all()
+    assert convert.main([*words, f"--out={tmp_path / 'new'}"]) == 2
+    assert "for anipose it must be a file whose name ends in .toml" in capsys.readouterr().err
+    fish = Cameras([dataclasses.replace(camera, is_fisheye=True, distortion=np.zeros(4)) for camera in RIG.each])
+    with pytest.raises(UserError, match="opencv knows no fisheye lens, which c0, c1, c2 has"):
+        write_cameras(tmp_path / "fish", "opencv", fish)
+    write_cameras(tmp_path / "fish.toml", "anipose", fish)
+    assert all(camera.is_fisheye for camera in read_cameras(tmp_path / "fish.toml").each)
+    slash = Cameras([dataclasses.replace(RIG.each[0], name="a/b"), *RIG.each[1:]])
+    with pytest.raises(UserError, match="camera 'a/b' cannot be the name of a file"):
+        write_cameras(tmp_path, "jarvis", slash)
 
 
 def test_a_fisheye_lens_and_a_skew_are_kept(tmp_path: Path) -> None:

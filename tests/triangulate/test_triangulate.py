@@ -1,19 +1,24 @@
 """The verb: tables of views become points in every format, and mistakes are named."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
+import cv2
 import h5py
 import numpy as np
 import pytest
 
 from jaxpose import draw
+from jaxpose.cameras.cameras import Cameras
+from jaxpose.cameras.triangulation import triangulate
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.formats.sleap_files import write_analysis
 from jaxpose.poses import Poses
 from jaxpose.triangulate.__main__ import main
+from jaxpose.triangulate.faults import find_faults
 from tests.cameras.rigs import rig
 from tests.cameras.test_calibration_files import write_toml
 from tests.painted_videos import write
@@ -137,11 +142,11 @@ def test_a_table_of_another_view_is_named(views: list[str], tmp_path: Path, caps
     views[3] = f"c2={tmp_path / 'c1.csv'}"
     assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
     out = capsys.readouterr().out
-    assert "the views disagree by" in out or "c2 agrees with only" in out
+    assert "\nwithout c2, the other views agree to " in out and "c1.csv the table of c2, and is its calibration" in out
     pixels = read_table(tmp_path / "c0.csv").poses
     write_predictions(tmp_path / "large.csv", range(FRAMES), NAMES, 4 * pixels.points_px[:, 0], pixels.one_animal()[1])
     views[1] = f"c0={tmp_path / 'large.csv'}"
-    assert main([*views, "--out", str(tmp_path / "other.csv")]) == 0
+    assert main([*views, "--out", str(tmp_path / "other.csv"), "--quiet"]) == 0
     assert "large.csv lie outside of the images of camera c0 (1280 x 1024 px)" in capsys.readouterr().out
 
 
@@ -169,3 +174,38 @@ def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: py
     assert main([*views, out]) == 0
     assert main([*views, out, "--overwrite"]) == 0
     assert "points.csv already exists: --overwrite replaces it" in fails(capsys, *views, out)
+
+
+def moving(cameras: Cameras, late: int = 0) -> np.ndarray:
+    """The pixels (v, t, k, 2) of an animal that walks; the last view shows what was `late` frames before."""
+    random = np.random.default_rng(8)
+    path = np.cumsum(random.normal(0, 4, (80, 1, 3)), axis=0) + random.uniform(-20, 20, (1, len(NAMES), 3))
+    pixels = cameras.project(path.reshape(-1, 3)).reshape(len(cameras.names), 80, len(NAMES), 2)
+    pixels += random.normal(0, 1, pixels.shape)
+    pixels[-1] = np.roll(pixels[-1], late, axis=0)
+    return pixels[:, 10:70]
+
+
+def faults_of(cameras: Cameras, pixels: np.ndarray) -> list[str]:
+    confidence = np.ones(pixels.shape[:3])
+    flat = pixels.reshape(len(pixels), -1, 2)
+    points = triangulate(cameras, flat, confidence.reshape(len(pixels), -1), 1.0)
+    return find_faults(cameras, {name: Path(f"{name}.csv") for name in cameras.names}, pixels, confidence, points)
+
+
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_a_view_that_is_late_and_a_camera_that_was_moved_are_named(count: int) -> None:
+    cameras = rig(count, seed=2)
+    name = cameras.names[-1]
+    assert faults_of(cameras, moving(cameras)) == []
+    (late,) = faults_of(cameras, moving(cameras, 3))
+    assert late.startswith(f"{name} is 3 frames late: with its rows shifted, its distance")
+    (early,) = faults_of(cameras, moving(cameras, -1))
+    assert early.startswith(f"{name} is 1 frame early: ")
+    turn = cv2.Rodrigues(np.array([0.02, 0.03, 0.05]))[0]
+    last = cameras.each[-1]
+    moved = dataclasses.replace(last, rotation=turn @ last.rotation, translation=turn @ last.translation)
+    (wrong,) = faults_of(Cameras([*cameras.each[:-1], moved]), moving(cameras))
+    # Of three views, the pair without it still agrees; of more, the view itself does not.
+    first = f"without {name}, the other views agree to " if count == 3 else f"{name} agrees with only "
+    assert wrong.startswith(first) and f"is {name}.csv " in wrong
