@@ -29,6 +29,7 @@ NOT_STARTED = {
     "gpu.py": "needs a GPU; tests/test_gpu_benchmark.py tests its parts",
     "accuracy.py": _TRAINS,
     "context.py": _COMPILES,
+    "deeplabcut_parity.py": "needs the package deeplabcut",
     "export.py": _COMPILES,
     "faults.py": "kills runs for minutes; pytest -m faults starts it",
     "few_labels.py": _TRAINS,
