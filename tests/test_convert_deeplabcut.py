@@ -5,6 +5,8 @@ those that the package deeplabcut builds.
 """
 
 import copy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from jaxpose.run.load import load_network
 from jaxpose.training.initial_weights import transfer
 from tests.formats.test_lightning_pose_checkpoint import Call
 from tests.model.test_deconv import reference_features
+from tests.process_pair import ROOT
 from tests.published_resnets import backbone, torch_shapes
+from tests.small_run import environment
 
 BODYPARTS = ["snout", "08", "tail"]
 WIDTH, HEIGHT = 83, 69
@@ -93,18 +97,19 @@ def altered(snapshot: Path, folder: Path, **values: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, torch.Tensor]) -> Path:
-    """A DeepLabCut project with one labelled image and a trained network."""
+    """A DeepLabCut project with four labelled images and a trained network."""
     folder = tmp_path_factory.mktemp("deeplabcut") / "project"
     images = folder / "labeled-data" / "video"
     images.mkdir(parents=True)
     video_sets = {"/there/video.mp4": {"crop": f"0, {WIDTH}, 0, {HEIGHT}"}}
     options = {"scorer": "me", "bodyparts": BODYPARTS, "video_sets": video_sets, "multianimalproject": False}
     (folder / "config.yaml").write_text(yaml.safe_dump(options))
-    pixels = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(images / "img0.png")
+    for number, pixels in enumerate(np.random.default_rng(1).integers(0, 256, (4, HEIGHT, WIDTH, 3), dtype=np.uint8)):
+        Image.fromarray(pixels).save(images / f"img{number}.png")
     header = [["scorer", *["me"] * 6], ["bodyparts", *[name for name in ("snout", "8", "tail") for _ in "xy"]],
               ["coords", *["x", "y"] * 3]]  # fmt: skip
-    rows = [*header, ["labeled-data/video/img0.png", "10", "12", "30", "31", "60", "44"]]
+    points = ["10", "12", "30", "31", "60", "44"]
+    rows = [*header, *[[f"labeled-data/video/img{number}.png", *points] for number in range(4)]]
     (images / "CollectedData_me.csv").write_text("".join(",".join(row) + "\n" for row in rows))
     snapshot = snapshot_of(folder)
     snapshot.parent.mkdir(parents=True)
@@ -249,3 +254,23 @@ def test_mistakes_of_the_command_line(run: Path, project: Path, tmp_path: Path, 
     # Its pickle would call a function.
     torch.save({"model": Call(print, "called")}, tmp_path / "evil.pt")
     assert "it names builtins.print" in fails(str(tmp_path / "evil.pt"), "--out", out)
+
+
+@pytest.mark.slow
+def test_a_training_starts_from_the_run(project: Path, run: Path, tmp_path: Path) -> None:
+    """With the options that the command prints: the start block names one keypoint of another name as new."""
+    names = "data.keypoint_names=snout,8,tail"
+    options = [
+        f"data.input_width_px={WIDTH}", f"data.input_height_px={HEIGHT}", "model.backbone=resnet18",
+        "model.head=deconv", "model.output_stride=16", "model.heatmap_stride=8", "model.decoding=deeplabcut",
+        f"train.init_from={run}",
+        "train.steps=3", "train.batch_size=2", "data.train_share=0.5", "data.val_share=0.25", "mesh.devices=1", names,
+    ]  # fmt: skip
+    out = tmp_path / "further"
+    process = subprocess.run(
+        [sys.executable, "-m", "jaxpose.train", str(project), *options, f"out={out}"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "new, with random weights: keypoint 8, keypoint tail" in process.stdout
+    assert (out / "best.safetensors").is_file()
