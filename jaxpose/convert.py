@@ -5,6 +5,7 @@ Input: a file of another tool, or predictions of jaxpose. Output: the equivalent
 
 import argparse
 import datetime
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,57 @@ def _lightning_pose(given: argparse.Namespace) -> int:
             given.project,
             given.overwrite,
         )
+    return DONE
+
+
+def deeplabcut(argv: list[str]) -> int:
+    """Converts a snapshot of DeepLabCut 3 into a finished run; returns the exit code."""
+    arguments = Arguments(
+        f"{_VERB} deeplabcut",
+        "Converts a snapshot of DeepLabCut 3 (a ResNet, for one animal or for boxes) into a finished run.",
+    )
+    arguments.add_argument("snapshot", metavar="SNAPSHOT", help="snapshot file, snapshot-*.pt")
+    arguments.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
+    arguments.add_argument(
+        "--config",
+        metavar="FILE",
+        help="pytorch_config.yaml of its training; default: next to the snapshot. For a SuperAnimal, the file of its "
+        "keypoints, superanimal_*.yaml",
+    )
+    arguments.add_argument(
+        "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the snapshot's"
+    )
+    arguments.add_argument(
+        "--size", default="", metavar="WIDTH,HEIGHT", help="size of the frames; default: that of the labelled frames"
+    )
+    arguments.add_argument(
+        "--rename",
+        default="",
+        metavar="OLD=NEW,...",
+        help="names of keypoints in the run that differ from the snapshot's",
+    )
+    arguments.add_overwrite("a run from an earlier conversion")
+    return arguments.run(_deeplabcut, argv)
+
+
+def _deeplabcut(given: argparse.Namespace) -> int:
+    size_px = re.fullmatch(r"([1-9]\d{0,4}),([1-9]\d{0,4})", given.size)
+    if given.size and not size_px:
+        raise UserError(f"--size is {given.size!r}; it must be WIDTH,HEIGHT, such as 640,480")
+    pairs = [pair.split("=") for pair in given.rename.split(",")] if given.rename else []
+    if wrong := [pair for pair in pairs if len(pair) != 2 or not all(pair)]:
+        raise UserError(f"--rename has {'='.join(wrong[0])!r}; each entry must be OLD=NEW")
+    with phase("loading the packages"):
+        from jaxpose.conversion.deeplabcut import Source, convert_snapshot
+    source = Source(
+        Path(given.snapshot),
+        Path(given.config) if given.config else None,
+        given.project,
+        tuple(map(int, size_px.groups())) if size_px else (),
+        {old: new for old, new in pairs},
+    )
+    with console(_VERB):
+        convert_snapshot(source, Path(given.out), given.overwrite)
     return DONE
 
 
@@ -239,6 +291,7 @@ _CAMERAS = (*_CAMERA_FILES, "jarvis", "opencv")
 # Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
+    "deeplabcut": (deeplabcut, "a snapshot of DeepLabCut 3 becomes a finished run"),
     "labels": (labels, "labels of a project to the label files of other tools"),
     "predictions": (predictions, "predictions of videos from and to the tables of other tools"),
     "cameras": (cameras, "a calibration of several cameras to the files of another tool"),

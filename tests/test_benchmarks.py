@@ -30,6 +30,7 @@ NOT_STARTED = {
     "accuracy.py": _TRAINS,
     "cameras.py": "needs public calibrated recordings; tests/cameras/ has its comparisons in small",
     "context.py": _COMPILES,
+    "deeplabcut_parity.py": "needs the package deeplabcut",
     "export.py": _COMPILES,
     "faults.py": "kills runs for minutes; pytest -m faults starts it",
     "few_labels.py": _TRAINS,

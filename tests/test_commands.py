@@ -35,6 +35,7 @@ _SUGGEST = "tests/test_suggest.py::test_most_suggestions_are_among_the_worst_ten
 _CROP = "tests/test_crop_verb.py::test_a_second_run_reads_the_boxes_of_the_first"
 _LOOP = "tests/labelling/test_loop.py::test_suggested_frames_train_the_next_run"
 _CHECKPOINT = "tests/test_convert.py::test_the_run_reads_as_any_finished_one"
+_SNAPSHOT = "tests/test_convert_deeplabcut.py::test_the_run_says_what_it_is"
 _COCO = "tests/test_convert_labels.py::test_coco_has_hidden_keypoints_and_boxes"
 _NWB = "tests/test_convert_predictions.py::test_nwb_has_every_frame_at_its_time"
 _OPTIONS = "tests/config/test_command_line.py::test_all_options_are_listed_with_meaning_and_rule"
@@ -128,6 +129,9 @@ RUN_BY = {
     "convert lightning-pose": _CHECKPOINT,
     "convert lightning-pose --out": _CHECKPOINT,
     "convert lightning-pose --project": _CHECKPOINT,
+    "convert deeplabcut": _SNAPSHOT,
+    "convert deeplabcut --config": _SNAPSHOT,
+    "convert deeplabcut --out": _SNAPSHOT,
     "convert labels": _COCO,
     "convert labels --out": _COCO,
     "convert labels --to coco": _COCO,
