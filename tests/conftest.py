@@ -40,7 +40,6 @@ for _name in ("layouts", "log_files", "process_pair", "remote_copies", "shared_r
 _LONGEST = (
     "pose/test_augment.py",
     "test_predict.py",
-    "test_train_shards.py",
     "test_train.py",
     "video/test_clips.py",
     "training/test_members.py",

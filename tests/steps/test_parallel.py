@@ -2,8 +2,8 @@
 
 Tested on the step that the public builder makes, with clipping and moving averages on, batches that divide nothing,
 and 40 % of the labels missing unevenly: see tests/layouts.py. The suite shows what each kind of layout can break, in 2
-compilations; the mark `slow` takes one row of each table, with augmentation, the mark `full` every pair of (batch,
-microbatch, type, devices) and every combination.
+compilations; the mark `slow` takes one row of most tables, with augmentation, the mark `full` every pair of (batch,
+microbatch, type, devices), deep networks, and every combination.
 """
 
 import dataclasses
