@@ -17,7 +17,7 @@ if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
     _given = [os.environ.get("XLA_FLAGS", ""), f"{_LEVEL}=0"]
     # XLA ends the process if it does not know an option, and later versions no longer have this one.
     if importlib.metadata.version("jaxlib").startswith("0.10."):
-        _given += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_opt_preset=FAST_COMPILE"]
+        _given.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(_given).strip()
 
 # Every process that a test starts would compile the package's files again.
