@@ -42,6 +42,7 @@ _OPTIONS = "tests/config/test_command_line.py::test_all_options_are_listed_with_
 _REMOTE = "tests/remote/test_remote_train.py::test_empty_machine_ends_as_the_undisturbed_run"
 _LAUNCH = "tests/test_launch.py::test_the_verb_starts_a_verb_and_keeps_its_mistake"
 _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_run"
+_TRACK = "tests/tracking/test_tracks.py::test_the_verb_writes_tracks_in_each_form"
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _CAMERAS = "tests/cameras/test_calibration_files.py::test_what_a_format_cannot_hold_is_refused_or_reported"
 _TRIANGULATE = "tests/triangulate/test_triangulate.py::test_the_table_has_every_frame_and_says_how_sure_each_point_is"
@@ -104,6 +105,9 @@ RUN_BY = {
     "evaluate": _FINISHED_RUN,
     "evaluate --run": _FINISHED_RUN,
     "evaluate --labels": "tests/test_evaluate.py::test_a_label_file_alone_leaves_the_rest_as_it_is",
+    "track": _TRACK,
+    "track --animals": _TRACK,
+    "track --out": _TRACK,
     "draw": _DRAW,
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",

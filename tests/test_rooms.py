@@ -52,6 +52,7 @@ BELOW = {
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
     "triangulate": [*FRAMES, "cameras", "conversion"],
+    "tracking": [*FRAMES, "conversion"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The only file that reads torch's own format; it asks for tensors alone.
@@ -60,7 +61,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "
 LONGEST_FILE, LONGEST_FUNCTION = 600, 60
 VERBS = {
     "train", "pretrain", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw",
-    "doctor", "entry", "__main__",
+    "track", "doctor", "entry", "__main__",
 }  # fmt: skip
 
 
