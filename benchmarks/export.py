@@ -6,26 +6,35 @@ Calls `predict(frame)` of jaxpose, the .stablehlo file by JAX and the .onnx file
 turns, with frames of twice the network's input and weights that nobody trained, which take as long as any. Appends one
 JSON line for each network, number of frames and way: milliseconds of the fastest and of the median call, the least CPU
 milliseconds of a call on all threads, the seconds of the first call, and the bytes of the file.
+
+    python benchmarks/export.py --out benchmarks/export.jsonl --run RUN --images FOLDER
+
+Exports a run instead, and appends for each file how far its keypoints are from the run's on the images below a folder,
+in pixels of the frame; also in OpenVINO, if it is installed.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import jax
 import numpy as np
 import onnxruntime
 
 from jaxpose import config as c
+from jaxpose import load
 from jaxpose.cluster.mesh import make_mesh, replicate
-from jaxpose.export.command import random_frames
-from jaxpose.export.onnx_file import to_onnx
+from jaxpose.export.command import export, random_frames
+from jaxpose.export.onnx_file import load_onnx, to_onnx
 from jaxpose.export.program import frame_shape, load_stablehlo, make_fit, make_program, to_stablehlo
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network
@@ -33,7 +42,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.load import LoadedNetwork
 
-NETWORKS = (("resnet18", 128), ("resnet50", 256), ("vit_small", 256))
+NETWORKS = (("mobilenet_v2", 128), ("resnet18", 128), ("resnet50", 256), ("vit_small", 256))
 KEYPOINTS = tuple(f"keypoint{number}" for number in range(17))
 FRAMES = (1, 8)
 
@@ -44,18 +53,61 @@ def main() -> int:
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--calls", type=int, default=40, help="of each way with one frame; a quarter of 8 frames")
     arguments.add_argument("--threads", type=int, default=2, help="cores that the process may use")
+    arguments.add_argument("--run", type=Path, help="compare the files of this run with it, instead of times")
+    arguments.add_argument("--images", type=Path, help="folder of PNG images of the size of the run's labelled ones")
     given = arguments.parse_args()
     # Before the first thread starts, so it holds for all of them.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.threads])
+    if given.run:
+        for line in _distances(given.run, given.images):
+            _append(line, given.out)
+        return 0
     device = jax.devices()[0]
     machine = {"device": device.device_kind, "platform": device.platform, "threads": given.threads}
     for backbone, side_px in NETWORKS:
         for line in _latencies(backbone, side_px, given.calls, given.threads):
             line = {"backbone": backbone, "side_px": side_px} | machine | line | {"load": round(os.getloadavg()[0], 1)}
-            print(json.dumps(line), flush=True)
-            with open(given.out, "a") as file:
-                file.write(json.dumps(line) + "\n")
+            _append(line, given.out)
     return 0
+
+
+def _append(line: dict[str, Any], out: Path) -> None:
+    print(json.dumps(line), flush=True)
+    with open(out, "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _distances(run: Path, images: Path) -> Iterator[dict[str, Any]]:
+    """Yields the distances between the keypoints of each file of a run and the run's own."""
+    frames = np.stack([np.asarray(cv2.imread(str(image)))[..., ::-1] for image in sorted(images.rglob("*.png"))])
+    expected, sure = load(run, devices=1).predict(frames)
+    for name, fp16 in (("mouse.stablehlo", False), ("mouse.onnx", False), ("half.onnx", True)):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / name
+            export(run, file, fp16=fp16)
+            content = file.read_bytes()
+            ways: dict[str, Callable[[bytes], Any]] = (
+                {"jax": load_stablehlo} if file.suffix == ".stablehlo" else {"onnxruntime": load_onnx}
+            )
+            if name == "mouse.onnx" and importlib.util.find_spec("openvino"):
+                ways["openvino"] = _load_openvino
+            for way, load_file in ways.items():
+                line = {"file": name, "way": way, "frames": len(frames), "bytes": len(content)}
+                try:
+                    distances = np.linalg.norm(load_file(content)(frames)[0] - expected, axis=-1)
+                except RuntimeError as error:
+                    yield line | {"refused": str(error)}
+                    continue
+                line |= {"median_px": float(np.median(distances)), "largest_px": float(distances.max())}
+                yield line | {"largest_sure_px": float(distances[sure >= 0.5].max(initial=0))}
+
+
+def _load_openvino(content: bytes) -> Callable[[np.ndarray], list[np.ndarray]]:
+    import openvino  # pyright: ignore[reportMissingImports]
+
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(content), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda frames: [compiled(np.ascontiguousarray(frames))[place] for place in (0, 1)]
 
 
 def _latencies(backbone: str, side_px: int, calls: int, threads: int) -> Iterator[dict[str, Any]]:

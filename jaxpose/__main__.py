@@ -15,6 +15,8 @@ VERBS = {
     "pretrain": "trains a backbone on the videos of a project, without labels",
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
+    "track": "gives the animals of detections, also of other tools, identities over time",
+    "triangulate": "makes points in 3D of the predictions of several cameras",
     "draw": "writes a video with the predicted keypoints on it",
     "crop": "makes boxes for a second network from the predictions of a run",
     "report": "writes a page about a run: curves, errors, pictures, traces of videos",
@@ -93,7 +95,7 @@ def _module(verb: str) -> str:
 
 
 def _help() -> str:
-    verbs = "\n".join(f"  {verb:9} {line}" for verb, line in VERBS.items())
+    verbs = "\n".join(f"  {verb:11} {line}" for verb, line in VERBS.items())
     return f"""usage: jaxpose VERB ...
 
 Trains networks that find body keypoints in video.

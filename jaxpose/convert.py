@@ -5,6 +5,7 @@ Input: a file of another tool, or predictions of jaxpose. Output: the equivalent
 
 import argparse
 import datetime
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,57 @@ def _lightning_pose(given: argparse.Namespace) -> int:
             given.project,
             given.overwrite,
         )
+    return DONE
+
+
+def deeplabcut(argv: list[str]) -> int:
+    """Converts a snapshot of DeepLabCut 3 into a finished run; returns the exit code."""
+    arguments = Arguments(
+        f"{_VERB} deeplabcut",
+        "Converts a snapshot of DeepLabCut 3 (a ResNet, for one animal or for boxes) into a finished run.",
+    )
+    arguments.add_argument("snapshot", metavar="SNAPSHOT", help="snapshot file, snapshot-*.pt")
+    arguments.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
+    arguments.add_argument(
+        "--config",
+        metavar="FILE",
+        help="pytorch_config.yaml of its training; default: next to the snapshot. For a SuperAnimal, the file of its "
+        "keypoints, superanimal_*.yaml",
+    )
+    arguments.add_argument(
+        "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the snapshot's"
+    )
+    arguments.add_argument(
+        "--size", default="", metavar="WIDTH,HEIGHT", help="size of the frames; default: that of the labelled frames"
+    )
+    arguments.add_argument(
+        "--rename",
+        default="",
+        metavar="OLD=NEW,...",
+        help="names of keypoints in the run that differ from the snapshot's",
+    )
+    arguments.add_overwrite("a run from an earlier conversion")
+    return arguments.run(_deeplabcut, argv)
+
+
+def _deeplabcut(given: argparse.Namespace) -> int:
+    size_px = re.fullmatch(r"([1-9]\d{0,4}),([1-9]\d{0,4})", given.size)
+    if given.size and not size_px:
+        raise UserError(f"--size is {given.size!r}; it must be WIDTH,HEIGHT, such as 640,480")
+    pairs = [pair.split("=") for pair in given.rename.split(",")] if given.rename else []
+    if wrong := [pair for pair in pairs if len(pair) != 2 or not all(pair)]:
+        raise UserError(f"--rename has {'='.join(wrong[0])!r}; each entry must be OLD=NEW")
+    with phase("loading the packages"):
+        from jaxpose.conversion.deeplabcut import Source, convert_snapshot
+    source = Source(
+        Path(given.snapshot),
+        Path(given.config) if given.config else None,
+        given.project,
+        tuple(map(int, size_px.groups())) if size_px else (),
+        {old: new for old, new in pairs},
+    )
+    with console(_VERB):
+        convert_snapshot(source, Path(given.out), given.overwrite)
     return DONE
 
 
@@ -161,6 +213,52 @@ def _predictions(given: argparse.Namespace) -> int:
     return DONE
 
 
+def cameras(argv: list[str]) -> int:
+    """Converts a calibration into that of another tool; returns the exit code."""
+    arguments = Arguments(f"{_VERB} cameras", "Converts the calibration of a rig into the files of another tool.")
+    arguments.add_argument(
+        "calibration",
+        metavar="PATH",
+        help=".toml of Anipose or caliscope, .mat of DANNCE, .slp of SLEAP, folder of JARVIS or OpenCV",
+    )
+    arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_CAMERAS, help=", ".join(_CAMERAS))
+    arguments.add_argument(
+        "--out", required=True, metavar="PATH", help="file *.toml; for jarvis and opencv, a folder with a .yaml each"
+    )
+    arguments.add_argument(
+        "--size", default="", metavar="WIDTHxHEIGHT", help="image size in px of cameras whose calibration has none"
+    )
+    arguments.add_overwrite()
+    return arguments.run(_cameras, argv)
+
+
+def _cameras(given: argparse.Namespace) -> int:
+    from jaxpose.cameras.calibration_files import read_cameras, write_cameras
+    from jaxpose.files import output_folder
+
+    out, source = Path(given.out).expanduser(), Path(given.calibration).expanduser()
+    is_file = given.to in _CAMERA_FILES
+    if is_file != (out.suffix.lower() == ".toml"):
+        rule = "a file whose name ends in .toml" if is_file else "a folder"
+        raise UserError(f"--out is {out}; for {given.to} it must be {rule}")
+    found = read_cameras(source)
+    if given.size:
+        found = found.with_size_px(_size_px(given.size))
+        for camera in found.each:
+            camera.refuse_wrong_numbers(f"--size is {given.size}")
+    with output_folder(out.parent if is_file else out, given.overwrite) as folder:
+        ignored = write_cameras(folder / out.name if is_file else folder, given.to, found)
+    print_lines(f"{source} -> {out}: {', '.join(found.names)}\ndropped: {'; '.join(ignored) or 'nothing'}")
+    return DONE
+
+
+def _size_px(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise UserError(f"--size is {text}; it must be WIDTHxHEIGHT, such as 1280x1024")
+    return int(width), int(height)
+
+
 def _add_session_start(arguments: Arguments) -> None:
     arguments.add_argument(
         "--session_start", default="", metavar="TIME", help="for nwb: start of the recording, 2026-05-04T14:30:00+02:00"
@@ -187,11 +285,16 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
 _LABELS = ("csv", "deeplabcut", "coco", "slp", "nwb")
 # Formats of predictions: see `jaxpose.conversion.prediction_tables`.
 _TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
+# Formats of calibrations: see `jaxpose.cameras.calibration_files`.
+_CAMERA_FILES = ("anipose", "caliscope")
+_CAMERAS = (*_CAMERA_FILES, "jarvis", "opencv")
 # Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
+    "deeplabcut": (deeplabcut, "a snapshot of DeepLabCut 3 becomes a finished run"),
     "labels": (labels, "labels of a project to the label files of other tools"),
     "predictions": (predictions, "predictions of videos from and to the tables of other tools"),
+    "cameras": (cameras, "a calibration of several cameras to the files of another tool"),
 }
 
 

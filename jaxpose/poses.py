@@ -45,11 +45,12 @@ class Poses:
       points_px: (f, a, k, 2), x and y; both are NaN where a point is missing.
       confidence: (f, a, k), 0 to 1, or None.
       visibility: (f, a, k) int8, `NOT_USED`, `NOT_VISIBLE` or `VISIBLE`, or None.
-      identity: (f, a) int, -1 where it is unknown.
+      identity: (f, a) int, -1 where it is unknown: a number in `individuals`, if these have names.
       score: (f, a), the confidence in an animal as a whole, or None.
       columns: {name: (f, a, k)} of more numbers for each point, such as `spread_px`. A name ends with its unit.
       skeleton: the animal.
       pixels: those of the original frame, the image file, or the network's input.
+      individuals: the name of each identity.
     """
 
     keypoint_names: tuple[str, ...]
@@ -62,6 +63,7 @@ class Poses:
     columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     skeleton: Skeleton = Skeleton()
     pixels: str = "frame"
+    individuals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         points = self.points_px
@@ -118,6 +120,31 @@ class Poses:
         if self.points_px.shape[1] != 1 or self.visibility is None:
             raise ValueError(f"points_px have shape {self.points_px.shape}; one animal with visibility is needed")
         return self.points_px[:, 0], self.visibility[:, 0]
+
+    def by_identity(self) -> "Poses":
+        """Returns the poses with one place for each individual, in the order of `individuals`.
+
+        Animals without an identity are left out.
+
+        Raises:
+          ValueError: a frame has an individual twice.
+        """
+        numbers = np.asarray(self.identity)
+        frames, places = np.nonzero(numbers >= 0)
+        targets = numbers[frames, places]
+        shape = len(self.frames), len(self.individuals)
+        if len({*zip(frames.tolist(), targets.tolist(), strict=True)}) < len(frames):
+            raise ValueError("a frame has an individual twice")
+
+        def placed(values: np.ndarray) -> np.ndarray:
+            absent = np.nan if values.dtype.kind == "f" else 0
+            moved = np.full((*shape, *values.shape[2:]), absent, values.dtype)
+            moved[frames, targets] = values[frames, places]
+            return moved
+
+        identity = np.full(shape, -1)
+        identity[frames, targets] = targets
+        return dataclasses.replace(self._each(placed), identity=identity)
 
     def at(self, rows: Sequence[int]) -> "Poses":
         """Returns the frames of some rows, in this order."""

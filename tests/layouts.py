@@ -30,8 +30,13 @@ def one_slow_others_full(*rows: tuple) -> list:
     first, *others = rows
     return [
         pytest.param(*first, marks=pytest.mark.slow),
-        *(pytest.param(*row, marks=pytest.mark.full) for row in others),
+        *all_full(*others),
     ]
+
+
+def all_full(*rows: tuple) -> list:
+    """The rows of a table of layouts whose facts other tests show."""
+    return [pytest.param(*row, marks=pytest.mark.full) for row in rows]
 
 
 @dataclasses.dataclass(frozen=True)

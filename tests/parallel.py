@@ -65,7 +65,7 @@ def make_config(
     *, backbone: str = "resnet10", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", move_p: float = 0.0, ema: float = 0.9,
     clip: float = 1.0, loss: str = "mse", kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
-    shards: int = 0, unlabelled: int = 0, agree: bool = False,
+    shards: int = 0, unlabelled: int = 0, agree: bool = False, head: str = "pyramid", output_stride: int = 0,
 ) -> c.Config:  # fmt: skip
     names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
     on_video = losses(all_losses) if clips else c.LossesConfig()
@@ -78,7 +78,15 @@ def make_config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset, move_p=move_p))).augment,
         model=c.ModelConfig(
-            kind=kind, backbone=backbone, width=width, norm=norm, head_width=4, loss=loss, views_agree=agree
+            kind=kind,
+            backbone=backbone,
+            width=width,
+            norm=norm,
+            head_width=4,
+            loss=loss,
+            views_agree=agree,
+            head=head,
+            output_stride=output_stride,
         ),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
         losses=on_video,

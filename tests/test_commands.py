@@ -35,13 +35,17 @@ _SUGGEST = "tests/test_suggest.py::test_most_suggestions_are_among_the_worst_ten
 _CROP = "tests/test_crop_verb.py::test_a_second_run_reads_the_boxes_of_the_first"
 _LOOP = "tests/labelling/test_loop.py::test_suggested_frames_train_the_next_run"
 _CHECKPOINT = "tests/test_convert.py::test_the_run_reads_as_any_finished_one"
+_SNAPSHOT = "tests/test_convert_deeplabcut.py::test_the_run_says_what_it_is"
 _COCO = "tests/test_convert_labels.py::test_coco_has_hidden_keypoints_and_boxes"
 _NWB = "tests/test_convert_predictions.py::test_nwb_has_every_frame_at_its_time"
 _OPTIONS = "tests/config/test_command_line.py::test_all_options_are_listed_with_meaning_and_rule"
 _REMOTE = "tests/remote/test_remote_train.py::test_empty_machine_ends_as_the_undisturbed_run"
 _LAUNCH = "tests/test_launch.py::test_the_verb_starts_a_verb_and_keeps_its_mistake"
 _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_run"
+_TRACK = "tests/tracking/test_tracks.py::test_the_verb_writes_tracks_in_each_form"
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
+_CAMERAS = "tests/cameras/test_calibration_files.py::test_what_a_format_cannot_hold_is_refused_or_reported"
+_TRIANGULATE = "tests/triangulate/test_triangulate.py::test_the_table_has_every_frame_and_says_how_sure_each_point_is"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
@@ -101,10 +105,18 @@ RUN_BY = {
     "evaluate": _FINISHED_RUN,
     "evaluate --run": _FINISHED_RUN,
     "evaluate --labels": "tests/test_evaluate.py::test_a_label_file_alone_leaves_the_rest_as_it_is",
+    "track": _TRACK,
+    "track --animals": _TRACK,
+    "track --out": _TRACK,
     "draw": _DRAW,
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",
     "draw --trail": "tests/drawing/test_labelled_video.py::test_a_trail_fades_with_its_age_and_stops_at_gaps",
+    "triangulate": _TRIANGULATE,
+    "triangulate --calibration": _TRIANGULATE,
+    "triangulate --out": _TRIANGULATE,
+    "triangulate --reprojections": "tests/triangulate/test_triangulate.py::"
+    "test_the_reprojections_are_drawn_on_the_video_of_a_view",
     "crop": _CROP,
     "crop --run": _CROP,
     "crop --out": _CROP,
@@ -121,10 +133,17 @@ RUN_BY = {
     "convert lightning-pose": _CHECKPOINT,
     "convert lightning-pose --out": _CHECKPOINT,
     "convert lightning-pose --project": _CHECKPOINT,
+    "convert deeplabcut": _SNAPSHOT,
+    "convert deeplabcut --config": _SNAPSHOT,
+    "convert deeplabcut --out": _SNAPSHOT,
     "convert labels": _COCO,
     "convert labels --out": _COCO,
     "convert labels --to coco": _COCO,
     "convert labels --to deeplabcut": "tests/test_convert_labels.py::test_deeplabcut_reads_the_visible_keypoints",
+    "convert cameras": _CAMERAS,
+    "convert cameras --out": _CAMERAS,
+    "convert cameras --size": _CAMERAS,
+    "convert cameras --to anipose": _CAMERAS,
     "convert predictions": _NWB,
     "convert predictions --out": _NWB,
     "convert predictions --session_start": _NWB,

@@ -188,10 +188,6 @@ def test_a_sleap_project_comes_back_with_the_frames_that_lack_an_instance(
         and np.isnan(read.poses.one_animal()[1][[0, 1, *range(8, FRAMES)]]).all()
     )
     capsys.readouterr()
-    first = labels.labeled_frames[0]
-    first.instances += first.instances
-    labels.save(str(file))
-    assert f"{file}, frame 2: it has several predicted instances" in fails(capsys, file, "--to", "csv", "--out", back)
     for frame in labels.labeled_frames:
         frame.instances = []
     labels.save(str(file))

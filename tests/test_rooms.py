@@ -31,6 +31,7 @@ GROUND = {
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
 BELOW = {
     "video": [],
+    "cameras": [],
     "data": ["video"],
     "formats": ["video", "data"],
     "model": [],
@@ -50,6 +51,8 @@ BELOW = {
     "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
+    "triangulate": [*FRAMES, "cameras", "conversion"],
+    "tracking": [*FRAMES, "conversion"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The only file that reads torch's own format; it asks for tensors alone.
@@ -58,7 +61,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "
 LONGEST_FILE, LONGEST_FUNCTION = 600, 60
 VERBS = {
     "train", "pretrain", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw",
-    "doctor", "entry", "__main__",
+    "track", "doctor", "entry", "__main__",
 }  # fmt: skip
 
 
@@ -150,7 +153,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
-    names = [name for name in modules() if room_of(name) in (*FRAMES, *GROUND)]
+    names = [name for name in modules() if room_of(name) in (*FRAMES, "cameras", *GROUND)]
     with_jax = {
         f"{name} imports {module}"
         for name in names

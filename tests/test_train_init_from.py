@@ -89,6 +89,11 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
             "is a run with another backbone than this one; give model.backbone=resnet10 model.width=8 ",
         ),
         ("run", {"model__norm": "group"}, " model.width=8 model.norm=shard model.norm_groups=0\n"),
+        (
+            "run",
+            {"model__output_stride": 16},
+            "a run with output_stride = 0, and model.output_stride is 16: give the same",
+        ),
         ("project", {}, "{project} is not a run folder: it has no config.json"),
         ("above", {}, "it has no config.json; there are {run}"),
     ],

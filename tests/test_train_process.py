@@ -13,7 +13,9 @@ from tests.train_process import Process
 
 STEPS = 150
 LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_epochs": 25, "log__frames": 0}
-# A teacher, whose thresholds and moving average must come back, too.
+# It traces faster; tests/remote/test_remote_train.py has processes that go on with augmentation.
+LENGTH |= {"augment__preset": "none", "augment__flip_p": 0.0}
+# A teacher, whose thresholds and moving average must come back.
 LENGTH |= {"losses__consistency__weight": 1.0, "losses__consistency__frames_per_step": 3}
 LENGTH |= {"losses__consistency__start_steps": 10, "losses__consistency__ramp_steps": 20}
 

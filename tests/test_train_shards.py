@@ -29,7 +29,9 @@ def run_on_one(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.full
 def test_a_run_on_other_devices_is_equal_bit_for_bit(project: Path, tmp_path: Path, run_on_one: Path) -> None:
+    """Of the mark `slow`, tests/test_shard_layouts.py has a run on three layouts."""
     run = tmp_path / "run"
     assert train(make_config(project, run, **SHARDS, mesh__devices=2))["exit_code"] == 0
     assert_same_run(run, run_on_one)

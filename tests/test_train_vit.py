@@ -25,9 +25,9 @@ def test_a_run_ends_goes_on_and_predicts(backbone: str, tmp_path: Path, monkeypa
         options |= {"model__width": 16, "data__input_height_px": 64, "model__weights": str(tmp_path / "weights.pth")}
     options |= {"optim__schedule": "constant", "train__val_every_epochs": 1.0}
     whole, parts = (tmp_path / name for name in ("whole", "parts"))
-    assert train(make_config(project, whole, train__steps=6, **options))["reason"] == "done"
-    train(make_config(project, parts, train__steps=4, **options))
-    train(make_config(project, parts, train__steps=6, resume="extend", **options))
+    assert train(make_config(project, whole, train__steps=3, **options))["reason"] == "done"
+    train(make_config(project, parts, train__steps=2, **options))
+    train(make_config(project, parts, train__steps=3, resume="extend", **options))
     assert_same(checkpoint_of(parts), checkpoint_of(whole))
     assert bool(checkpoint_of(whole).statistics) == (backbone == "mobilenet_v2")
     assert f"network     {backbone}, " in log_of(whole)

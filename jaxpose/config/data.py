@@ -37,14 +37,16 @@ class DataConfig(Section):
     )
     input_height_px: int = option(
         0,
-        "height of the network's input, a multiple of 32 (16 for a ViT); 0 = chosen from the frame sizes",
+        "height of the network's input, a multiple of 32 (16 for a ViT or model.output_stride=16); 0 = chosen from the "
+        "frame sizes",
         minimum=0,
         maximum=8192,
         common=True,
     )
     input_width_px: int = option(
         0,
-        "width of the network's input, a multiple of 32 (16 for a ViT); 0 = chosen from the frame sizes",
+        "width of the network's input, a multiple of 32 (16 for a ViT or model.output_stride=16); 0 = chosen from the "
+        "frame sizes",
         minimum=0,
         maximum=8192,
         common=True,

@@ -92,11 +92,19 @@ class ModelConfig(Section):
         "norm=group: groups of channels in each norm; 0 = one for every 16 channels. DeepLabCut's ResNet-50 has 32",
         minimum=0,
     )
+    output_stride: int = option(
+        0,
+        "input pixels per cell of a ResNet's last features: 0 = 32; 16 = the last stage is dilated instead of halving "
+        "its maps, as in DeepLabCut. Takes the same weights, and more time",
+        minimum=0,
+        maximum=16,
+    )
     head: str = option(
         "pyramid",
         "how features become heatmaps. pyramid: also from the finer features of the earlier stages of a ResNet or "
-        "MobileNetV2; lightning_pose: from the last features only, as in Lightning Pose; required for its weights",
-        choices=("pyramid", "lightning_pose"),
+        "MobileNetV2; lightning_pose: from the last features only, as in Lightning Pose; required for its weights; "
+        "deconv: from the last features only, by transposed convolutions, as in DeepLabCut",
+        choices=("pyramid", "lightning_pose", "deconv"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
     head_width: int = option(32, "channels between the layers of the head", minimum=1, maximum=1024)
@@ -104,8 +112,9 @@ class ModelConfig(Section):
     decoding: str = option(
         "fit",
         "how a heatmap becomes a point: fit = the best fit of a target heatmap; lightning_pose = the rule of "
-        "Lightning Pose, for its weights",
-        choices=("fit", "lightning_pose"),
+        "Lightning Pose, for its weights; deeplabcut = the highest cell plus the offset that the network predicts "
+        "there (location refinement), with DeepLabCut's targets and losses, for its weights; needs model.head=deconv",
+        choices=("fit", "lightning_pose", "deeplabcut"),
     )
     views_agree: bool = option(
         False,
@@ -114,6 +123,11 @@ class ModelConfig(Section):
         common=True,
     )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
+
+
+def feature_stride(model: ModelConfig) -> int:
+    """Returns the input pixels per cell of the backbone's coarsest features."""
+    return model.output_stride or BACKBONES[model.backbone].stride
 
 
 def norm_of(model: ModelConfig) -> str:

@@ -23,6 +23,7 @@ from jaxpose.config.model import (
     TEACHERS,
     ModelConfig,
     PretrainConfig,
+    feature_stride,
     norm_of,
 )
 from jaxpose.config.option import excerpt, flat_options
@@ -173,9 +174,10 @@ _MOST_SAMPLES = 2**31 - 1
 
 
 def _input(config: Config) -> Iterator[str]:
-    data, stride = config.data, BACKBONES[config.model.backbone].stride
+    data, stride = config.data, feature_stride(config.model)
     for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
-        if side % stride:
+        # DeepLabCut's maps may reach beyond the input.
+        if side % stride and config.model.decoding != "deeplabcut":
             yield f"data.{name} is {side}; it must be a multiple of {stride} (the backbone's stride), or 0"
     if bool(data.input_height_px) != bool(data.input_width_px):
         yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
@@ -240,6 +242,12 @@ def _model(config: Config) -> Iterator[str]:
     model = config.model
     if model.heatmap_stride not in (2, 4, 8):
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
+    if model.output_stride not in (0, 16):
+        yield f"model.output_stride is {model.output_stride}; it must be 0 or 16"
+    elif model.output_stride and BACKBONES[model.backbone].family != "resnet":
+        yield f"model.output_stride is 16, and model.backbone is {model.backbone}; only a ResNet has this choice"
+    if model.head == "deconv" and model.kind == "heatmap_context":
+        yield "model.head is deconv, which sees one frame, and model.kind is heatmap_context: give model.head=pyramid"
     if not BACKBONES[model.backbone].has_width:
         default, why = ModelConfig(), "because only ResNets and MobileNetV2 have this choice"
         for name in ("width", "norm"):
@@ -249,6 +257,21 @@ def _model(config: Config) -> Iterator[str]:
         return
     if model.width % 4:
         yield f"model.width is {model.width}; it must be a multiple of 4"
+
+
+def _deeplabcut(config: Config) -> Iterator[str]:
+    """Rules about maps that are not of sum 1."""
+    model, default = config.model, ModelConfig()
+    if model.decoding != "deeplabcut":
+        return
+    for name, only in (("head", "deconv"), ("kind", default.kind), ("loss", default.loss)):
+        if (value := getattr(model, name)) != only:
+            yield f"model.decoding is deeplabcut, and model.{name} is {value}; it must be {only}"
+    if config.pretrain.method != PretrainConfig.method:
+        yield f"model.decoding is deeplabcut, and pretrain.method is {config.pretrain.method}; give model.decoding=fit"
+    maps = [name for name in losses.weights(config.losses) if getattr(config.losses, name).on_maps]
+    for name in [*maps, *["consistency"] * bool(config.losses.consistency.weight)]:
+        yield f"losses.{name} compares heatmaps of sum 1, and model.decoding=deeplabcut has others: set its weight to 0"
 
 
 def _weights(config: Config) -> Iterator[str]:
@@ -367,7 +390,7 @@ def remote_problems(config: Config) -> Iterator[str]:
 
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
-    _input, _split, _names, _augment, _model, _weights, _train, *LOSS_RULES, _optim, _profile, _smooth,
+    _input, _split, _names, _augment, _model, _deeplabcut, _weights, _train, *LOSS_RULES, _optim, _profile, _smooth,
     pretrain_rules,
 )  # fmt: skip
 

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.conversion.label_files import Target
 from jaxpose.errors import UserError, need
@@ -14,11 +16,15 @@ from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
 from jaxpose.prediction.video_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.terminal import count
 
 CSV, DEEPLABCUT, SLP, SLEAP_ANALYSIS, PARQUET, NWB = "csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb"
 SUFFIXES = {
     CSV: ".csv", SLEAP_ANALYSIS: ".analysis.h5", DEEPLABCUT: ".h5", SLP: ".slp", PARQUET: ".parquet", NWB: ".nwb",
 }  # fmt: skip
+_UNIQUE = " and unique body parts"
+# Forms with a place for each individual; SLEAP's project holds animals without a track as well.
+_INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS)
 _NEED_VIDEO = (SLP, NWB)
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
 
@@ -37,7 +43,7 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     """
     if target.form == NWB and target.session_start is None:
         raise UserError(nwb.NEEDS_START)
-    if not _is_file(target) and not target.out.is_dir() and (other := _form_of(target.out)):
+    if not _is_file(target) and not target.out.is_dir() and (other := form_of(target.out)):
         raise UserError(
             f"--out is {target.out}, the name of a file for {other}; for {target.form} it must be a folder, or "
             f"a file whose name ends in {SUFFIXES[target.form]}"
@@ -58,11 +64,15 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     return lines
 
 
-def read_table(file: Path) -> PredictionTable:
+def read_table(file: Path, several: bool = False) -> PredictionTable:
     """Reads a video's predictions from a table in any readable form.
 
+    Args:
+      file: the table.
+      several: whether it may be of several animals.
+
     Raises:
-      UserError: it does not exist, has another form, or cannot be understood.
+      UserError: it does not exist, has another form, cannot be understood, or has several animals that are not wanted.
     """
     readers: dict[str, Callable[[Path], PredictionTable]] = {
         CSV: _read_csv,
@@ -75,39 +85,49 @@ def read_table(file: Path) -> PredictionTable:
         beside = [name.name for name in file.parent.glob("*")]
         absent = "is a folder, not a table" if file.is_dir() else f"does not exist{did_you_mean(file.name, beside)}"
         raise UserError(f"the table {file} {absent}")
+    if file.suffix in (".pickle", ".pkl"):
+        raise UserError(
+            f"{file} is a pickle of DeepLabCut, which could run any code; deeplabcut.stitch_tracklets(config, [video]) "
+            "writes its animals to an .h5 table, which jaxpose reads"
+        )
     form = _form_in(file)
     if form not in readers:
         suffixes = ", ".join(SUFFIXES[known] for known in readers)
         raise UserError(f"{file} cannot be read as a table of predictions: its name must end in one of {suffixes}")
-    return readers[form](file)
+    table = readers[form](file)
+    if not several and not table.is_plain:
+        raise UserError(f"{file} has {count(table.animals, 'animal')}{_UNIQUE * (table.unique is not None)}; give a "
+                        "table of one animal")  # fmt: skip
+    return table
 
 
 def is_table(file: Path) -> bool:
     """Returns whether a file is named like a table of any form."""
-    return bool(_form_of(file))
+    return bool(form_of(file))
 
 
-def _form_of(file: Path) -> str:
+def form_of(file: Path) -> str:
+    """Returns the form that the name of a file says, "" for none."""
     return next((form for form, suffix in SUFFIXES.items() if file.name.lower().endswith(suffix)), "")
 
 
 def _form_in(file: Path) -> str:
     """Returns the form of an existing table; SLEAP writes its analysis to any name that ends in .h5."""
-    form = _form_of(file)
+    form = form_of(file)
     return SLEAP_ANALYSIS if form == DEEPLABCUT and sleap_files.is_analysis(file) else form
 
 
 def _convert(table: Path, video: Path | None, place: Path, target: Target) -> list[str]:
-    predictions = read_table(table)
-    if video is None and target.form in _NEED_VIDEO:
-        raise UserError(f"{target.form} files describe the video of {table}; give --video VIDEO")
+    predictions = read_table(table, several=True)
     footage = read_footage(video, predictions) if video else None
-    if not target.scorer:
-        is_theirs = predictions.scorer.startswith(deeplabcut.SCORER_PREFIX)
-        target = dataclasses.replace(target, scorer=predictions.scorer if is_theirs else deeplabcut.SCORER)
+    if target.form == SLP and not predictions.is_plain:
+        footage = footage or predictions.footage
+    if footage is None and target.form in _NEED_VIDEO:
+        raise UserError(f"{target.form} files describe the video of {table}; give --video VIDEO")
+    target = dataclasses.replace(target, scorer=target.scorer or scorer_for_deeplabcut(predictions))
     file = _file(table, video, place, target)
     with output_folder(file.parent, target.overwrite) as folder:
-        written = _write(folder / file.name, predictions, footage, target)
+        written = write_table(folder / file.name, predictions, footage, target)
     names = ", ".join(str(file.with_name(one.name)) for one in written)
     dropped = _dropped(predictions, target) or "nothing"
     lines = [*predictions.notes, f"{table} -> {names}", f"dropped: {dropped}"]
@@ -116,12 +136,27 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     return lines
 
 
+def scorer_for_deeplabcut(predictions: PredictionTable) -> str:
+    """Returns the scorer of a table for DeepLabCut, which reads only its own kind of names."""
+    is_theirs = predictions.scorer.startswith(deeplabcut.SCORER_PREFIX)
+    return predictions.scorer if is_theirs else deeplabcut.SCORER
+
+
 def _dropped(predictions: PredictionTable, target: Target) -> str:
     """Returns the source's content that the target lacks."""
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
         dropped.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")
-    if _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP):
+    if not predictions.is_plain and target.form != SLP:
+        poses = predictions.poses
+        lost = int((np.isfinite(poses.points_px[..., 0]).any(axis=2) & (np.asarray(poses.identity) < 0)).sum())
+        dropped += [count(lost, "animal") + " without a track"] if lost else []
+        by_hand = 0 if predictions.by_hand is None else int(predictions.by_hand.sum())
+        dropped += [f"the mark of {count(by_hand, 'animal')} that a person placed"] if by_hand else []
+        dropped += [] if target.form == SLEAP_ANALYSIS else ["the score of each animal"] * (poses.score is not None)
+    if predictions.unique and target.form not in (CSV, DEEPLABCUT):
+        dropped.append(count(len(predictions.unique.keypoint_names), "unique body part"))
+    if predictions.is_plain and _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP):
         dropped.append("edges, the name of the track, and scores of instances and tracks")
     return "; ".join(dropped)
 
@@ -129,7 +164,7 @@ def _dropped(predictions: PredictionTable, target: Target) -> str:
 def _file(table: Path, video: Path | None, place: Path, target: Target) -> Path:
     if _is_file(target):
         return target.out
-    stem = table.name[: -len(SUFFIXES[_form_of(table)])]
+    stem = table.name[: -len(SUFFIXES[form_of(table)])]
     if target.form == DEEPLABCUT:
         return target.out / place / deeplabcut.file_name(video.stem if video else stem, target.scorer)
     return target.out / place / f"{stem}{SUFFIXES[target.form]}"
@@ -139,7 +174,19 @@ def _is_file(target: Target) -> bool:
     return target.out.name.lower().endswith(SUFFIXES[target.form]) and not target.out.is_dir()
 
 
-def _write(file: Path, predictions: PredictionTable, footage: Footage | None, target: Target) -> list[Path]:
+def write_table(file: Path, predictions: PredictionTable, footage: Footage | None, target: Target) -> list[Path]:
+    """Writes predictions in a form; returns the files.
+
+    Raises:
+      UserError: the form cannot hold the predictions, or a package is not installed.
+    """
+    if target.form in _INDIVIDUALS:
+        predictions = predictions.placed()
+    elif target.form != SLP and predictions.animals > 1:
+        raise UserError(
+            f"{predictions.file} has {count(predictions.animals, 'animal')}; {target.form} files that jaxpose writes "
+            f"hold one: choose {', '.join((*_INDIVIDUALS, SLP))}"
+        )
     if target.form == DEEPLABCUT:
         return deeplabcut.write_predictions(file, predictions, target.scorer, footage)
     if target.form == SLEAP_ANALYSIS:
@@ -150,6 +197,8 @@ def _write(file: Path, predictions: PredictionTable, footage: Footage | None, ta
         sleap_files.write_predictions_slp(file, predictions, footage)
     elif footage and target.session_start:
         nwb.write_predictions(file, predictions, footage, target.session_start)
+    elif not predictions.is_plain:
+        lightning_pose.write_individuals(file, predictions)
     else:
         poses = predictions.poses
         lightning_pose.write_predictions(
@@ -159,6 +208,8 @@ def _write(file: Path, predictions: PredictionTable, footage: Footage | None, ta
 
 
 def _read_csv(file: Path) -> PredictionTable:
+    if (several := lightning_pose.read_individuals(file)) is not None:
+        return several
     found, first_row = lightning_pose.read_predictions(file), lightning_pose.first_row(file)
     names = found.poses.keypoint_names
     return check_predictions(file, found.scorer, found.poses.frames, names, *found.poses.one_animal(), first_row)

@@ -66,11 +66,6 @@ def _on_each(operation: str, **attributes: Any) -> Callable[..., Value]:
     return functools.partial(_elementwise, emit=lambda graph, *names: graph.node(operation, *names, **attributes))
 
 
-def _composed(emit: Callable[..., str]) -> Callable[..., Value]:
-    """Returns the rule of an operation on each number that `emit(graph, *names)` makes of several nodes."""
-    return functools.partial(_elementwise, emit=emit)
-
-
 def _rsqrt(graph: Graph, x: str) -> str:
     return graph.node("Reciprocal", graph.node("Sqrt", x))
 
@@ -81,6 +76,18 @@ def _not_equal(graph: Graph, x: str, y: str) -> str:
 
 def _select(graph: Graph, which: str, if_false: str, if_true: str) -> str:
     return graph.node("Where", which, if_true, if_false)
+
+
+def _max(graph: Graph, x: str, y: str) -> str:
+    return graph.node("Relu", x) if graph.scalar(y) == 0 else graph.node("Max", x, y)
+
+
+def _min(graph: Graph, x: str, y: str) -> str:
+    # With it, runtimes compute a ReLU6 together with the convolution before it.
+    inner = graph.inputs_of(x, "Relu")
+    if inner and graph.scalar(y) is not None:
+        return graph.node("Clip", *inner, graph.constant(np.zeros((), graph.constants[y].dtype)), y)
+    return graph.node("Min", x, y)
 
 
 def _integer_power(call: Call, value: Value, *, y: Any, **_: Any) -> Value:
@@ -477,10 +484,10 @@ _RULES: dict[str, Callable[..., Any]] = {
     "integer_pow": _integer_power,
     "le": _on_each("LessOrEqual"),
     "lt": _on_each("Less"),
-    "max": _on_each("Max"),
-    "min": _on_each("Min"),
+    "max": functools.partial(_elementwise, emit=_max),
+    "min": functools.partial(_elementwise, emit=_min),
     "mul": _on_each("Mul"),
-    "ne": _composed(_not_equal),
+    "ne": functools.partial(_elementwise, emit=_not_equal),
     "neg": _on_each("Neg"),
     "pad": _pad,
     "reduce_max": _reduce("ReduceMax"),
@@ -490,20 +497,25 @@ _RULES: dict[str, Callable[..., Any]] = {
     "rem": _on_each("Mod", fmod=1),
     "reshape": _reshape,
     "round": _on_each("Round"),
-    "rsqrt": _composed(_rsqrt),
+    "rsqrt": functools.partial(_elementwise, emit=_rsqrt),
     "scatter": _scatter,
-    "select_n": _composed(_select),
+    "select_n": functools.partial(_elementwise, emit=_select),
     "sign": _on_each("Sign"),
     "slice": _slice,
     "split": _split,
     "sqrt": _on_each("Sqrt"),
-    "square": _composed(_square),
+    "square": functools.partial(_elementwise, emit=_square),
     "squeeze": _reshape,
     "stack": _stack,
     "stop_gradient": _as_it_is,
     "sub": _on_each("Sub"),
     "transpose": _transpose,
 }
+
+
+# Stands for the platform that the program runs on. If an operation has a form for each platform, a file gets the
+# shortest: runtimes have fast code for a whole operation, such as a depthwise convolution, but not for its parts.
+_ANY_PLATFORM = np.array(-1, np.int32)
 
 
 def _run(graph: Graph, jaxpr: Any, constants: Sequence[Any], given: Sequence[Value]) -> list[Value]:
@@ -528,11 +540,9 @@ def _apply(graph: Graph, equation: Any, values: list[Value]) -> list[Value]:
         inner = parameters[_CALLS[name]]
         return _run(graph, inner.jaxpr, inner.consts, values)
     if name == "platform_index":
-        # The operations for CPUs are the plainest.
-        found = next(i for i, names in enumerate(parameters["platforms"]) if names is None or "cpu" in names)
-        return [np.array(found, np.int32)]
-    if name == "cond" and isinstance(values[0], np.ndarray):
-        branch = parameters["branches"][int(values[0])]
+        return [_ANY_PLATFORM]
+    if name == "cond" and values[0] is _ANY_PLATFORM:
+        branch = min(parameters["branches"], key=lambda one: len(one.jaxpr.eqns))
         return _run(graph, branch.jaxpr, branch.consts, values[1:])
     given = [tuple(atom.aval.shape) for atom in equation.invars]
     results = [tuple(variable.aval.shape) for variable in equation.outvars]

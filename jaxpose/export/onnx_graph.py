@@ -82,6 +82,11 @@ class Graph:
         self.constants[name] = array
         return name
 
+    def scalar(self, name: str) -> float | None:
+        """Returns a stored single floating-point number, or None if the tensor is anything else."""
+        array = self.constants.get(name)
+        return float(array) if array is not None and array.shape == () and array.dtype.kind == "f" else None
+
     def whole_numbers(self, values: Sequence[int]) -> str:
         """Returns the name of a stored row of 64-bit whole numbers."""
         return self.constant(np.array(values, np.int64))

@@ -24,14 +24,18 @@ _LARGEST_CONFIDENCE, _ROUNDED_CONFIDENCE = 2.0, 1.001
 
 @dataclasses.dataclass(frozen=True)
 class PredictionTable:
-    """Predictions of one animal per frame, with confidence.
+    """Predictions of the animals of each frame, with confidence.
 
     Attributes:
       file: the table they were read from.
-      poses: n frames with one animal each; video frames are 0 to n - 1.
+      poses: n frames; video frames are 0 to n - 1.
       scorer: the name of the predictor.
       sets: the set of each labelled frame, if the table has them.
       notes: sentences for the user about changes.
+      unique: the keypoints of the frame that belong to no animal, as a table of one animal.
+      by_hand: (n, a), whether a person placed an animal.
+      empty: frames that the file lists without an animal.
+      footage: the video, as far as the file describes it.
     """
 
     file: Path
@@ -39,6 +43,36 @@ class PredictionTable:
     scorer: str = ""
     sets: list[str] | None = None
     notes: tuple[str, ...] = ()
+    unique: Poses | None = None
+    by_hand: np.ndarray | None = None
+    empty: tuple[int, ...] = ()
+    footage: "Footage | None" = None
+
+    @property
+    def animals(self) -> int:
+        """The largest number of animals in a frame."""
+        return self.poses.points_px.shape[1]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the table is of one animal and nothing else, so that it needs no names of individuals."""
+        return self.animals == 1 and self.unique is None
+
+    def placed(self) -> "PredictionTable":
+        """Returns the table with one place for each individual; a plain table is returned as it is.
+
+        Raises:
+          UserError: it has several animals, but no tracks.
+        """
+        if self.is_plain:
+            return self
+        if not self.poses.individuals:
+            raise UserError(f"{self.file} has several animals without tracks; jaxpose track makes their tracks")
+        try:
+            poses = self.poses.by_identity()
+        except ValueError:
+            raise UserError(f"{self.file} has a frame with one track twice; jaxpose track makes other tracks") from None
+        return dataclasses.replace(self, poses=poses, by_hand=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +109,8 @@ def check_predictions(
       scorer: its scorer.
       index: n cells with frame numbers.
       keypoint_names: k names.
-      keypoints_frame_px: (n, k, 2).
-      confidence: (n, k).
+      keypoints_frame_px: (n, k, 2), or (n, a, k, 2) of several animals.
+      confidence: (n, k), or (n, a, k).
       first_row: number of the first row in the table, for messages.
 
     Raises:
@@ -95,6 +129,8 @@ def check_predictions(
                 f"{file}, row {first_row + frame}: the frame is {excerpt(str(cell))}; it must be {frame}: a "
                 "table of a video has a row for each frame, counted from 0"
             )
+    if keypoints_frame_px.ndim == 3:
+        keypoints_frame_px, confidence = keypoints_frame_px[:, None], confidence[:, None]
     x, y = keypoints_frame_px[..., 0], keypoints_frame_px[..., 1]
     flaws = {
         "x or y is infinite": np.isinf(x) | np.isinf(y),
@@ -103,8 +139,8 @@ def check_predictions(
     }
     for reason, where in flaws.items():
         if where.any():
-            row, place = np.argwhere(where)[0].tolist()
-            reason = reason.format(f"{confidence[row, place]:g}")
+            row, animal, place = np.argwhere(where)[0].tolist()
+            reason = reason.format(f"{confidence[row, animal, place]:g}")
             raise UserError(f"{file}, row {first_row + row}: {keypoint_names[place]}: {reason}")
     notes = []
     if (above := confidence[confidence > _ROUNDED_CONFIDENCE]).size:
@@ -115,8 +151,63 @@ def check_predictions(
         )
         confidence = np.minimum(confidence, 1)
     points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
-    poses = Poses.of_one_animal(names, range(len(index)), points, confidence.astype(np.float64))
+    poses = Poses(names, range(len(index)), points, confidence.astype(np.float64))
     return PredictionTable(file, poses, scorer, notes=tuple(notes))
+
+
+# The individual that holds the unique body parts of DeepLabCut: keypoints of the frame that belong to no animal.
+SINGLE = "single"
+
+
+def check_individuals(
+    file: Path, scorer: str, index: Sequence[str], columns: Sequence[tuple[str, str]], cells: np.ndarray, first_row: int
+) -> PredictionTable:
+    """Returns the predictions of a table with columns for each individual, in DeepLabCut's layout.
+
+    Args:
+      file, scorer, index, first_row: as in `check_predictions`.
+      columns: m pairs (individual, keypoint).
+      cells: (n, m, 3), x, y and likelihood.
+
+    Raises:
+      UserError: as `check_predictions`, or an individual lacks a keypoint.
+    """
+    places = {column: place for place, column in enumerate(columns)}
+    individuals = tuple(dict.fromkeys(name for name, _ in columns if name != SINGLE))
+    names = tuple(dict.fromkeys(part for name, part in columns if name != SINGLE))
+    absent = [(one, name) for one in individuals for name in names if (one, name) not in places]
+    if absent or len(places) < len(columns):
+        what = f"{absent[0][0]} has no keypoint {absent[0][1]}" if absent else "it has a column twice"
+        raise UserError(f"{file}: {what}; every individual must have the same keypoints, each once")
+    content = cells[:, [[places[one, name] for name in names] for one in individuals]]
+    table = check_predictions(file, scorer, index, names, content[..., :2], content[..., 2], first_row)
+    is_there = np.isfinite(table.poses.points_px[..., 0]).any(axis=2)
+    identity = np.where(is_there, np.arange(len(individuals)), -1)
+    table = dataclasses.replace(
+        table, poses=dataclasses.replace(table.poses, identity=identity, individuals=individuals)
+    )
+    parts = [part for name, part in columns if name == SINGLE]
+    if parts:
+        of_frame = cells[:, [places[SINGLE, part] for part in parts]]
+        unique = check_predictions(file, scorer, index, parts, of_frame[..., :2], of_frame[..., 2], first_row)
+        table = dataclasses.replace(table, unique=unique.poses, notes=(*table.notes, *unique.notes))
+    return table
+
+
+def individual_columns(table: PredictionTable) -> tuple[list[tuple[str, str]], np.ndarray]:
+    """Returns the pairs (individual, keypoint) of the columns of `placed` animals, and the cells (n, m, 3)."""
+    parts = [(table.poses, table.poses.individuals)]
+    parts += [(table.unique, (SINGLE,))] if table.unique else []
+    columns = [(one, name) for poses, individuals in parts for one in individuals for name in poses.keypoint_names]
+    cells = [
+        np.concatenate([poses.points_px, _known(poses)[..., None]], axis=-1).reshape(len(poses.frames), -1, 3)
+        for poses, _ in parts
+    ]
+    return columns, np.concatenate(cells, axis=1)
+
+
+def _known(poses: Poses) -> np.ndarray:
+    return np.full(poses.points_px.shape[:3], np.nan) if poses.confidence is None else poses.confidence
 
 
 def refuse_other_length(index: VideoIndex, predictions: PredictionTable) -> None:

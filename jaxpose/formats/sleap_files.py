@@ -151,85 +151,173 @@ _AXES = {
 
 
 def write_predictions_slp(file: Path, predictions: PredictionTable, footage: Footage) -> None:
-    """Writes one predicted instance per frame, without a track.
+    """Writes a table of one animal as one predicted instance per frame, without a track.
 
-    An instance's score is the mean score of its points.
+    The animals of other tables become instances with their tracks and scores; those that a person placed stay so. An
+    instance without a score gets the mean score of its points.
 
     Raises:
       UserError: sleap-io is not installed.
     """
     need("sleap", str(file))
-    from sleap_io.model.instance import PredictedInstance
-    from sleap_io.model.labeled_frame import LabeledFrame
+    from sleap_io.model.instance import Track
     from sleap_io.model.labels import Labels
-    from sleap_io.model.skeleton import Node, Skeleton
+    from sleap_io.model.skeleton import Edge, Node, Skeleton
     from sleap_io.model.video import Video
 
-    skeleton = Skeleton([Node(name) for name in predictions.poses.keypoint_names], name=DEFAULT_ANIMAL)
-    points_px, confidence = predictions.poses.one_animal()
-    shape = [len(points_px), footage.height_px, footage.width_px, 3]
-    metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False, "fps": footage.fps}
+    poses = predictions.poses
+    nodes = {name: Node(name) for name in poses.keypoint_names}
+    edges = [Edge(nodes[one], nodes[other]) for one, other in poses.skeleton.edges]
+    skeleton = Skeleton(list(nodes.values()), edges=edges, name=poses.skeleton.animal or DEFAULT_ANIMAL)
+    metadata = {"type": "MediaVideo", "grayscale": False, "fps": footage.fps}
+    if footage.width_px:
+        metadata["shape"] = [len(poses.frames), footage.height_px, footage.width_px, 3]
     video = Video(str(footage.path), backend_metadata=metadata, open_backend=False)
-    rows = zip(points_px, confidence, np.nan_to_num(_instance_scores(confidence)), strict=True)
-    frames = []
-    for frame, (points, of_points, score) in enumerate(rows):
-        instance = PredictedInstance.from_numpy(points, skeleton, of_points, float(score))
-        frames.append(LabeledFrame(video=video, frame_idx=frame, instances=[instance]))
-    labels = Labels(frames, videos=[video], skeletons=[skeleton])
+    tracks = [Track(name) for name in poses.individuals]
+    frames = _instances(predictions, skeleton, video, tracks)
+    labels = Labels(frames, videos=[video], skeletons=[skeleton], tracks=tracks)
     labels.provenance |= _provenance(predictions)
     write_project(file, labels)
 
 
+def _instances(predictions: PredictionTable, skeleton: Any, video: Any, tracks: list[Any]) -> list[Any]:
+    """Returns the frames with their instances, as sleap-io objects."""
+    from sleap_io.model.instance import Instance, PredictedInstance
+    from sleap_io.model.labeled_frame import LabeledFrame
+
+    poses, frames = predictions.poses, []
+    confidence = np.full(poses.points_px.shape[:3], np.nan) if poses.confidence is None else poses.confidence
+    scores = np.nan_to_num(_instance_scores(confidence) if poses.score is None else poses.score)
+    is_alone = predictions.animals == 1 and not tracks
+    is_there = np.asarray(np.isfinite(poses.points_px[..., 0]).any(axis=2) | is_alone)
+    identity = np.asarray(poses.identity)
+    empty = set(predictions.empty)
+    for frame in range(len(poses.frames)):
+        instances = []
+        for place in np.flatnonzero(is_there[frame]).tolist():
+            points, number = poses.points_px[frame, place], int(identity[frame, place])
+            track = tracks[number] if tracks and number >= 0 else None
+            if predictions.by_hand is not None and predictions.by_hand[frame, place]:
+                instances.append(Instance.from_numpy(points, skeleton, track=track))
+                continue
+            of_points, score = confidence[frame, place], float(scores[frame, place])
+            instances.append(PredictedInstance.from_numpy(points, skeleton, of_points, score, track=track))
+        if instances or frame in empty:
+            frames.append(LabeledFrame(video=video, frame_idx=frame, instances=instances))
+    return frames
+
+
 def read_slp(file: Path) -> PredictionTable:
-    """Reads the predicted instances of a SLEAP project of one video and one animal.
+    """Reads the instances of a SLEAP project of one video.
+
+    If no frame has several predicted instances, and there is at most one track, these make a table of one animal, and
+    labels of a person are not read. Otherwise, the instances of a person are read as well, and a predicted one that a
+    person corrected is not.
 
     Raises:
-      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predictions; or a frame
-        has several instances.
+      UserError: sleap-io is not installed; or the file cannot be read, has several videos or no instances.
     """
     labels = sleap.load(file)
     names = sleap.keypoint_names(file, labels)
-    predicted = [(int(frame.frame_idx), one) for frame in labels.labeled_frames for one in frame.predicted_instances]
-    if not predicted:
-        raise UserError(
-            f"{file} has no predicted instance, so it is not a table of predictions; jaxpose convert labels converts "
-            "labels"
-        )
-    if len(labels.videos) != 1:
+    if len(labels.videos) > 1:
         raise UserError(
             f"{file} has {count(len(labels.videos), 'video')}; a table of predictions is of one: remove the others in "
             "SLEAP, or export the analysis HDF5 of each"
         )
+    most = max((len(frame.predicted_instances) for frame in labels.labeled_frames), default=0)
+    is_of_one = most == 1 and len(labels.tracks) < 2
+    instances = {int(frame.frame_idx): _read_frame(frame, is_of_one) for frame in labels.labeled_frames}
+    if not any(instances.values()):
+        raise UserError(
+            f"{file} has no predicted instance, so it is not a table of predictions; jaxpose convert labels converts "
+            "labels"
+        )
     recording = sleap_extras.read_recording(labels.videos[0], str(labels.videos[0].filename))
-    length = max([recording.frame_count or 0, *(frame + 1 for frame, _ in predicted)])
-    cells, seen = np.full((length, len(names), 3), np.nan), set[int]()
-    for frame, instance in predicted:
-        if frame in seen:
-            raise UserError(f"{file}, frame {frame}: it has several predicted instances; a table is of one animal")
-        seen.add(frame)
-        cells[frame] = instance.numpy(scores=True)
-    by_hand = sum(bool(frame.user_instances) for frame in labels.labeled_frames)
-    notes = [f"{file}: labels of a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
+    length = max([recording.frame_count or 0, *(frame + 1 for frame, here in instances.items() if here)])
+    cells = np.full((length, max(map(len, instances.values())), len(names), 3), np.nan)
+    for frame, here in instances.items():
+        for place, instance in enumerate(here):
+            cells[frame, place] = _cells(instance)
     scorer, index = sleap_extras.read_scorer(labels) or "SLEAP", [str(frame) for frame in range(length)]
     found = check_predictions(file, scorer, index, names, cells[..., :2], cells[..., 2], 0)
-    return dataclasses.replace(found, notes=(*notes, *found.notes))
+    width, height = recording.size_px or (0, 0)
+    footage = Footage(Path(recording.name), width, height, recording.fps or 0.0, np.zeros(0))
+    found = dataclasses.replace(found, footage=footage)
+    if is_of_one:
+        by_hand = sum(bool(frame.user_instances) for frame in labels.labeled_frames)
+        notes = [f"{file}: labels of a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
+        return dataclasses.replace(found, notes=(*notes, *found.notes))
+    return _with_tracks(found, labels, instances)
+
+
+def _read_frame(frame: Any, is_of_one: bool) -> list[Any]:
+    """Returns the instances of a frame; a predicted one gives way to that of a person which replaces it."""
+    if is_of_one:
+        return list(frame.predicted_instances)
+    placed = [instance for instance in frame.user_instances if _has_point(instance)]
+    origins = {id(instance.from_predicted) for instance in placed}
+    tracks = {id(instance.track) for instance in placed if instance.track is not None}
+    others = [one for one in frame.predicted_instances if id(one) not in origins and id(one.track) not in tracks]
+    return placed + [one for one in others if _has_point(one)]
+
+
+def _has_point(instance: Any) -> bool:
+    return bool(np.isfinite(instance.numpy()).any())
+
+
+def _is_predicted(instance: Any) -> bool:
+    return hasattr(instance, "score")
+
+
+def _cells(instance: Any) -> np.ndarray:
+    """Returns x, y and the score (k, 3) of an instance; a person's points have 1."""
+    if _is_predicted(instance):
+        return instance.numpy(scores=True)
+    points = instance.numpy()
+    return np.concatenate([points, np.where(np.isfinite(points[:, :1]), 1.0, np.nan)], axis=1)
+
+
+def _with_tracks(found: PredictionTable, labels: Any, instances: dict[int, list[Any]]) -> PredictionTable:
+    """Returns a table with the tracks, scores and skeleton of its instances."""
+    shape = found.poses.points_px.shape[:2]
+    identity, score, by_hand = np.full(shape, -1), np.full(shape, np.nan), np.zeros(shape, bool)
+    numbers = {id(track): number for number, track in enumerate(labels.tracks)}
+    for frame, here in instances.items():
+        for place, instance in enumerate(here):
+            identity[frame, place] = numbers.get(id(instance.track), -1)
+            by_hand[frame, place] = not _is_predicted(instance)
+            score[frame, place] = getattr(instance, "score", np.nan)
+    # A person's instances have no score; for a network's, the best is as good.
+    score = np.where(by_hand, np.nanmax(score, initial=1.0), score)
+    poses = dataclasses.replace(
+        found.poses,
+        identity=identity,
+        score=score,
+        individuals=tuple(str(track.name) for track in labels.tracks),
+        skeleton=sleap_extras.read_skeleton(labels),
+    )
+    empty = tuple(frame for frame, here in instances.items() if not here and frame < len(poses.frames))
+    return dataclasses.replace(found, poses=poses, by_hand=by_hand, empty=empty)
 
 
 def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | None) -> None:
-    """Writes the arrays of SLEAP's analysis export: one track.
+    """Writes the arrays of SLEAP's analysis export, with a track for each of the `placed` animals.
 
     Raises:
       UserError: h5py is not installed.
     """
     need("sleap", str(file))
-    points, confidence = predictions.poses.one_animal()
-    is_there = np.any(np.isfinite(points[..., 0]), axis=1)
+    poses = predictions.poses
+    points, confidence = poses.points_px, poses.confidence
+    if confidence is None:
+        confidence = np.full(points.shape[:3], np.nan)
+    scores = _instance_scores(confidence) if poses.score is None else poses.score
     arrays = {
-        "tracks": points.transpose(2, 1, 0)[None],
-        "track_occupancy": is_there[:, None].astype(np.uint8),
-        "point_scores": confidence.T[None],
-        "instance_scores": _instance_scores(confidence)[None],
-        "tracking_scores": np.full((1, len(points)), np.nan),
+        "tracks": points.transpose(1, 3, 2, 0),
+        "track_occupancy": np.isfinite(points[..., 0]).any(axis=2).astype(np.uint8),
+        "point_scores": confidence.transpose(1, 2, 0),
+        "instance_scores": scores.T,
+        "tracking_scores": np.full(points.shape[1::-1], np.nan),
     }
     texts = {
         "labels_path": "",
@@ -240,7 +328,7 @@ def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | 
         for name, array in arrays.items():
             content = opened.create_dataset(name, data=array, compression="gzip")
             content.attrs["dims"] = json.dumps(_AXES[name])
-        opened["track_names"] = np.array([b"track_0"])
+        opened["track_names"] = np.array([name.encode() for name in poses.individuals or ("track_0",)])
         opened["node_names"] = np.array([name.encode() for name in predictions.poses.keypoint_names])
         opened["edge_names"], opened["edge_inds"] = np.zeros((0, 2), "S1"), np.zeros((0, 2), np.int64)
         opened["video_ind"] = 0
@@ -263,10 +351,10 @@ def is_analysis(file: Path) -> bool:
 
 
 def read_analysis(file: Path) -> PredictionTable:
-    """Reads SLEAP's analysis HDF5 of one animal.
+    """Reads SLEAP's analysis HDF5.
 
     Raises:
-      UserError: h5py is not installed, or the file is invalid or has several tracks; the message names the row.
+      UserError: h5py is not installed, or the file is invalid; the message names the row.
     """
     need("sleap", str(file))
     import h5py
@@ -280,21 +368,26 @@ def read_analysis(file: Path) -> PredictionTable:
                 )
             arrays = {name: _canonical(name, content[name]) for name in ("tracks", "point_scores")}
             names = [name.decode() for name in content["node_names"][...].tolist()]
+            tracks = tuple(name.decode() for name in content["track_names"][...].tolist())
             noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}
     except UserError:
         raise
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is not a readable analysis HDF5 file of SLEAP: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
-    if points.shape != (len(points), 1, len(names), 2) or scores.shape != points.shape[:3]:
+    if points.shape != (len(points), len(tracks), len(names), 2) or scores.shape != points.shape[:3]:
         raise UserError(
-            f"{file} has tracks of shape {points.shape} (frame, track, node, xy); one track and {len(names)} nodes are "
-            "needed: several animals cannot be converted"
+            f"{file} has tracks of shape {points.shape} (frame, track, node, xy), but {count(len(tracks), 'name')} of "
+            f"tracks and {len(names)} nodes"
         )
     scorer = noted.get("scorer", "") if isinstance(noted, dict) else ""
-    return check_predictions(
-        file, str(scorer) or "SLEAP", [str(frame) for frame in range(len(points))], names, points[:, 0], scores[:, 0], 0
+    table = check_predictions(
+        file, str(scorer) or "SLEAP", [str(frame) for frame in range(len(points))], names, points, scores, 0
     )
+    if len(tracks) == 1:
+        return table
+    identity = np.where(np.isfinite(points[..., 0]).any(axis=2), np.arange(len(tracks)), -1)
+    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, identity=identity, individuals=tracks))
 
 
 def _canonical(name: str, content: Any) -> np.ndarray:
@@ -304,10 +397,10 @@ def _canonical(name: str, content: Any) -> np.ndarray:
 
 
 def _instance_scores(confidence: np.ndarray) -> np.ndarray:
-    """Returns the mean (n,) of the known confidences (n, k) of points, NaN without any."""
+    """Returns the means (n, a) of the known confidences (n, a, k) of points, NaN without any."""
     known = np.isfinite(confidence)
-    total = np.where(known, confidence, 0).sum(axis=1)
-    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+    total = np.where(known, confidence, 0).sum(axis=-1)
+    return np.where(known.any(axis=-1), total / np.maximum(known.sum(axis=-1), 1), np.nan)
 
 
 def _provenance(predictions: PredictionTable) -> dict[str, str]:

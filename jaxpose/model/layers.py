@@ -37,6 +37,7 @@ class Conv(nnx.Module):
       out_channels: channels of the output.
       kernel_size: side of the kernel.
       stride: step of the kernel.
+      dilation: step between the taps of the kernel; above 1 only at stride 1.
       dtype: type of the arithmetic; parameters stay in `param_dtype`.
       param_dtype: type of the parameters.
       rng: source of the initial weights (normal, variance 2 / (kernel_size^2 out_channels): He et al. 2015, fan out).
@@ -48,12 +49,13 @@ class Conv(nnx.Module):
         out_channels: int,
         kernel_size: int,
         stride: int = 1,
+        dilation: int = 1,
         *,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
     ):
-        self.stride = stride
+        self.stride, self.dilation = stride, dilation
         self.dtype = dtype
         shape = (kernel_size, kernel_size, in_channels, out_channels)
         scale = (2.0 / (kernel_size * kernel_size * out_channels)) ** 0.5
@@ -66,7 +68,25 @@ class Conv(nnx.Module):
         if size == 1:
             # A matrix product makes the whole ResNet-50 step 2.3 times as fast on CPU.
             return x[:, :: self.stride, :: self.stride] @ kernel[0, 0]
+        if self.dilation > 1:
+            return _convolve_dilated(x, kernel, self.dilation)
         return convolve(x, kernel, self.stride, (size // 2, size // 2))
+
+
+def _convolve_dilated(x: Float[Array, "b h w c"], kernel: Float[Array, "n n c d"], dilation: int) -> jax.Array:
+    """Returns maps of the same size, convolved with a kernel whose taps are `dilation` cells apart, zeros outside.
+
+    The cells of each phase are maps of their own and see only each other: this is an ordinary convolution of more,
+    smaller maps, with the gradient of `convolve`.
+    """
+    batch, height, width, channels = x.shape
+    rows, columns = -(-height // dilation), -(-width // dilation)
+    x = jnp.pad(x, ((0, 0), (0, rows * dilation - height), (0, columns * dilation - width), (0, 0)))
+    phases = x.reshape(batch, rows, dilation, columns, dilation, channels).transpose(0, 2, 4, 1, 3, 5)
+    half = kernel.shape[0] // 2
+    found: jax.Array = convolve(phases.reshape(-1, rows, columns, channels), kernel, 1, (half, half))
+    found = found.reshape(batch, dilation, dilation, rows, columns, -1).transpose(0, 3, 1, 4, 2, 5)
+    return found.reshape(batch, rows * dilation, columns * dilation, -1)[:, :height, :width]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

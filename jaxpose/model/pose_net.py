@@ -11,7 +11,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import Config, ModelConfig, PretrainConfig
-from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS, PixelScale, pixel_scale
+from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS, PixelScale, feature_stride, pixel_scale
+from jaxpose.model.deconv import DeconvHead
 from jaxpose.model.heads import ContextHead, HeatmapHead, PyramidContext, PyramidHead, RegressionHead
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import Norm
@@ -61,11 +62,14 @@ class PoseNet(nnx.Module):
         levels = self.backbone.level_channels
         channels = levels[0]
         of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
-        from_stride = BACKBONES[model.backbone].stride
+        from_stride = feature_stride(model)
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
         elif model.head == "pyramid":
             self.head = PyramidHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
+        elif model.head == "deconv":
+            has_offsets = model.decoding == "deeplabcut"
+            self.head = DeconvHead(*of_maps, offsets=has_offsets, feature_stride=from_stride, **dtypes)
         else:
             self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
         if self.radius and model.head == "pyramid":
@@ -83,7 +87,8 @@ class PoseNet(nnx.Module):
         """Returns the outputs of each head for the windows of each group of sequences, (q, windows, heads, k, ...).
 
         A sequence of s frames has s windows, or s - 4 if the network sees five frames. The last axes are the
-        logits of a map (h / stride, w / stride), or the point (x, y) in pixels of the input.
+        logits of a map (h / stride, w / stride), DeepLabCut's map and offsets (3, ...), or the point (x, y) in pixels
+        of the input.
 
         Args:
           sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call.

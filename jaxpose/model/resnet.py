@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
+from jaxpose.config.model import feature_stride
 from jaxpose.model.layers import Conv, Norm, max_pool, windowed_max_pool
 from jaxpose.model.torch_weights import fill_by_name, prefix_of
 
@@ -85,6 +86,7 @@ class Block(nnx.Module):
       in_channels: channels of the input.
       channels: channels inside.
       stride: step of the 3x3 convolution (the first of two, or the middle one as in torchvision's version 1.5).
+      dilations: dilation of that convolution, and of the second 3x3 convolution of the first form.
       bottleneck: whether the block has the second form.
       norm: kind of normalisation.
       groups: groups of each norm of the kind group; 0 means one per 16 channels.
@@ -97,6 +99,7 @@ class Block(nnx.Module):
         in_channels: int,
         channels: int,
         stride: int,
+        dilations: tuple[int, int],
         bottleneck: bool,
         norm: str,
         groups: int,
@@ -105,10 +108,13 @@ class Block(nnx.Module):
     ):
         self.bottleneck = bottleneck
         out_channels = channels * (4 if bottleneck else 1)
-        sizes, strides = ((1, 3, 1), (1, stride, 1)) if bottleneck else ((3, 3), (stride, 1))
-        widths = [in_channels, *[channels] * (len(sizes) - 1), out_channels]
-        for i, (size, step) in enumerate(zip(sizes, strides, strict=True)):
-            setattr(self, f"conv{i + 1}", Conv(widths[i], widths[i + 1], size, step, rng=rng, **dtypes))
+        if bottleneck:
+            forms = ((1, 1, 1), (3, stride, dilations[0]), (1, 1, 1))
+        else:
+            forms = ((3, stride, dilations[0]), (3, 1, dilations[1]))
+        widths = [in_channels, *[channels] * (len(forms) - 1), out_channels]
+        for i, form in enumerate(forms):
+            setattr(self, f"conv{i + 1}", Conv(widths[i], widths[i + 1], *form, rng=rng, **dtypes))
             setattr(self, f"bn{i + 1}", Norm(widths[i + 1], norm, groups, **dtypes))
         self.downsample = nnx.List([])
         if stride != 1 or in_channels != out_channels:
@@ -131,13 +137,17 @@ class Block(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """A residual network without its classifier: from frames to features at stride 32.
+    """A residual network without its classifier: from frames to features at stride 32 or 16.
+
+    At stride 16, the last stage keeps the size of its maps. From its second block on, 3x3 convolutions are dilated by
+    2 instead (in a block of two such convolutions, also the first block's second one), as in timm and DeepLabCut.
 
     Args:
       name: resnet10, resnet18, resnet34, resnet50, resnet101 or resnet152.
       width: channels of the first stage (64 in the published networks).
       norm: kind of normalisation.
       groups: groups of each norm of the kind group; 0 means one per 16 channels.
+      stride: input pixels per cell of the coarsest features, 32 or 16.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
@@ -152,6 +162,7 @@ class ResNet(nnx.Module):
         width: int,
         norm: str,
         groups: int = 0,
+        stride: int = 32,
         *,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
@@ -163,32 +174,36 @@ class ResNet(nnx.Module):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}
         stages, widths, channels = [], [], width
         for stage, count in enumerate(_BLOCKS[name]):
+            is_dilated = stage == 3 and stride == 16
             blocks = []
             for i in range(count):
-                stride = 2 if stage > 0 and i == 0 else 1
-                blocks.append(Block(channels, width << stage, stride, bottleneck, norm, groups, dtypes, rng))
+                step = 2 if stage > 0 and i == 0 and not is_dilated else 1
+                dilations = (2 if i else 1, 2) if is_dilated else (1, 1)
+                blocks.append(Block(channels, width << stage, step, dilations, bottleneck, norm, groups, dtypes, rng))
                 channels = (width << stage) * (4 if bottleneck else 1)
             stages.append(nnx.List(blocks))
             widths.append(channels)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.level_channels = tuple(reversed(widths))
+        # The stages whose features count: of two at the same stride, only the last.
+        self.levels = (3, 1, 0) if stride == 16 else (3, 2, 1, 0)
+        self.level_channels = tuple(widths[level] for level in self.levels)
 
     def __call__(
         self, x: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> list[Float[Array, "b _ _ _"]]:
-        """Returns the features of normalised frames at each level, from stride 32 to stride 4."""
+        """Returns the features of normalised frames at each level, from the coarsest to stride 4."""
         x = self.conv1(x)
         if self.bn1.is_folded:
             # The same as below: a maximum commutes with a bias and a ReLU, and here leaves less for them to do.
             x = jax.nn.relu(self.bn1(windowed_max_pool(x), counted, count, train))
         else:
             x = max_pool(jax.nn.relu(self.bn1(x, counted, count, train)))
-        levels = []
+        found = []
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             for block in stage:
                 x = block(x, counted, count, train)
-            levels.append(x)
-        return levels[::-1]
+            found.append(x)
+        return [found[level] for level in self.levels]
 
 
 def make_backbone(model: ModelConfig, dtypes: dict[str, Any]) -> ResNet:
@@ -198,7 +213,7 @@ def make_backbone(model: ModelConfig, dtypes: dict[str, Any]) -> ResNet:
       model: its options.
       dtypes: `dtype` of the arithmetic, `param_dtype` of the parameters, and `rng`, source of the initial weights.
     """
-    return ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
+    return ResNet(model.backbone, model.width, model.norm, model.norm_groups, feature_stride(model), **dtypes)
 
 
 def features(

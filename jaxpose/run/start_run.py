@@ -120,8 +120,12 @@ def refuse_other_weights(before: ModelConfig, now: ModelConfig, run: Path, optio
       option: the one that names the run, for messages.
 
     Raises:
-      UserError: the networks differ in their groups of norms, or in the scale of their pixels.
+      UserError: the networks differ in their groups of norms, in the scale of their pixels, or, if the head is also
+        taken over, in the stride of their features.
     """
+    if option == "train.init_from" and before.output_stride != now.output_stride:
+        stride = f"output_stride = {before.output_stride}, and model.output_stride is {now.output_stride}"
+        raise UserError(f"{option} is {run}, a run with {stride}: give the same")
     if before.norm_groups != now.norm_groups:
         groups = f"norm_groups = {before.norm_groups}, and model.norm_groups is {now.norm_groups}"
         raise UserError(f"{option} is {run}, a run with {groups}: give the same")

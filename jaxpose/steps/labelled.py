@@ -9,7 +9,14 @@ import jax.numpy as jnp
 from jaxpose.config import Config, ModelConfig
 from jaxpose.config.terms import TermFacts
 from jaxpose.model.pose_net import DTYPES
-from jaxpose.pose import augment, heatmap, heatmap_lightning_pose, unlabelled_losses, view_agreement
+from jaxpose.pose import (
+    augment,
+    heatmap,
+    heatmap_deeplabcut,
+    heatmap_lightning_pose,
+    unlabelled_losses,
+    view_agreement,
+)
 from jaxpose.pose.pca import Pca
 from jaxpose.poses import VISIBLE
 from jaxpose.steps.terms import Batch, DataFacts, Dealt, Sums, Term
@@ -23,14 +30,16 @@ Outputs = jax.Array
 def heatmaps(
     outputs: Outputs, model: ModelConfig, views: Pca | None, input_from_view: jax.Array | None = None
 ) -> jax.Array:
-    """Returns the maps of every head (q, w, heads, k, h, w), each of sum 1.
+    """Returns the maps of every head (q, w, heads, k, h, w), each of sum 1; DeepLabCut's as the network gives them.
 
     Args:
-      outputs: (q, w, heads, k, h, w).
+      outputs: (q, w, heads, k, h, w) or, with offsets, (q, w, heads, k, 3, h, w).
       model: options of the network.
       views: the subspace of the views that agree, in pixels of the input, or None (see `model.views_agree`).
       input_from_view: affines (q, 2, 3) from the pixels that the network saw to those of the input; None if equal.
     """
+    if model.decoding == "deeplabcut":
+        return outputs[..., 0, :, :]
     q, w, heads, k, height, width = outputs.shape
     maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
     if views is not None:
@@ -51,11 +60,18 @@ def decode_outputs(
     Args:
       outputs: (q, w, heads, k, ...).
       model: options of the network.
-      frame_from_input: affines (q, 2, 3); Lightning Pose's decoding depends on the size of the frame.
+      frame_from_input: affines (q, 2, 3); the decoding of other tools depends on the size of the frame.
       views: as in `heatmaps`.
     """
     if model.kind == "regression":
         return outputs, jnp.ones(outputs.shape[:-1], outputs.dtype)
+    if model.decoding == "deeplabcut":
+        flat = outputs.reshape(-1, *outputs.shape[3:])
+        points_px, confidence = (
+            found.reshape(*outputs.shape[:4], *found.shape[2:])
+            for found in heatmap_deeplabcut.decode(flat, model.heatmap_stride)
+        )
+        return points_px - _tool_shift_px(frame_from_input, points_px)[:, None, None, None], confidence
     return _decode_maps(heatmaps(outputs, model, views), model, frame_from_input)
 
 
@@ -64,11 +80,16 @@ def _decode_maps(maps: jax.Array, model: ModelConfig, frame_from_input: jax.Arra
     maps = maps.reshape(q * w * heads, k, height, width)
     if model.decoding == "lightning_pose":
         points_px, confidence = heatmap_lightning_pose.decode(maps, model.heatmap_stride)
-        shift = heatmap_lightning_pose.offset_px(frame_from_input).astype(points_px.dtype)
+        shift = _tool_shift_px(frame_from_input, points_px)
         points_px = points_px.reshape(q, w, heads, k, 2) - shift[:, None, None, None]
     else:
         points_px, confidence = heatmap.decode(maps, model.heatmap_stride, model.sigma_cells)
     return points_px.reshape(q, w, heads, k, 2), confidence.reshape(q, w, heads, k)
+
+
+def _tool_shift_px(frame_from_input: jax.Array, points_px: jax.Array) -> jax.Array:
+    """Returns Lightning Pose's or DeepLabCut's pixels of a point minus jaxpose's (b, 2), in the points' type."""
+    return heatmap_lightning_pose.offset_px(frame_from_input).astype(points_px.dtype)
 
 
 def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -190,7 +211,7 @@ def encode_targets(
     size_px: tuple[int, int],
     model: ModelConfig,
 ) -> jax.Array:
-    """Returns the target maps (b, k, h, w) of a network with maps; `decode_outputs` inverts this.
+    """Returns the target maps (b, k, h, w) of a network with maps of sum 1; `decode_outputs` inverts this.
 
     Args:
       keypoints_px: (b, k, 2) in input pixels; may be NaN.
@@ -201,7 +222,7 @@ def encode_targets(
     """
     encode = heatmap.encode
     if model.decoding == "lightning_pose":
-        keypoints_px += heatmap_lightning_pose.offset_px(frame_from_input).astype(keypoints_px.dtype)[:, None]
+        keypoints_px += _tool_shift_px(frame_from_input, keypoints_px)[:, None]
         encode = heatmap_lightning_pose.encode
     return encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
 
@@ -230,6 +251,9 @@ def supervised_loss(
         seen, labelled = (jnp.sum(scale * points[..., None, :], axis=-1) for points in (outputs[:, 0, 0], keypoints_px))
         sums, counts = unlabelled_losses.regression(seen, labelled, visibility > 0)
         return heatmap.HEATMAP_WEIGHT * sums, counts
+    if model.decoding == "deeplabcut":
+        tool_px = keypoints_px + _tool_shift_px(frame_from_input, keypoints_px)[:, None]
+        return heatmap_deeplabcut.loss(outputs[:, 0, 0], tool_px, visibility, model.heatmap_stride, model.sigma_cells)
     targets = encode_targets(keypoints_px, visibility, frame_from_input, size_px, model)
     return map_loss(outputs, targets, visibility > 0, model)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxpose.cluster.agreement import arrays_from_0, broadcast_from_0
 from jaxpose.config import Config, ModelConfig, OptimConfig
-from jaxpose.config.model import BACKBONES, IMAGENET, NO_WEIGHTS, PUBLISHED
+from jaxpose.config.model import BACKBONES, IMAGENET, NO_WEIGHTS, PUBLISHED, feature_stride
 from jaxpose.data.dataset import Dataset
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -152,9 +152,14 @@ def transfer(
         old = trained.params.get(part, {})
         if part == "head" and "layers" in params[part] and "layers" in old:
             coarsest = _coarsest_px(trained.config.model)
-            layers, missing = _head(old["layers"], old_names, params[part]["layers"], names, coarsest)
-            taken[part] = {"layers": layers}
-            remade += missing
+            # A head with offsets has layers for the maps and for the offsets.
+            taken[part] = {}
+            for group, fresh in params[part].items():
+                layers, missing = fresh, [f"the {group}"]
+                if group in old:
+                    layers, missing = _head(old[group], old_names, fresh, names, coarsest)
+                taken[part][group] = layers
+                remade += [name for name in missing if name not in remade]
         elif _shapes(old) == _shapes(params[part]) and old_names == names:
             taken[part] = old
         else:
@@ -181,7 +186,7 @@ def _shapes(tree: dict) -> dict:
 def _coarsest_px(model: ModelConfig) -> int:
     """Returns the stride of the maps from a head's first layer."""
     # The first layer of Lightning Pose's head gets maps of half the features' stride, and halves it again.
-    return BACKBONES[model.backbone].stride // (4 if model.head == "lightning_pose" else 1)
+    return feature_stride(model) // {"pyramid": 1, "deconv": 2, "lightning_pose": 4}[model.head]
 
 
 def _head(
@@ -203,7 +208,7 @@ def _head(
         else:
             remade.append(f"the head layer of stride {coarsest >> number}")
     # The last layer of a pretraining has no keypoints.
-    if old_names and old_last == last and old[last]["kernel"].shape[:3] == new[last]["kernel"].shape[:3]:
+    if old_names and old_last == last and _fits(old[last], new[last]):
         layers[last], missing = _by_name(old[last], old_names, new[last], names)
         remade += [f"keypoint {name}" for name in missing]
     else:
@@ -211,16 +216,23 @@ def _head(
     return layers, remade
 
 
+def _fits(old: dict, new: dict) -> bool:
+    """Returns whether two last layers differ at most in their keypoints, the last axis of each array."""
+    return old.keys() == new.keys() and all(old[name].shape[:-1] == new[name].shape[:-1] for name in new)
+
+
 def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[str, ...]) -> tuple[dict, list[str]]:
     """Returns the last layer with the columns of known keypoints replaced, and the names that were unknown."""
-    kernel = np.array(new["kernel"])
-    # The channels are (phase, keypoint), see `SubPixelConv`; a pyramid has one phase.
-    columns = kernel.reshape(*kernel.shape[:3], -1, len(new_names))
-    old_columns = np.asarray(old["kernel"]).reshape(*columns.shape[:4], len(old_names))
-    for column, name in enumerate(new_names):
-        if name in old_names:
-            columns[..., column] = old_columns[..., old_names.index(name)]
-    return {"kernel": kernel}, [name for name in new_names if name not in old_names]
+    layer = {}
+    for leaf, fresh in new.items():
+        # The channels are (phase, keypoint), see `SubPixelConv`; other layers have one phase.
+        columns = np.array(fresh).reshape(*fresh.shape[:-1], -1, len(new_names))
+        old_columns = np.asarray(old[leaf]).reshape(*columns.shape[:-1], len(old_names))
+        for column, name in enumerate(new_names):
+            if name in old_names:
+                columns[..., column] = old_columns[..., old_names.index(name)]
+        layer[leaf] = columns.reshape(fresh.shape)
+    return layer, [name for name in new_names if name not in old_names]
 
 
 def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:

@@ -176,6 +176,9 @@ def _describe_choices(model: ModelConfig) -> str:
 def _describe_input(setup: Setup) -> str:
     model, (width, height) = setup.config.model, setup.data.size_px
     stride = model.heatmap_stride
+    if model.decoding == "deeplabcut":
+        maps = f"one map and two of offsets a keypoint, cells of {stride} px"
+        return f"{width} x {height} px (resize: {setup.config.data.resize}), {maps}"
     maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
     if not setup.data.has_labels:
         maps = f"{map_count(setup.config)} numbers a cell of {stride} px"

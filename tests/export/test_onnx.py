@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 import pytest
 from jax import lax
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from jaxpose import load
 from jaxpose.convert import main as convert
@@ -105,6 +107,22 @@ def test_a_file_in_float16_for_two_frames_at_once(trained_run: Path, frames: np.
     assert keypoints.dtype == confidence.dtype == np.float32 and sure.max() > 0.5
     assert np.abs(keypoints - expected)[sure >= 0.5].max() < 0.3
     np.testing.assert_allclose(confidence, sure, rtol=0, atol=0.05)
+    # On a CPU, onnxruntime computes such a file in float32. Here, each result is rounded to float16.
+    found = ReferenceEvaluator(model, new_ops=[GatherElements]).run(None, {"frames": frames[:2]}, intermediate=True)
+    rounded = {found[node.output[0]].dtype for node in model.graph.node if node.op_type in ("Conv", "Relu")}
+    assert rounded == {np.dtype(np.float16)}
+    keypoints, confidence = found["keypoints"], found["confidence"]
+    assert sure[:2].max() > 0.5 and np.abs(keypoints - expected[:2])[sure[:2] >= 0.5].max() < 0.3
+    np.testing.assert_allclose(confidence, sure[:2], rtol=0, atol=0.05)
+
+
+class GatherElements(OpRun):
+    """The operation without the limit of `ReferenceEvaluator`'s own, which takes at most 64 numbers along the axis."""
+
+    op_domain = ""
+
+    def _run(self, data: np.ndarray, places: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
+        return (np.take_along_axis(data, places, axis),)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +132,15 @@ def test_a_file_in_float16_for_two_frames_at_once(trained_run: Path, frames: np.
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"kind": "regression"}, marks=pytest.mark.slow),
         pytest.param({"head": "lightning_pose"}, marks=pytest.mark.slow),
+        pytest.param({"head": "deconv", "output_stride": 16}, marks=pytest.mark.slow),
+        pytest.param({"head": "deconv", "decoding": "deeplabcut", "output_stride": 16}, marks=pytest.mark.slow),
         pytest.param({"decoding": "lightning_pose"}, marks=pytest.mark.slow),
         pytest.param({"norm": "group"}, marks=pytest.mark.slow),
         pytest.param({"backbone": "vit_small", "heatmap_stride": 4}, marks=pytest.mark.slow),
         pytest.param({"backbone": "dinov2_small", "heatmap_stride": 4}, marks=pytest.mark.slow),
         pytest.param({"backbone": "dinov3_small", "heatmap_stride": 4}, marks=pytest.mark.slow),
         pytest.param({"backbone": "resnet50", "width": 4}, marks=pytest.mark.slow),
+        pytest.param({"backbone": "mobilenet_v2", "width": 8}, marks=pytest.mark.slow),
     ],
 )
 def test_each_kind_of_network(model: dict, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +168,17 @@ def test_views_that_agree() -> None:
     np.testing.assert_allclose(keypoints, expected, rtol=0, atol=1e-3)
     np.testing.assert_allclose(sure, confidence, rtol=0, atol=1e-5)
     assert np.abs(alone - expected).max() > 0.1
+
+
+def test_layers_are_whole_operations() -> None:
+    """Runtimes compute a depthwise convolution and a ReLU6 fast, but not the products and maxima in them."""
+    for model, count, clips in (({"backbone": "mobilenet_v2", "width": 8}, 17, 35), ({}, 0, 0)):
+        nodes = onnx.load_from_string(onnx_of(network_of(**model))).graph.node
+        grouped = [node for node in nodes if any(one.name == "group" and one.i > 1 for one in node.attribute)]
+        kinds = [node.op_type for node in nodes]
+        assert (len(grouped), kinds.count("Clip")) == (count, clips)
+        # Only the decoding compares numbers.
+        assert kinds.count("Relu") > 3 and kinds.count("Max") < 25
 
 
 def mobile(frames: jax.Array) -> tuple[jax.Array, jax.Array]:

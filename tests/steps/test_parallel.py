@@ -2,8 +2,8 @@
 
 Tested on the step that the public builder makes, with clipping and moving averages on, batches that divide nothing,
 and 40 % of the labels missing unevenly: see tests/layouts.py. The suite shows what each kind of layout can break, in 2
-compilations; the mark `slow` takes one row of each table, with augmentation, the mark `full` every pair of (batch,
-microbatch, type, devices) and every combination.
+compilations; the mark `slow` takes one row of most tables, with augmentation, the mark `full` every pair of (batch,
+microbatch, type, devices), deep networks, and every combination.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxpose.cluster.mesh import replicate
-from tests.layouts import compare_layouts, one_slow_others_full, run
+from tests.layouts import all_full, compare_layouts, one_slow_others_full, run
 from tests.parallel import Trainer, batch_of, distance, make_config, shared_trainer
 from tests.small_run import assert_same
 
@@ -84,7 +84,7 @@ def test_every_pair_of_batch_microbatch_precision_and_devices(
 
 @pytest.mark.parametrize(
     ("backbone", "batch", "microbatch", "devices"),
-    one_slow_others_full(("resnet50", 10, 0, 3), ("resnet50", 16, 4, 8), ("mobilenet_v2", 16, 4, 3)),
+    all_full(("resnet50", 10, 0, 3), ("resnet50", 16, 4, 8), ("mobilenet_v2", 16, 4, 3)),
 )
 def test_deep_networks(backbone: str, batch: int, microbatch: int, devices: int) -> None:
     """In float64: in float32 the ReLUs of 50 layers leave kinks in every tensor (measured: 7e-2)."""
@@ -106,7 +106,7 @@ def test_norms_that_do_not_see_the_microbatch(norm: str, precision: str, microba
 
 @pytest.mark.slow
 def test_adam_follows_the_same_curve() -> None:
-    trainer = Trainer(make_config(optimizer="adam", lr=1e-3))
+    trainer = Trainer(make_config(optimizer="adam", lr=1e-3, preset="none"))
     one, three = (np.array([float(m["loss"]) for m in trainer.on(n).run(20)]) for n in (1, 3))
     assert np.abs(three / one - 1).max() < 1e-3
 

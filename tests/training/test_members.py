@@ -108,6 +108,7 @@ def test_the_results_are_the_median_of_the_members(ensemble: Path) -> None:
     assert json.loads((ensemble / "calibration.json").read_text())["points"] == 42
 
 
+@pytest.mark.slow
 def test_a_stopped_ensemble_resumes_to_the_same_bits_though_a_member_is_behind(
     project: Path, ensemble: Path, tmp_path: Path
 ) -> None:

@@ -29,8 +29,10 @@ def network(
     backbone: str = "resnet18",
     kind: str = "heatmap",
     head: str = "pyramid",
+    decoding: str = "fit",
 ) -> LoadedNetwork:
     options = {"kind": kind, "backbone": backbone, "head": head, "heatmap_stride": stride, "head_width": head_width}
+    options["decoding"] = decoding
     model = ModelConfig(**options, width=4 if BACKBONES[backbone].has_width else ModelConfig().width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
@@ -50,6 +52,8 @@ def same(a: dict, b: dict) -> bool:
 HIDDEN = {
     ("resnet18", "lightning_pose"): {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")},
     # From features at stride 16, one layer leads to stride 8, and a shuffle and one layer to stride 4.
+    ("resnet18", "deconv"): {8: ("32 to 16",), 4: ("32 to 16", "16 to 8"), 2: ("32 to 16", "16 to 8", "8 to 4")},
+    ("vit_small", "deconv"): {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")},
     ("vit_small", "lightning_pose"): {8: (), 4: (), 2: ("8 to 4",)},
     # A level of a pyramid adds the features of its own stride.
     ("resnet18", "pyramid"): {
@@ -84,7 +88,7 @@ def test_layers_of_a_head_are_taken_over_by_what_they_are(
     assert ("the last head layer" in remade) != is_taken
 
 
-@pytest.mark.parametrize(("head", "last", "phases"), [("pyramid", 4, 1), ("lightning_pose", 1, 4)])
+@pytest.mark.parametrize(("head", "last", "phases"), [("pyramid", 4, 1), ("lightning_pose", 1, 4), ("deconv", 2, 1)])
 def test_a_last_layer_goes_by_the_names_of_its_keypoints(head: str, last: int, phases: int) -> None:
     old, new = network(4, 0, head=head), network(4, 1, head=head)
     turned = (*NAMES[::-1][:3], "tail")
@@ -99,6 +103,25 @@ def test_a_last_layer_goes_by_the_names_of_its_keypoints(head: str, last: int, p
         np.testing.assert_array_equal(columns[..., column], source)
 
 
+def test_maps_and_offsets_of_deeplabcut_go_by_the_names_of_their_keypoints() -> None:
+    old, new = (network(8, seed, head="deconv", decoding="deeplabcut") for seed in (0, 1))
+    turned = (*NAMES[::-1][:3], "tail")
+    params, _, remade = transfer(old, turned, new.params, new.statistics)
+    assert remade == ["keypoint tail"]
+    for group, phases in (("layers", 1), ("offsets", 2)):
+        assert same(params["head"][group][0], old.params["head"][group][0])
+        for leaf in ("kernel", "bias"):
+            columns, old_columns, fresh = (
+                tree["head"][group][1][leaf].reshape(-1, phases, len(NAMES))
+                for tree in (params, old.params, new.params)
+            )
+            for column, name in enumerate(turned):
+                source = old_columns[..., NAMES.index(name)] if name in NAMES else fresh[..., column]
+                np.testing.assert_array_equal(columns[..., column], source)
+    plain = network(8, 0, head="deconv")
+    assert transfer(plain, NAMES, new.params, new.statistics)[2] == ["the last head layer", "the offsets"]
+
+
 def test_a_head_of_another_width_is_made_anew() -> None:
     old, new = network(4, 0), network(4, 1, 2 * HEAD_WIDTH)
     params, _, remade = transfer(old, NAMES, new.params, new.statistics)
@@ -108,7 +131,9 @@ def test_a_head_of_another_width_is_made_anew() -> None:
     assert transfer(old, NAMES, new.params, new.statistics)[2] == ["the head"]
 
 
-@pytest.mark.parametrize("heads", [("pyramid", "lightning_pose"), ("lightning_pose", "pyramid")])
+@pytest.mark.parametrize(
+    "heads", [("pyramid", "lightning_pose"), ("lightning_pose", "pyramid"), ("lightning_pose", "deconv")]
+)
 def test_a_head_of_another_kind_is_made_anew(heads: tuple[str, str]) -> None:
     for stride in (2, 4, 8):
         old, new = network(stride, 0, head=heads[0]), network(stride, 1, head=heads[1])

@@ -13,7 +13,13 @@ from jaxpose.data.labels import named, refuse_several
 from jaxpose.errors import UserError, need
 from jaxpose.files import write_atomic
 from jaxpose.formats.hdf5_writer import write_pandas
-from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
+from jaxpose.formats.prediction_table import (
+    Footage,
+    PredictionTable,
+    check_individuals,
+    check_predictions,
+    individual_columns,
+)
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.terminal import count
 
@@ -47,8 +53,12 @@ class Table:
     values: np.ndarray
 
 
-def read_h5(file: Path) -> Table:
+def read_h5(file: Path, several: bool = False) -> Table:
     """Reads the table in a file; several tables with the same positions count as one.
+
+    Args:
+      file: the .h5 file.
+      several: whether the table may be of several animals; its columns then name the individual after the scorer.
 
     Raises:
       UserError: h5py is not installed; the file cannot be read, has no table or different tables, has several animals,
@@ -71,7 +81,7 @@ def read_h5(file: Path) -> Table:
         raise UserError(f"{file} has no table of pandas")
     # A table that is not from DeepLabCut may be next to one.
     known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
-    first, *others = [_of_one_animal(file, table) for table in known.values()]
+    first, *others = [_with_header(file, table, several) for table in known.values()]
     if any(not _is_same(first, other) for other in others):
         raise UserError(
             f"{file} has the tables {', '.join(known)}, and they differ: which one is right? Keep that one; without "
@@ -86,7 +96,7 @@ def _depths(table: Table) -> set[int]:
 
 def _is_same(first: Table, other: Table) -> bool:
     """Returns whether two tables have the same positions, in any row and column order."""
-    columns = [sorted(column[1:] for column in table.columns if column[2] in "xy") for table in (first, other)]
+    columns = [sorted(column[1:] for column in table.columns if column[-1] in "xy") for table in (first, other)]
     if columns[0] != columns[1] or sorted(first.index) != sorted(other.index):
         return False
     return np.array_equal(*(_positions(table, columns[0]) for table in (first, other)), equal_nan=True)
@@ -99,17 +109,21 @@ def _positions(table: Table, columns: list[tuple[str, ...]]) -> np.ndarray:
     return table.values[np.ix_(rows, [places[column] for column in columns])]
 
 
-def _of_one_animal(file: Path, table: Table) -> Table:
-    """Returns the table without an individuals row, which may name at most one animal.
+def _with_header(file: Path, table: Table, several: bool) -> Table:
+    """Returns the table, without an individuals row if that names only one animal.
 
     Raises:
-      UserError: the header rows are not scorer, individuals (optional), bodyparts, coords; or it has several animals.
+      UserError: the header rows are not scorer, individuals (optional), bodyparts, coords; or it has several animals,
+        which are not wanted.
     """
     depths = _depths(table)
     columns: list[tuple[str, ...]] = table.columns
     if depths == {4}:
-        refuse_several(file, [individual for _, individual, _, _ in columns])
-        columns = [(scorer, part, coord) for scorer, _, part, coord in columns]
+        individuals = [individual for _, individual, _, _ in columns]
+        if not several:
+            refuse_several(file, individuals)
+        if len(set(filter(None, map(named, individuals)))) < 2:
+            columns = [(scorer, part, coord) for scorer, _, part, coord in columns]
     elif depths != {3}:
         raise UserError(
             f"{file} is not a table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
@@ -117,7 +131,7 @@ def _of_one_animal(file: Path, table: Table) -> Table:
         )
     if len(set(columns)) < len(columns):
         raise UserError(f"{file} has a column twice: {next(c for c in columns if columns.count(c) > 1)}")
-    return Table([(named(scorer), part, coord) for scorer, part, coord in columns], table.index, table.values)
+    return Table([(named(scorer), *rest) for scorer, *rest in columns], table.index, table.values)
 
 
 def _read_fixed(group: Any) -> Table:
@@ -363,11 +377,11 @@ def write_predictions(file: Path, predictions: PredictionTable, scorer: str, foo
     need("deeplabcut", str(file))
     import pandas
 
-    names, (points_px, confidence) = predictions.poses.keypoint_names, predictions.poses.one_animal()
-    count = len(points_px)
-    cells = np.concatenate([points_px, confidence[..., None]], axis=2)
-    columns = pandas.MultiIndex.from_product([[scorer], names, _COORDS], names=["scorer", "bodyparts", "coords"])
-    table = pandas.DataFrame(cells.reshape(count, -1), columns=columns, index=range(count))
+    columns, cells = _columns(predictions, scorer)
+    count = len(cells)
+    names = ["scorer", "individuals", "bodyparts", "coords"]
+    header = pandas.MultiIndex.from_tuples(columns, names=[names[0], *names[1 if len(columns[0]) == 4 else 2 :]])
+    table = pandas.DataFrame(cells.reshape(count, -1), columns=header, index=range(count))
     write_pandas(file, table)
     if footage is None:
         return [file]
@@ -385,18 +399,38 @@ def write_predictions(file: Path, predictions: PredictionTable, scorer: str, foo
     return [file, about]
 
 
+def _columns(predictions: PredictionTable, scorer: str) -> tuple[list[tuple[str, ...]], np.ndarray]:
+    """Returns the names of the columns, and the cells (n, m, 3) of x, y and likelihood."""
+    if predictions.is_plain:
+        points_px, confidence = predictions.poses.one_animal()
+        names = [(name,) for name in predictions.poses.keypoint_names]
+        cells = np.concatenate([points_px, confidence[..., None]], axis=2)
+    else:
+        names, cells = individual_columns(predictions)
+    return [(scorer, *name, coord) for name in names for coord in _COORDS], cells
+
+
 def read_predictions(file: Path) -> PredictionTable:
     """Reads a video's table from DeepLabCut or `write_predictions`.
 
     Raises:
       UserError: h5py is not installed, or the file is not such a table; the message names the row.
     """
-    found = read_h5(file)
+    found = read_h5(file, several=True)
+    if len(found.columns[0]) == 4:
+        pairs = list(dict.fromkeys((one, part) for _, one, part, _ in found.columns))
+        _refuse_other_order(file, found, pairs)
+        cells = found.values.reshape(len(found.index), len(pairs), 3)
+        return check_individuals(file, found.columns[0][0], found.index, pairs, cells, 1)
     names = list(dict.fromkeys(part for _, part, _ in found.columns))
-    if [column[1:] for column in found.columns] != [(name, coord) for name in names for coord in _COORDS]:
-        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+    _refuse_other_order(file, found, [(name,) for name in names])
     cells = found.values.reshape(len(found.index), len(names), 3)
     return check_predictions(file, found.columns[0][0], found.index, names, cells[..., :2], cells[..., 2], 1)
+
+
+def _refuse_other_order(file: Path, found: Table, names: list[tuple[str, ...]]) -> None:
+    if [column[1:] for column in found.columns] != [(*name, coord) for name in names for coord in _COORDS]:
+        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
 
 
 def _pickled(value: Any) -> bytes:

@@ -23,7 +23,7 @@ from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import is_coords_row, named, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.files import naming_errors, open_atomic, open_new, write_atomic
-from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.formats.prediction_table import PredictionTable, check_individuals, individual_columns
 from jaxpose.poses import NOT_USED, SETS, VISIBLE, Poses
 from jaxpose.text_file import open_unicode, save_as_utf_8
 
@@ -301,6 +301,54 @@ def read_predictions(file: Path) -> PredictionTable:
         raise UserError(f"{file} is not text in UTF-8 or UTF-16 ({error}): {save_as_utf_8(file)}") from None
     except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
+
+
+def write_individuals(file: Path, table: PredictionTable) -> None:
+    """Writes a prediction file of several animals, with DeepLabCut's header row `individuals`.
+
+    Args:
+      file: the file to write.
+      table: predictions with a place for each individual, see `PredictionTable.placed`.
+    """
+    columns, cells = individual_columns(table)
+    header = [
+        ["scorer", *[table.scorer] * 3 * len(columns)],
+        ["individuals", *(one for one, _ in columns for _ in COORDS)],
+        ["bodyparts", *(name for _, name in columns for _ in COORDS)],
+        ["coords", *COORDS * len(columns)],
+    ]
+    with write_rows(file) as rows:
+        rows.writerows(header)
+        _write_cells(rows, file, table.poses.frames, cells, (len(columns), 3), None)
+
+
+def read_individuals(file: Path) -> PredictionTable | None:
+    """Reads a prediction file of several animals in DeepLabCut's layout; returns None for another file.
+
+    Raises:
+      UserError: the rows cannot be understood; the message names the row.
+    """
+    try:
+        with open_unicode(file) as stream:
+            lines = csv.reader(stream)
+            header = [row for _, row in zip(range(4), lines, strict=False)]
+            if len(header) < 4 or not all(header) or not is_coords_row(header[3]) or header[1][0] != "individuals":
+                return None
+            if len(dict.fromkeys(filter(None, map(named, header[1][1:])))) < 2:
+                return None
+            columns = list(dict.fromkeys(zip(header[1][1:], header[2][1:], strict=False)))
+            if header[3][1:] != COORDS * len(columns) or len(header[1]) != len(header[3]):
+                raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+            places = list(range(1, len(header[3])))
+            flat = [f"{one} {part}" for one, part in columns]
+            found = _read_rows(file, enumerate(lines, 5), [header[0], *header[2:]], flat, places)
+    except UnicodeError as error:
+        raise UserError(f"{file} is not text in UTF-8 or UTF-16 ({error}): {save_as_utf_8(file)}") from None
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
+    points_px, confidence = found.poses.one_animal()
+    cells = np.concatenate([points_px, confidence[..., None]], axis=2)
+    return check_individuals(file, found.scorer, found.poses.frames, columns, cells, 5)
 
 
 def first_row(file: Path) -> int:

@@ -1,0 +1,213 @@
+"""How exact and how fast are points in 3D of several cameras?
+
+    python benchmarks/cameras.py DATA --out benchmarks/cameras.jsonl
+
+DATA is a folder with `six-cameras/label3d_dannce.mat` (DANNCE's markerless_mouse_1) and `eight-cameras/multiview.slp`
+(of sleap-io.js). The places of 1,715 keypoints are known exactly. Their pixels in six views get noise of 2 px, and a
+share of them moves by 30 to 200 px. Compared are jaxpose, the linear method (DLT) in numpy, the same on the pixels that
+did not move, and with `--aniposelib` that library's own methods, if it is installed. Appends one JSON line for each
+question: parity with OpenCV, errors, speed, labels of eight cameras.
+"""
+
+import argparse
+import functools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from jaxpose.cameras.calibration_files import read_cameras
+from jaxpose.cameras.cameras import Camera, Cameras
+from jaxpose.cameras.triangulation import measure_noise_px, triangulate
+
+NOISE_PX, OUTLIERS_PX, SHARES, SEEDS = 2.0, (30.0, 200.0), (0.0, 0.1, 0.25), 5
+RANSAC_POINTS = 60
+MANY = 1_000_000
+Scene = tuple[Cameras, np.ndarray, np.ndarray]
+
+
+def read_six(data: Path) -> Scene:
+    """Returns six cameras, the known places (n, 3), and their pixels (6, n, 2)."""
+    import scipy.io
+
+    file = data / "six-cameras" / "label3d_dannce.mat"
+    cameras = read_cameras(file)
+    labels = [np.ravel(cell)[0] for cell in scipy.io.loadmat(str(file))["labelData"].ravel()]
+    places = labels[0]["data_3d"].reshape(-1, 3)
+    stored_px = np.stack([label["data_2d"].reshape(-1, 2) for label in labels])
+    is_known = np.isfinite(places).all(axis=1)
+    places, stored_px = places[is_known], stored_px[:, is_known]
+    pixels = cameras.project(places)
+    assert np.abs(pixels - stored_px).max() < 1e-6, "the stored pixels are reprojections of the places"
+    return cameras, places, pixels
+
+
+def spoiled(pixels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns pixels with noise and outliers, and which of them (v, n) are outliers."""
+    random = np.random.default_rng(seed)
+    moved = pixels + random.normal(0, NOISE_PX, pixels.shape)
+    is_wrong = random.random(pixels.shape[:2]) < share
+    angle = random.uniform(0, 2 * np.pi, is_wrong.sum())
+    moved[is_wrong] += (random.uniform(*OUTLIERS_PX, is_wrong.sum()) * np.stack([np.cos(angle), np.sin(angle)])).T
+    return moved, is_wrong
+
+
+def linear(cameras: Cameras, points_px: np.ndarray) -> np.ndarray:
+    """Returns the places (n, 3) by the direct linear transform; NaN pixels are left out."""
+    normalised = np.moveaxis(cameras.undistort(points_px), 0, 1)
+    poses = np.concatenate([cameras.rotations, cameras.translations[..., None]], axis=2)
+    rows = normalised[..., None] * poses[None, :, 2:] - poses[None, :, :2]
+    rows = np.where(np.isnan(rows), 0, rows).reshape(len(normalised), -1, 4)
+    last = np.linalg.svd(rows)[2][:, 3]
+    return last[:, :3] / last[:, 3:]
+
+
+def parity(scene: Scene) -> dict[str, Any]:
+    """The largest differences from OpenCV, on the six cameras."""
+    cameras, places, pixels = scene
+    criteria = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 500, 1e-16)
+    undistort: Any = getattr(cv2, "undistortPointsIter", None) or cv2.undistortPoints
+    project_px, place = 0.0, 0.0
+    # OpenCV knows no skew.
+    plain = Cameras([_without_skew(camera) for camera in cameras.each])
+    seen = plain.project(places)
+    normalised = plain.undistort(seen)
+    for camera, of_one, found in zip(plain.each, seen, normalised, strict=True):
+        turn = cv2.Rodrigues(camera.rotation)[0]
+        theirs = cv2.projectPoints(places, turn, camera.translation, camera.matrix, camera.distortion)[0][:, 0]
+        project_px = max(project_px, float(np.abs(theirs - of_one).max()))
+        theirs = undistort(of_one[:, None], camera.matrix, camera.distortion, None, None, criteria=criteria)[:, 0]
+        place = max(place, float(np.abs(theirs - found).max()))
+    ours = triangulate(cameras, pixels, np.ones(pixels.shape[:2]), 1.0).places
+    return {
+        "question": "parity", "cameras": len(cameras.names), "points": len(places), "opencv": cv2.__version__,
+        "project_px": project_px, "undistort": place, "triangulated_mm": float(np.abs(ours - places).max()),
+        "linear_mm": float(np.abs(linear(cameras, pixels) - places).max()),
+    }  # fmt: skip
+
+
+def _without_skew(camera: Camera) -> Camera:
+    matrix = camera.matrix * [[1, 0, 1], [1, 1, 1], [1, 1, 1]]
+    return Camera(camera.name, matrix, camera.rotation, camera.translation, camera.distortion)
+
+
+def errors(scene: Scene, share: float, with_aniposelib: bool) -> dict[str, Any]:
+    """The errors in mm of each method, the mean over seeds of the median and of the 95th percentile."""
+    cameras, places, pixels = scene
+    figures: dict[str, list[tuple[float, float]]] = {}
+    covered, noise, seconds = [], [], []
+    for seed in range(SEEDS):
+        points_px, is_wrong = spoiled(pixels, share, seed)
+        confidence = np.ones(is_wrong.shape)
+        begun = time.perf_counter()
+        noise.append(measure_noise_px(cameras, points_px, confidence))
+        found = triangulate(cameras, points_px, confidence, noise[-1])
+        seconds.append(time.perf_counter() - begun)
+        off = np.linalg.norm(found.places - places, axis=1)
+        covered.append(float(np.mean(off < 2 * found.sd)))
+        methods = {"jaxpose": off}
+        methods["linear"] = np.linalg.norm(linear(cameras, points_px) - places, axis=1)
+        right = np.where(is_wrong[..., None], np.nan, points_px)
+        methods["linear, outliers known"] = np.linalg.norm(linear(cameras, right) - places, axis=1)
+        if with_aniposelib and seed == 0:
+            methods |= _aniposelib(cameras, points_px, places)
+        for name, values in methods.items():
+            figures.setdefault(name, []).append((float(np.median(values)), float(np.quantile(values, 0.95))))
+    return {
+        "question": "errors", "outliers": share, "points": len(places), "seeds": SEEDS,
+        "median_and_p95_mm": {name: np.mean(values, axis=0).round(4).tolist() for name, values in figures.items()},
+        "p95_of_seeds_mm": [round(p95, 4) for _, p95 in figures["jaxpose"]],
+        "within_2_sd": round(float(np.mean(covered)), 4), "noise_px": round(float(np.mean(noise)), 3),
+        "seconds": round(float(np.median(seconds)), 3),
+    }  # fmt: skip
+
+
+def _aniposelib(cameras: Cameras, points_px: np.ndarray, places: np.ndarray) -> dict[str, np.ndarray]:
+    """The errors of aniposelib's two methods; it knows no skew, so its pixels are moved to cameras without one."""
+    from aniposelib.cameras import Camera as Theirs  # pyright: ignore[reportMissingImports]
+    from aniposelib.cameras import CameraGroup  # pyright: ignore[reportMissingImports]
+
+    plain = [_without_skew(camera) for camera in cameras.each]
+    each = [
+        Theirs(
+            matrix=camera.matrix, dist=camera.distortion, rvec=cv2.Rodrigues(camera.rotation)[0].ravel(),
+            tvec=camera.translation, name=camera.name, size=(1, 1),
+        )
+        for camera in plain
+    ]  # fmt: skip
+    group = CameraGroup(each)
+    moved = points_px.copy()
+    moved[..., 0] -= cameras.skew * (points_px[..., 1] - cameras.cy) / cameras.fy
+    theirs = np.asarray(group.triangulate(moved, undistort=True, progress=False))
+    chosen = np.linspace(0, len(places) - 1, RANSAC_POINTS).astype(int)
+    begun = time.process_time()
+    found = group.triangulate_ransac(moved[:, chosen], undistort=True, progress=False)[0]
+    print(f"aniposelib, RANSAC: {(time.process_time() - begun) / RANSAC_POINTS:.4f} CPU s a point", flush=True)
+    by_ransac = np.linalg.norm(np.asarray(found) - places[chosen], axis=1)
+    return {"aniposelib": np.linalg.norm(theirs - places, axis=1), "aniposelib, RANSAC": by_ransac}
+
+
+def speed(scene: Scene) -> dict[str, Any]:
+    """The time for many points with 10 % outliers."""
+    cameras, _, pixels = scene
+    points_px, _ = spoiled(np.tile(pixels, (1, -(-MANY // pixels.shape[1]), 1))[:, :MANY], 0.1, 0)
+    confidence = np.ones(points_px.shape[:2])
+    wall, cpu = time.perf_counter(), time.process_time()
+    triangulate(cameras, points_px, confidence, NOISE_PX)
+    return {
+        "question": "speed", "points": MANY, "views": len(cameras.names), "cores": len(os.sched_getaffinity(0)),
+        "wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1),
+        "load": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def labelled(data: Path) -> dict[str, Any]:
+    """The labels of a person in eight views: how far the points lie from them."""
+    from sleap_io.io.main import load_slp
+
+    file = data / "eight-cameras" / "multiview.slp"
+    cameras = read_cameras(file)
+    session = load_slp(str(file), open_videos=False).sessions[0]
+    rows = []
+    for moment in session.frame_groups.values():
+        for group in moment.instance_groups:
+            of_view = {camera.name: instance.numpy() for camera, instance in group.instance_by_camera.items()}
+            count = len(next(iter(of_view.values())))
+            rows.append(np.stack([of_view.get(name, np.full((count, 2), np.nan)) for name in cameras.names]))
+    points_px = np.concatenate(rows, axis=1)
+    confidence = np.ones(points_px.shape[:2])
+    noise_px = measure_noise_px(cameras, points_px, confidence)
+    found = triangulate(cameras, points_px, confidence, noise_px)
+    each = {name: round(float(np.nanmedian(of)), 2) for name, of in zip(cameras.names, found.errors_px, strict=True)}
+    return {"question": "labels of eight cameras", "median_px": each, "noise_px": round(noise_px, 2)}
+
+
+def main() -> int:
+    """Appends a line for each answer; returns 0."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("data", type=Path, metavar="DATA")
+    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--aniposelib", action="store_true", help="also measure aniposelib, which is installed")
+    given = arguments.parse_args()
+    scene = read_six(given.data)
+    questions = [
+        lambda: parity(scene),
+        *(functools.partial(errors, scene, share, given.aniposelib) for share in SHARES),
+        lambda: speed(scene),
+        lambda: labelled(given.data),
+    ]
+    with given.out.open("a") as lines:
+        for question in questions:
+            line = json.dumps(question())
+            print(line, file=lines, flush=True)
+            print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Reads and writes calibrations: Anipose, caliscope, DANNCE, SLEAP, JARVIS and OpenCV.
+
+| file | rotation, matrix |
+|---|---|
+| Anipose: calibration.toml, tables [cam_0], ... | Rodrigues' vector |
+| caliscope: camera_array.toml, tables [cameras.0], ... | matrix or Rodrigues' vector |
+| DANNCE: label3d .mat, `params` | both transposed, and the matrix may have a skew |
+| SLEAP: a project .slp with one calibrated session, as Anipose | Rodrigues' vector |
+| JARVIS: a folder of CAMERA.yaml | both transposed |
+| OpenCV: a folder of CAMERA.yaml with camera_matrix, distortion_coefficients, R, T | matrix or Rodrigues' vector |
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from jaxpose.cameras.cameras import DISTORTIONS, Camera, Cameras
+from jaxpose.config.option import excerpt
+from jaxpose.errors import UserError, need
+from jaxpose.files import read_bytes, write_atomic
+from jaxpose.text_file import read_unicode
+
+_READABLE = (
+    "a calibration is a .toml of Anipose or caliscope, a label3d .mat of DANNCE, a .slp of SLEAP with a session, or a "
+    "folder with a .yaml of JARVIS or OpenCV for each camera"
+)
+_YAML = (".yaml", ".yml")
+_OPENCV = ("camera_matrix", "distortion_coefficients", "R", "T")
+_JARVIS = ("intrinsicMatrix", "distortionCoefficients", "R", "T")
+ANIPOSE, CALISCOPE, JARVIS, OPENCV = WRITTEN = ("anipose", "caliscope", "jarvis", "opencv")
+_FOLDERS = (JARVIS, OPENCV)
+# What fails if a file lacks a table, or a value has another type or shape.
+_WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError)
+
+
+def read_cameras(file: Path) -> Cameras:
+    """Returns the cameras of a calibration in any readable form.
+
+    Raises:
+      UserError: the file is absent, has another form, or its numbers are not those of a rig; the message names the
+        camera and the rule.
+    """
+    readers: dict[str, Callable[[Path], list[Camera]]] = {".toml": _read_toml, ".mat": _read_dannce, ".slp": _read_slp}
+    if not file.exists():
+        raise UserError(f"the calibration {file} does not exist; {_READABLE}")
+    reader = _read_yaml_folder if file.is_dir() else readers.get(file.suffix.lower())
+    if reader is None:
+        raise UserError(f"{file} cannot be read; {_READABLE}")
+    cameras = reader(file)
+    if not cameras:
+        raise UserError(f"{file} has no camera; {_READABLE}")
+    for camera in cameras:
+        camera.refuse_wrong_numbers(file)
+    made = Cameras(cameras)
+    made.refuse_same(file)
+    return made
+
+
+def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
+    """Writes cameras in a format of `WRITTEN`; returns what other programs will not find or will ignore.
+
+    Args:
+      path: a .toml, or for jarvis and opencv a folder, which gets a file for each camera.
+      form: the format.
+      cameras: the cameras to write.
+
+    Raises:
+      UserError: the format needs image sizes, or knows no fisheye lenses; or a name cannot be that of a file.
+      OSError: a file cannot be written.
+    """
+    unknown = [camera.name for camera in cameras.each if not all(camera.size_px)]
+    if unknown and form in (ANIPOSE, CALISCOPE):
+        raise UserError(
+            f"{form} needs the image size of each camera, which is unknown for {', '.join(unknown)}: give --size, such "
+            "as --size 1280x1024"
+        )
+    fish = [camera.name for camera in cameras.each if camera.is_fisheye]
+    if fish and form in _FOLDERS:
+        raise UserError(f"{form} knows no fisheye lens, which {', '.join(fish)} has: write anipose or caliscope")
+    if form in _FOLDERS:
+        for camera in cameras.each:
+            if Path(camera.name).name != camera.name:
+                raise UserError(f"camera {camera.name!r} cannot be the name of a file in {path}; rename it")
+            write_atomic(path / f"{camera.name}.yaml", _yaml_text(camera, form).encode())
+    else:
+        write_atomic(path, _toml_text(cameras, form).encode())
+    return _ignored(cameras, form)
+
+
+def _ignored(cameras: Cameras, form: str) -> list[str]:
+    skewed = [f"{camera.name} ({camera.matrix[0, 1]:.3g} px)" for camera in cameras.each if camera.matrix[0, 1]]
+    lines = []
+    if skewed and form != JARVIS:
+        lines.append(f"the skew of {', '.join(skewed)} is written, but only jaxpose uses it; OpenCV ignores it")
+    if form == JARVIS and cameras.sizes_px.any():
+        lines.append("the image sizes, which JARVIS's files do not hold")
+    return lines
+
+
+def _toml_text(cameras: Cameras, form: str) -> str:
+    lines = []
+    for number, camera in enumerate(cameras.each):
+        turn = cv2.Rodrigues(camera.rotation)[0].ravel()
+        lines += [f"[cam_{number}]"] if form == ANIPOSE else [f"[cameras.{number}]", f"cam_id = {number}"]
+        lines += [f"name = {json.dumps(camera.name, ensure_ascii=False)}", f"size = {list(camera.size_px)}"]
+        lines += [f"matrix = {camera.matrix.tolist()}", f"distortions = {_lens(camera).tolist()}"]
+        lines += [f"rotation = {turn.tolist()}", f"translation = {camera.translation.tolist()}"]
+        lines += [f"fisheye = {json.dumps(camera.is_fisheye)}", ""]
+    return "\n".join(lines)
+
+
+def _yaml_text(camera: Camera, form: str) -> str:
+    content = cv2.FileStorage("camera.yaml", cv2.FILE_STORAGE_WRITE | cv2.FILE_STORAGE_MEMORY)
+    matrices = [camera.matrix, _lens(camera)[None], camera.rotation, camera.translation[:, None]]
+    if form == JARVIS:
+        matrices[0], matrices[2] = matrices[0].T, matrices[2].T
+    elif all(camera.size_px):
+        content.write("image_width", camera.size_px[0])
+        content.write("image_height", camera.size_px[1])
+    for name, matrix in zip(_JARVIS if form == JARVIS else _OPENCV, matrices, strict=True):
+        content.write(name, np.ascontiguousarray(matrix))
+    return content.releaseAndGetString()
+
+
+def _lens(camera: Camera) -> np.ndarray:
+    length = 4 if camera.is_fisheye else DISTORTIONS
+    return np.pad(camera.distortion, (0, length))[:length]
+
+
+def _read_toml(file: Path) -> list[Camera]:
+    try:
+        content = tomllib.loads(read_unicode(file, "TOML file"))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{file} is not a TOML file: {error}") from None
+    tables = content.get("cameras", content)
+    if not isinstance(tables, dict):
+        raise UserError(f"{file}: cameras must be tables such as [cameras.0]")
+    named = {name: table for name, table in tables.items() if isinstance(table, dict) and "matrix" in table}
+    # Without a name: caliscope names its videos after the number.
+    return [_from_table(file, name, table) for name, table in named.items() if not table.get("ignore")]
+
+
+def _from_table(file: Path, name: str, table: Mapping[str, Any]) -> Camera:
+    """Returns the camera of a table of Anipose, caliscope or SLEAP."""
+    name = str(table.get("name") or (name if name.startswith("cam") else f"cam_{name}"))
+    try:
+        size = [int(number) for number in table.get("size") or (0, 0)]
+        return Camera(
+            name,
+            _array(table["matrix"]),
+            _rotation(_array(table["rotation"])),
+            _array(table["translation"]).ravel(),
+            _array(table.get("distortions", [])).ravel(),
+            (size[0], size[1]),
+            bool(table.get("fisheye")),
+        )
+    except _WRONG as error:
+        raise UserError(f"{file}: camera {name}: {_reason(error)}") from None
+
+
+def _read_dannce(file: Path) -> list[Camera]:
+    import scipy.io
+
+    try:
+        content = scipy.io.loadmat(str(file))
+    except Exception as error:  # a damaged file makes it raise errors of many kinds
+        raise UserError(f"{file} cannot be read as a .mat file: {error}; save it in MATLAB with -v7") from None
+    if "params" not in content:
+        raise UserError(f"{file} has no params, in which DANNCE's label3d files hold their cameras")
+    params = content["params"].ravel()
+    names = [str(np.ravel(cell)[0]) for cell in np.ravel(content.get("camnames", []))]
+    names = names if len(names) == len(params) else [f"Camera{number + 1}" for number in range(len(params))]
+    cameras = []
+    for name, cell in zip(names, params, strict=True):
+        try:
+            one = np.ravel(cell)[0]
+            radial, tangential = _array(one["RDistort"]).ravel(), _array(one["TDistort"]).ravel()
+            lens = np.concatenate([np.pad(radial, (0, max(0, 2 - len(radial))))[:2], tangential, radial[2:]])
+            rotation, translation = _array(one["r"]), _array(one["t"]).ravel()
+            cameras.append(Camera(name, _array(one["K"]).T, rotation.T, translation, lens))
+        except _WRONG as error:
+            raise UserError(f"{file}: camera {name}: {_reason(error)}") from None
+    return cameras
+
+
+def _read_slp(file: Path) -> list[Camera]:
+    need("sleap", str(file), "h5py")
+    import h5py
+
+    try:
+        with h5py.File(file, "r") as opened:
+            content: Any = opened
+            texts = content["sessions_json"][...].tolist() if "sessions_json" in content else []
+        sessions = [json.loads(text) for text in texts]
+        rigs = [session["calibration"] for session in sessions]
+    except (OSError, *_WRONG) as error:
+        raise UserError(f"{file} is not a readable SLEAP project: {error}") from None
+    if len(rigs) != 1:
+        raise UserError(f"{file} has {len(rigs)} recording sessions; a calibration is of one")
+    return [_from_table(file, name, table) for name, table in rigs[0].items() if name != "metadata"]
+
+
+def _read_yaml_folder(folder: Path) -> list[Camera]:
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _YAML and file.is_file())
+    return [_read_yaml(file) for file in files]
+
+
+def _read_yaml(file: Path) -> Camera:
+    text = read_bytes(file).decode("utf-8", "replace")
+    try:
+        content = cv2.FileStorage(text, cv2.FILE_STORAGE_READ | cv2.FILE_STORAGE_MEMORY)
+    except (cv2.error, SystemError) as error:
+        raise UserError(f"{file} is not a YAML file of OpenCV: {excerpt(str(error))}") from None
+    try:
+        numbers = [content.getNode(name) for name in ("image_width", "image_height")]
+        width, height = (0 if node.empty() else int(node.real()) for node in numbers)
+        is_jarvis = not content.getNode("intrinsicMatrix").empty()
+        names = _JARVIS if is_jarvis else _OPENCV
+        matrix, lens, rotation, translation = (_yaml_matrix(file, content, name) for name in names)
+    finally:
+        content.release()
+    if is_jarvis:
+        matrix, rotation = matrix.T, rotation.T
+    try:
+        return Camera(file.stem, matrix, _rotation(rotation), translation.ravel(), lens.ravel(), (width, height))
+    except _WRONG as error:
+        raise UserError(f"{file}: {_reason(error)}") from None
+
+
+def _yaml_matrix(file: Path, content: Any, name: str) -> np.ndarray:
+    node = content.getNode(name)
+    matrix = None if node.empty() else node.mat()
+    if matrix is None:
+        raise UserError(
+            f"{file} has no matrix {name}; each camera needs {', '.join(_OPENCV)}, or as JARVIS writes it "
+            f"{', '.join(_JARVIS)}"
+        )
+    return matrix.astype(np.float64)
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray(values, np.float64)
+
+
+def _rotation(values: np.ndarray) -> np.ndarray:
+    """Returns the matrix of a rotation that is given so, or as Rodrigues' vector."""
+    return cv2.Rodrigues(values.reshape(3, 1))[0] if values.size == 3 else values
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else excerpt(str(error))

@@ -1,0 +1,105 @@
+"""The work of `jaxpose track`: reads detections, makes their tracks and writes them."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.config.arguments import DONE
+from jaxpose.conversion.label_files import Target
+from jaxpose.conversion.prediction_tables import (
+    CSV,
+    DEEPLABCUT,
+    SLEAP_ANALYSIS,
+    SLP,
+    SUFFIXES,
+    form_of,
+    read_table,
+    scorer_for_deeplabcut,
+    write_table,
+)
+from jaxpose.errors import UserError
+from jaxpose.files import output_folder
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
+from jaxpose.progress import phase
+from jaxpose.terminal import count, print_lines, say
+from jaxpose.tracking.tracks import Number, track
+
+_FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
+_AT_MOST = "at-most:"
+
+
+def run(given: argparse.Namespace) -> int:
+    """Makes and writes the tracks that the flags of jaxpose.track describe; returns the exit code.
+
+    Raises:
+      UserError: a flag or the detections cannot be used, or the file exists.
+      OSError: the file cannot be written.
+    """
+    number, out = read_number(given.animals), Path(given.out).expanduser()
+    file = Path(given.detections).expanduser()
+    form = form_of(out)
+    if form not in _FORMS:
+        endings = ", ".join(SUFFIXES[known] for known in _FORMS)
+        raise UserError(f"--out is {out}; its name must end in one of {endings}")
+    if out.exists() and file.exists() and out.samefile(file):
+        raise UserError(f"--out is {out}, which holds the detections; choose another file")
+    table = read_table(file, several=True)
+    if not np.isfinite(table.poses.points_px).any():
+        raise UserError(f"{file} has no position in any frame: nothing to track")
+    if form == SLP and table.footage is None:
+        raise UserError(
+            f"--out is {out}, but {file} does not name its video, which .slp files describe: write an .h5 file, then "
+            "give it and --video VIDEO to jaxpose convert predictions --to slp"
+        )
+    for note in table.notes:
+        say(note)
+    with phase(f"tracking {file.name}"):
+        poses = track(table.poses, number)
+    tracked = _without_others(dataclasses.replace(table, poses=poses))
+    target = Target(form, out, scorer_for_deeplabcut(table), None, given.overwrite)
+    with output_folder(out.parent, given.overwrite) as folder:
+        write_table(folder / out.name, tracked, table.footage, target)
+    print_lines("\n".join(_report(out, poses)))
+    return DONE
+
+
+def read_number(text: str) -> Number:
+    """Returns the number of animals of --animals.
+
+    Raises:
+      UserError: the text is not N or at-most:N.
+    """
+    if not text:
+        return Number()
+    digits = text.removeprefix(_AT_MOST)
+    if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
+        raise UserError(f"--animals is {text}; it must be a whole number from 1, or {_AT_MOST}N")
+    return Number(0 if text.startswith(_AT_MOST) else int(digits), int(digits))
+
+
+def _without_others(table: PredictionTable) -> PredictionTable:
+    """Returns the table without the predicted animals that belong to no track; a person's stay."""
+    poses = table.poses
+    identity = np.asarray(poses.identity)
+    goes = identity < 0 if table.by_hand is None else (identity < 0) & ~table.by_hand
+    points = np.where(goes[..., None, None], np.nan, poses.points_px)
+    # A frame that loses its only animal was listed as well.
+    return dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=points))
+
+
+def _report(out: Path, poses: Poses) -> list[str]:
+    """Returns lines about the tracks."""
+    is_there = np.isfinite(poses.points_px[..., 0]).any(axis=2)
+    frames = len(poses.frames)
+    identity = np.asarray(poses.identity)
+    lines = [f"{out}: {count(len(poses.individuals), 'animal')} in {count(frames, 'frame')}"]
+    for number, name in enumerate(poses.individuals):
+        seen = ((identity == number) & is_there).any(axis=1)
+        gaps = int((np.diff(np.flatnonzero(seen)) > 1).sum())
+        lines.append(f"{name}: {count(int(seen.sum()), 'frame')}, {count(gaps, 'gap')}")
+    if left := int((is_there & (identity < 0)).sum()):
+        lines.append(f"left out: {count(left, 'detection')} that belong to no track")
+    return lines

@@ -1,0 +1,143 @@
+"""Joins detections of neighbouring frames into tracklets that rather end than swap two animals."""
+
+import dataclasses
+
+import numpy as np
+from scipy import sparse
+
+from jaxpose.tracking.detections import Detections
+from jaxpose.tracking.motion import VELOCITY_FRAMES, Motion, displacements, first_motion, learn_motion
+
+# A link costs at most this, and the second best of both of its ends costs this much more.
+_GATE, _MARGIN = 0.0, 4.0
+_LONGEST_LAG = 3
+_FRAMES_AT_ONCE = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracklets:
+    """t tracklets, ordered by their first frame.
+
+    Attributes:
+      numbers: (m,) the tracklet of each detection.
+      first, last: (t,) detections at their ends.
+      velocity_in, velocity_out: (t, 2) px a frame after the first and before the last detection.
+      motion: the learnt motion.
+    """
+
+    numbers: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    velocity_in: np.ndarray
+    velocity_out: np.ndarray
+    motion: Motion
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def make_tracklets(found: Detections) -> Tracklets:
+    """Returns tracklets in which each detection is the clear successor of the one before."""
+    motion, still = first_motion(found), np.zeros_like(found.centres_px)
+    links = _linked(found, motion, still, still, 1)
+    motion = learn_motion(found, _numbers(links), _velocities(found, links))
+    links = np.full(len(found), -1)
+    for lag in range(1, _LONGEST_LAG + 1):
+        links = _linked(found, motion, _velocities(found, links), _velocities(found, links, -1), lag, links)
+    numbers = _numbers(links)
+    before = _velocities(found, links)
+    motion = learn_motion(found, numbers, before)
+    after = _velocities(found, links, -1)
+    order = np.lexsort((found.frames, numbers))
+    first = order[np.flatnonzero(np.diff(numbers[order], prepend=-1))]
+    last = order[np.append(np.flatnonzero(np.diff(numbers[order])), len(order) - 1)] if len(order) else first
+    return Tracklets(numbers, first, last, after[first], before[last], motion)
+
+
+def _linked(
+    found: Detections, motion: Motion, before: np.ndarray, after: np.ndarray, lag: int, links: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns the successor (m,) of each detection, -1 without one, after adding clear links over `lag` frames."""
+    links = np.full(len(found), -1) if links is None else links.copy()
+    has_before = np.zeros(len(found), bool)
+    has_before[links[links >= 0]] = True
+    ends, starts = (
+        np.where((found.table >= 0) & ~has[found.table], found.table, -1) for has in (links >= 0, has_before)
+    )
+    for at in range(0, found.frame_count - lag, _FRAMES_AT_ONCE):
+        stop = min(at + _FRAMES_AT_ONCE, found.frame_count - lag)
+        here, there = ends[at:stop], starts[at + lag : stop + lag]
+        busy = np.flatnonzero((here >= 0).any(axis=1) & (there >= 0).any(axis=1))
+        here, there = here[busy], there[busy]
+        costs = _costs(found, motion, before, after, lag, here, there)
+        row, column = _second(costs)
+        is_clear = (costs < _GATE) & (row > _MARGIN) & (column > _MARGIN)
+        frame, one, other = np.nonzero(is_clear)
+        links[here[frame, one]] = there[frame, other]
+    return links
+
+
+def _costs(
+    found: Detections,
+    motion: Motion,
+    before: np.ndarray,
+    after: np.ndarray,
+    lag: int,
+    here: np.ndarray,
+    there: np.ndarray,
+) -> np.ndarray:
+    """Returns the costs (f, a, a) of links between detections (f, a); infinite for those that do not exist."""
+    costs = np.full((*here.shape, there.shape[1]), np.inf)
+    frame, one, other = np.nonzero((here[:, :, None] >= 0) & (there[:, None] >= 0))
+    costs[frame, one, other] = pair_costs(found, motion, before, after, here[frame, one], there[frame, other])
+    return costs
+
+
+def pair_costs(
+    found: Detections, motion: Motion, before: np.ndarray, after: np.ndarray, here: np.ndarray, there: np.ndarray
+) -> np.ndarray:
+    """Returns the cost (p,) of links between detections (p,)."""
+    moved, bend = displacements(found, here, there)
+    lags = found.frames[there] - found.frames[here]
+    return motion.costs(lags, moved, bend, before[here], after[there])
+
+
+def _second(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns by how much the best other link costs more, for the row (f, a, a) and the column of each link."""
+    found = []
+    for axis in (2, 1):
+        if costs.shape[axis] < 2:
+            found.append(np.full(costs.shape, np.inf))
+            continue
+        two = np.partition(costs, 1, axis=axis)
+        best, second = np.take(two, [0], axis=axis), np.take(two, [1], axis=axis)
+        other = np.where(costs == best, second, best)
+        found.append(np.where(np.isfinite(costs), other - np.where(np.isfinite(costs), costs, 0), -np.inf))
+    return found[0], found[1]
+
+
+def _numbers(links: np.ndarray) -> np.ndarray:
+    """Returns the number of each detection's tracklet, in the order of their first detections."""
+    here = np.flatnonzero(links >= 0)
+    graph = sparse.coo_array((np.ones(len(here)), (here, links[here])), (len(links), len(links)))
+    _, numbers = sparse.csgraph.connected_components(graph, directed=False)
+    _, first = np.unique(numbers, return_index=True)
+    ranks = np.empty(len(first), int)
+    ranks[np.argsort(first)] = np.arange(len(first))
+    return ranks[numbers]
+
+
+def _velocities(found: Detections, links: np.ndarray, step: int = 1) -> np.ndarray:
+    """Returns the velocity (m, 2) before each detection, or after it (step -1); 0 at the end of a tracklet."""
+    if step == -1:
+        back = links
+    else:
+        back = np.full(len(links), -1)
+        back[links[links >= 0]] = np.flatnonzero(links >= 0)
+    far = np.arange(len(links))
+    for _ in range(VELOCITY_FRAMES):
+        further = back[far]
+        far = np.where(further >= 0, further, far)
+    frames = (found.frames - found.frames[far])[:, None]
+    moved = found.centres_px - found.centres_px[far]
+    return np.where(frames != 0, moved / np.where(frames == 0, 1, frames), 0.0)

@@ -1,0 +1,154 @@
+"""Joins tracklets into tracks of a known, a largest or a free number of animals: one solution for the whole video."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxpose.poses import Poses
+from jaxpose.tracking.detections import Detections, find_detections
+from jaxpose.tracking.flow import Graph, cheapest_flow
+from jaxpose.tracking.tracklets import Tracklets, make_tracklets, pair_costs
+
+# In nats. A detection of typical score is this much likelier to be an animal than not; one of score 0 this much less.
+_REWARD, _FALSE = 5.0, 1.0
+# An animal disappears, or appears, where no other detection explains it.
+_LOST = 3.0
+# A track of one animal more, if their number is free.
+_BIRTH = 40.0
+# Each tracklet may go on in so many of those that start next.
+_NEXT = 48
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """How many animals the video shows: `least` to `most`, which is None if any number may be."""
+
+    least: int = 0
+    most: int | None = None
+
+
+def track(poses: Poses, number: Number) -> Poses:
+    """Returns the poses with an identity for each animal: animal1, animal2, ... in the order of their first frames.
+
+    The identities of `poses` are ignored. Detections that belong to no track get -1. The result depends neither on the
+    order of the animals within a frame nor on the machine.
+
+    Args:
+      poses: the detections of a video.
+      number: the number of animals. If least = most, there are exactly so many tracks.
+    """
+    found = find_detections(poses)
+    tracks = assign(found, number)
+    identity = np.full(poses.points_px.shape[:2], -1)
+    identity[found.frames, found.places] = tracks
+    count = max(int(tracks.max(initial=-1)) + 1, number.least)
+    return dataclasses.replace(
+        poses, identity=identity, individuals=tuple(f"animal{place + 1}" for place in range(count))
+    )
+
+
+def assign(found: Detections, number: Number) -> np.ndarray:
+    """Returns the track (m,) of each detection, -1 for those that belong to none."""
+    if not len(found):
+        return np.zeros(0, int)
+    made = make_tracklets(found)
+    links = _links(found, made)
+    graph, edges = _graph(found, made, *links)
+    most = len(made) if number.most is None else number.most
+    flow = cheapest_flow(graph, number.least, most, 0.0 if number.least else _BIRTH)
+    return _tracks(found, made, links, edges, flow.units)[made.numbers]
+
+
+def _links(found: Detections, made: Tracklets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns pairs of tracklets that one animal may have made, one after the other, and their costs."""
+    starts, ends = found.frames[made.first], found.frames[made.last]
+    after = np.searchsorted(starts, ends + 1)
+    ones = np.repeat(np.arange(len(made)), _NEXT)
+    others = (after[:, None] + np.arange(_NEXT)).ravel()
+    ones, others = ones[others < len(made)], others[others < len(made)]
+    costs = _link_costs(found, made, ones, others)
+    kept = costs < 2 * _LOST
+    return ones[kept], others[kept], costs[kept]
+
+
+def _link_costs(found: Detections, made: Tracklets, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
+    before, after = np.zeros((2, len(found), 2))
+    before[made.last], after[made.first] = made.velocity_out, made.velocity_in
+    parts = [slice(at, at + 2**16) for at in range(0, len(ones), 2**16)]
+    costs = [pair_costs(found, made.motion, before, after, made.last[ones[p]], made.first[others[p]]) for p in parts]
+    return np.concatenate(costs) if costs else np.zeros(0)
+
+
+def _values(found: Detections, made: Tracklets) -> np.ndarray:
+    """Returns the cost (t,) of the tracklets themselves."""
+    costs = np.bincount(made.numbers, _FALSE - _REWARD * found.quality, len(made))
+    order = np.lexsort((found.frames, made.numbers))
+    here, there = order[:-1], order[1:]
+    inside = made.numbers[here] == made.numbers[there]
+    here, there = here[inside], there[inside]
+    still = np.zeros_like(found.centres_px)
+    for at in range(0, len(here), 2**16):
+        one, other = here[at : at + 2**16], there[at : at + 2**16]
+        costs += np.bincount(made.numbers[one], pair_costs(found, made.motion, still, still, one, other), len(made))
+    return costs
+
+
+def _graph(
+    found: Detections, made: Tracklets, ones: np.ndarray, others: np.ndarray, costs: np.ndarray
+) -> tuple[Graph, dict[str, slice]]:
+    """Returns the graph of all tracks, and where its edges of a kind are.
+
+    Nodes: the starts of the t tracklets, their ends, and for each first frame the animals that are not in view.
+    """
+    starts, ends = found.frames[made.first], found.frames[made.last]
+    frames = np.unique(starts)
+    count, numbers = len(made), np.arange(len(made))
+    pool = 2 * count + np.arange(len(frames))
+    source, sink = 2 * count + len(frames), 2 * count + len(frames) + 1
+    lost = np.searchsorted(frames, ends + 1)
+    parts = {
+        "inside": (numbers, count + numbers, _values(found, made), True),
+        "link": (count + ones, others, costs, True),
+        "lost": (count + numbers, np.where(lost < len(frames), 2 * count + lost, sink), np.full(count, _LOST), True),
+        "seen": (pool[np.searchsorted(frames, starts)], numbers, np.full(count, _LOST), True),
+        "wait": (np.append(source, pool), np.append(pool, sink), np.zeros(len(pool) + 1), False),
+    }
+    edges, at = {}, 0
+    for name, (tails, *_) in parts.items():
+        edges[name], at = slice(at, at + len(tails)), at + len(tails)
+    tails, heads, weights = (np.concatenate([part[place] for part in parts.values()]) for place in range(3))
+    single = np.concatenate([np.full(len(part[0]), part[3]) for part in parts.values()])
+    times = np.concatenate([4 * starts + 1, 4 * ends + 2, 4 * frames, [-1, 4 * found.frame_count + 4]])
+    return Graph(tails, heads, weights, single, times, source, sink), edges
+
+
+def _tracks(
+    found: Detections,
+    made: Tracklets,
+    links: tuple[np.ndarray, np.ndarray, np.ndarray],
+    edges: dict[str, slice],
+    units: np.ndarray,
+) -> np.ndarray:
+    """Returns the track (t,) of each tracklet, -1 without one."""
+    ones, others, _ = links
+    before = np.full(len(made), -1)
+    used = units[edges["link"]] > 0
+    before[others[used]] = ones[used]
+    is_lost, is_used = units[edges["lost"]] > 0, units[edges["inside"]] > 0
+    tracks, waiting, count = np.full(len(made), -1), list[int](), 0
+    ends = found.frames[made.last]
+    unseen = np.flatnonzero(is_lost)
+    unseen = unseen[np.argsort(ends[unseen], kind="stable")].tolist()
+    for number in np.flatnonzero(is_used).tolist():
+        start = found.frames[made.first[number]]
+        while unseen and ends[unseen[0]] < start:
+            waiting.append(unseen.pop(0))
+        if before[number] < 0 and waiting:
+            # Which of the lost animals is seen again, the flow leaves open.
+            costs = _link_costs(found, made, np.array(waiting), np.full(len(waiting), number))
+            before[number] = waiting.pop(int(costs.argmin()))
+        if before[number] < 0:
+            tracks[number], count = count, count + 1
+        else:
+            tracks[number] = tracks[before[number]]
+    return tracks

@@ -1,0 +1,156 @@
+"""Predictions of several animals: each form comes back with the same numbers, and opens in the tools of its makers."""
+
+import dataclasses
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import sleap_io
+
+from jaxpose import convert
+from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.formats.lightning_pose.tables import write_individuals
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
+
+NAMES, FRAMES = ("nose", "tail"), 6
+
+
+def made(individuals: tuple[str, ...] = ("female", "male")) -> PredictionTable:
+    """Two animals; the second is absent from frame 1, both are from frame 4, and a point is missing in frame 2."""
+    random = np.random.default_rng(0)
+    points = random.uniform(0, 60, (FRAMES, 2, 2, 2))
+    confidence = random.uniform(0.2, 1, (FRAMES, 2, 2))
+    points[1, 1] = points[4] = points[2, 0, 1] = np.nan
+    confidence[np.isnan(points[..., 0])] = np.nan
+    identity = np.where(np.isfinite(points[..., 0]).any(axis=2), [0, 1], -1)
+    poses = Poses(NAMES, range(FRAMES), points, confidence, identity=identity, individuals=individuals)
+    return PredictionTable(Path("made"), poses, "DLC_net")
+
+
+def project(folder: Path) -> Path:
+    """A SLEAP project with tracks, scores, a corrected instance, an empty frame, and an instance without a track."""
+    skeleton = sleap_io.Skeleton(list(NAMES), edges=[("nose", "tail")], name="fly")
+    shape = [FRAMES, 48, 64, 1]
+    video = sleap_io.Video("day1.mp4", backend_metadata={"type": "MediaVideo", "shape": shape}, open_backend=False)
+    tracks = [sleap_io.Track("female"), sleap_io.Track("male")]
+    table, frames = made(), []
+    for frame in range(FRAMES):
+        instances = [
+            sleap_io.PredictedInstance.from_numpy(
+                table.poses.points_px[frame, animal], skeleton, table.poses.confidence[frame, animal], 0.5 + animal,
+                track=tracks[animal] if frame < 5 else None,
+            )
+            for animal in range(2)
+            if table.poses.identity[frame, animal] >= 0
+        ]  # fmt: skip
+        if frame == 3:
+            instances.append(sleap_io.Instance.from_numpy(np.full((2, 2), 7.0), skeleton, track=tracks[1]))
+            instances[-1].from_predicted = instances[1]
+        frames.append(sleap_io.LabeledFrame(video=video, frame_idx=frame, instances=instances))
+    labels = sleap_io.Labels(frames, videos=[video], skeletons=[skeleton], tracks=tracks)
+    labels.save(str(folder / "day1.slp"), embed=False)
+    return folder / "day1.slp"
+
+
+def run(*arguments: object) -> int:
+    return convert.main(["predictions", *map(str, arguments)])
+
+
+def same(found: Poses, expected: Poses) -> None:
+    assert found.keypoint_names == expected.keypoint_names and found.individuals == expected.individuals
+    np.testing.assert_array_equal(found.points_px, expected.points_px)
+    np.testing.assert_array_equal(found.confidence, expected.confidence)
+    np.testing.assert_array_equal(found.identity, expected.identity)
+
+
+@pytest.mark.parametrize("ending", ["csv", "h5", "analysis.h5"])
+def test_a_table_with_individuals_comes_back(tmp_path: Path, ending: str) -> None:
+    table = made()
+    write_individuals(tmp_path / "first.csv", table)
+    same(read_table(tmp_path / "first.csv", several=True).poses, table.poses)
+    form = {"csv": "csv", "h5": "deeplabcut", "analysis.h5": "sleap-analysis"}[ending]
+    file, back = tmp_path / f"second.{ending}", tmp_path / "back.csv"
+    assert run(tmp_path / "first.csv", "--to", form, "--out", file) == 0
+    same(read_table(file, several=True).poses, table.poses)
+    assert run(file, "--to", "csv", "--out", back) == 0
+    assert back.read_bytes() == (tmp_path / "first.csv").read_bytes()
+
+
+def test_pandas_reads_the_individuals_as_deeplabcut_does(tmp_path: Path) -> None:
+    table = made()
+    unique = Poses.of_one_animal(("door",), range(FRAMES), np.full((FRAMES, 1, 2), 3.0), np.ones((FRAMES, 1)))
+    write_individuals(tmp_path / "a.csv", dataclasses.replace(table, unique=unique))
+    assert run(tmp_path / "a.csv", "--to", "deeplabcut", "--out", tmp_path / "a.h5") == 0
+    of_csv = pd.read_csv(tmp_path / "a.csv", header=[0, 1, 2, 3], index_col=0)
+    of_h5 = pd.read_hdf(tmp_path / "a.h5")
+    for found in (of_csv, of_h5):
+        assert isinstance(found, pd.DataFrame)
+        assert found.columns.names == ["scorer", "individuals", "bodyparts", "coords"]
+        assert list(found.columns.get_level_values(1).unique()) == ["female", "male", "single"]
+        assert list(found["DLC_net"]["single"].columns) == [("door", coord) for coord in ("x", "y", "likelihood")]
+        np.testing.assert_array_equal(found["DLC_net"]["male"]["tail"]["x"], table.poses.points_px[:, 1, 1, 0])
+    again = read_table(tmp_path / "a.h5", several=True)
+    same(again.poses, table.poses)
+    assert again.unique is not None and again.unique.keypoint_names == ("door",)
+
+
+def test_a_sleap_project_keeps_tracks_scores_a_persons_instances_and_empty_frames(tmp_path: Path) -> None:
+    file = project(tmp_path)
+    assert run(file, "--to", "slp", "--out", tmp_path / "again.slp") == 0
+    before, after = sleap_io.load_slp(str(file)), sleap_io.load_slp(str(tmp_path / "again.slp"))
+    assert [frame.frame_idx for frame in after] == list(range(FRAMES)) and not after[4].instances
+    assert [track.name for track in after.tracks] == ["female", "male"]
+    assert after.skeletons[0].edge_names == [["nose", "tail"]] or after.skeletons[0].edge_names == [("nose", "tail")]
+    assert after.videos[0].filename == "day1.mp4" and after.videos[0].shape[0] == FRAMES
+    for one, other in zip(before, after, strict=True):
+        expected = [instance for instance in one.instances if not (one.frame_idx == 3 and instance is one.instances[1])]
+        found = sorted(
+            other.instances, key=lambda instance: [i.numpy()[0, 0] for i in expected].index(instance.numpy()[0, 0])
+        )
+        for first, second in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(first.numpy(), second.numpy())
+            assert type(first) is type(second) and getattr(first, "score", 0) == getattr(second, "score", 0)
+            assert (first.track and first.track.name) == (second.track and second.track.name)
+
+
+def test_what_a_form_cannot_hold_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = project(tmp_path)
+    assert run(file, "--to", "csv", "--out", tmp_path / "a.csv") == 0
+    out = capsys.readouterr().out
+    assert "2 animals without a track; the mark of 1 animal that a person placed; the score of each animal" in out
+    with h5py.File(tmp_path / "b.analysis.h5", "w") as opened:
+        opened["x"] = 0
+    assert run(file, "--to", "parquet", "--out", tmp_path / "a.parquet") == 2
+    assert (
+        "has 2 animals; parquet files that jaxpose writes hold one: choose csv, deeplabcut," in capsys.readouterr().err
+    )
+
+
+def test_animals_without_tracks_have_no_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = sleap_io.load_slp(str(project(tmp_path)))
+    for frame in labels:
+        for instance in frame.instances:
+            instance.track = None
+    labels.tracks = []
+    labels.save(str(tmp_path / "untracked.slp"), embed=False)
+    assert run(tmp_path / "untracked.slp", "--to", "csv", "--out", tmp_path / "a.csv") == 2
+    assert "has several animals without tracks; jaxpose track makes their tracks" in capsys.readouterr().err
+
+
+def test_pickles_of_deeplabcut_are_refused_with_the_function_that_writes_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "day1DLC_full.pickle").write_bytes(b"\x80\x04.")
+    assert run(tmp_path / "day1DLC_full.pickle", "--to", "csv", "--out", tmp_path / "a.csv") == 2
+    assert "deeplabcut.stitch_tracklets(config, [video]) writes its animals to an .h5 table" in capsys.readouterr().err
+
+
+def test_a_verb_of_one_animal_refuses_several(tmp_path: Path) -> None:
+    from jaxpose.errors import UserError
+
+    write_individuals(tmp_path / "a.csv", made())
+    with pytest.raises(UserError, match="has 2 animals; give a table of one animal"):
+        read_table(tmp_path / "a.csv")
