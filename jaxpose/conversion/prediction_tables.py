@@ -127,7 +127,7 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     target = dataclasses.replace(target, scorer=target.scorer or scorer_for_deeplabcut(predictions))
     file = _file(table, video, place, target)
     with output_folder(file.parent, target.overwrite) as folder:
-        written = write_table(folder / file.name, predictions, footage, target)
+        written = write_form(folder / file.name, predictions, footage, target)
     names = ", ".join(str(file.with_name(one.name)) for one in written)
     dropped = _dropped(predictions, target) or "nothing"
     lines = [*predictions.notes, f"{table} -> {names}", f"dropped: {dropped}"]
@@ -174,7 +174,7 @@ def _is_file(target: Target) -> bool:
     return target.out.name.lower().endswith(SUFFIXES[target.form]) and not target.out.is_dir()
 
 
-def write_table(file: Path, predictions: PredictionTable, footage: Footage | None, target: Target) -> list[Path]:
+def write_form(file: Path, predictions: PredictionTable, footage: Footage | None, target: Target) -> list[Path]:
     """Writes predictions in a form; returns the files.
 
     Raises:

@@ -17,7 +17,7 @@ from jaxpose.conversion.prediction_tables import (
     form_of,
     read_table,
     scorer_for_deeplabcut,
-    write_table,
+    write_form,
 )
 from jaxpose.errors import UserError
 from jaxpose.files import output_folder
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
     tracked = _without_others(dataclasses.replace(table, poses=poses))
     target = Target(form, out, scorer_for_deeplabcut(table), None, given.overwrite)
     with output_folder(out.parent, given.overwrite) as folder:
-        write_table(folder / out.name, tracked, table.footage, target)
+        write_form(folder / out.name, tracked, table.footage, target)
     print_lines("\n".join(_report(out, poses)))
     return DONE
 
