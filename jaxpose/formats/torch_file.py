@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.errors import UserError, need
+from jaxpose.files import is_regular
 from jaxpose.terminal import listed
 
 _SHOWN = 5
@@ -28,6 +29,23 @@ class _StandIn:
 
     def __setstate__(self, _: Any) -> None:
         pass
+
+
+def refuse_no_file(file: Path, what: str, pattern: str) -> None:
+    """Raises UserError if a file does not exist.
+
+    Args:
+      file: a path.
+      what: what the file is and of which tool, such as "snapshot of DeepLabCut 3".
+      pattern: of the names of such files, which are searched if the path is a folder.
+    """
+    if is_regular(file):
+        return
+    if not file.is_dir():
+        raise UserError(f"there is no file {file}; give a {what} ({pattern})")
+    found = [str(path) for path in sorted(file.rglob(pattern))]
+    there = f"give one of {listed(found, _SHOWN)}" if found else f"there is no {pattern} in it"
+    raise UserError(f"{file} is a folder, not a {what.partition(' ')[0]}; {there}")
 
 
 def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
@@ -78,6 +96,13 @@ def is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
+
+
+def to_arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns tensors as arrays; real numbers become float32."""
+    return {
+        str(name): to_numpy(value.float() if value.is_floating_point() else value) for name, value in tensors.items()
+    }
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

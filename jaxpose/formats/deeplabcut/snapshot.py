@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxpose.errors import UserError
-from jaxpose.files import is_regular
 from jaxpose.formats import torch_file
-from jaxpose.terminal import listed
 from jaxpose.text_file import read_yaml
 
 # Names that a snapshot may contain in addition to tensors: the numbers of its metrics.
@@ -21,7 +19,6 @@ _HARMLESS = re.compile(
     r"numpy\.(?:_?core\.multiarray\.(?:scalar|_reconstruct)|dtype|ndarray|dtypes\.\w+)|_codecs\.encode"
     r"|collections\.(?:OrderedDict|defaultdict)|pathlib\.(?:_local\.)?\w+"
 )
-_SHOWN = 5
 
 
 class Snapshot(NamedTuple):
@@ -40,23 +37,14 @@ def read_snapshot(file: Path) -> Snapshot:
       UserError: the file does not exist, is not a snapshot of DeepLabCut 3, or names something that a snapshot does not
         need; or torch is not installed.
     """
-    if not is_regular(file):
-        if not file.is_dir():
-            raise UserError(f"there is no file {file}; give a snapshot of DeepLabCut 3 (snapshot-*.pt)")
-        found = [str(path) for path in sorted(file.rglob("snapshot-*.pt"))]
-        there = f"give one of {listed(found, _SHOWN)}" if found else "there is no snapshot-*.pt in it"
-        raise UserError(f"{file} is a folder, not a snapshot; {there}")
+    torch_file.refuse_no_file(file, "snapshot of DeepLabCut 3", "snapshot-*.pt")
     content = torch_file.load(file, _HARMLESS)
     tensors = content.get("model") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not tensors or not all(map(torch_file.is_tensor, tensors.values())):
         raise UserError(f"{file} is not a snapshot of DeepLabCut 3: it has no table of tensors, model")
     metadata = content.get("metadata")
     epoch = metadata.get("epoch") if isinstance(metadata, dict) else None
-    arrays = {
-        str(name): torch_file.to_numpy(value.float() if value.is_floating_point() else value)
-        for name, value in tensors.items()
-    }
-    return Snapshot(arrays, epoch if isinstance(epoch, int) else 0)
+    return Snapshot(torch_file.to_arrays(tensors), epoch if isinstance(epoch, int) else 0)
 
 
 # Backbones by timm's names.

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxpose.errors import UserError
-from jaxpose.files import is_regular
 from jaxpose.formats import torch_file
 
 # Names that a checkpoint may contain in addition to tensors: omegaconf settings, paths (`pathlib._local` in Python
@@ -19,7 +18,6 @@ _HARMLESS = re.compile(
     r"omegaconf\.[\w.]+|pathlib\.(?:_local\.)?\w+|typing\.\w+|collections\.defaultdict"
     r"|builtins\.(?:bool|dict|float|int|list|str|tuple)"
 )
-_SHOWN = 5
 
 
 class Checkpoint(NamedTuple):
@@ -38,18 +36,8 @@ def read_checkpoint(file: Path) -> Checkpoint:
       UserError: the file does not exist, is not a Lightning Pose checkpoint, or names something that a checkpoint does
         not need; or torch is not installed.
     """
-    _refuse_no_file(file)
+    torch_file.refuse_no_file(file, "checkpoint of Lightning Pose", "*.ckpt")
     return _checked(file, torch_file.load(file, _HARMLESS))
-
-
-def _refuse_no_file(file: Path) -> None:
-    if is_regular(file):
-        return
-    if not file.is_dir():
-        raise UserError(f"there is no file {file}; give a checkpoint of Lightning Pose (*.ckpt)")
-    found = [str(path) for path in sorted(file.rglob("*.ckpt"))]
-    there = f"give one of {', '.join(found[:_SHOWN])}" if found else "there is no *.ckpt in it"
-    raise UserError(f"{file} is a folder, not a checkpoint; {there}")
 
 
 def _checked(file: Path, content: Any) -> Checkpoint:
@@ -59,9 +47,4 @@ def _checked(file: Path, content: Any) -> Checkpoint:
     if wrong := [name for name, value in tensors.items() if not torch_file.is_tensor(value)]:
         raise UserError(f"{file} is not a checkpoint of Lightning Pose: {wrong[0]} is not a tensor")
     step = content.get("global_step")
-    arrays = {str(name): _array(value) for name, value in tensors.items()}
-    return Checkpoint(arrays, step if isinstance(step, int) else 0)
-
-
-def _array(tensor: Any) -> np.ndarray:
-    return torch_file.to_numpy(tensor.float() if tensor.is_floating_point() else tensor)
+    return Checkpoint(torch_file.to_arrays(tensors), step if isinstance(step, int) else 0)
