@@ -17,7 +17,7 @@ def lively(params: dict[Any, Any], factor: float = 20.0) -> dict[Any, Any]:
         # A regression head is one layer.
         return params | {"head": _times(head, factor)}
     layers = head["layers"]
-    found = params | {"head": {"layers": layers | {max(layers): _times(layers[max(layers)], factor)}}}
+    found = params | {"head": head | {"layers": layers | {max(layers): _times(layers[max(layers)], factor)}}}
     if "context" in params:
         found["context"] = params["context"] | {"last": _times(params["context"]["last"], factor)}
     return found
