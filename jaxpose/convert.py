@@ -5,13 +5,12 @@ Input: a file of another tool, or predictions of jaxpose. Output: the equivalent
 
 import argparse
 import datetime
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
+from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, read_size_px, show_page
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.progress import phase
@@ -87,7 +86,7 @@ def deeplabcut(argv: list[str]) -> int:
         "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the snapshot's"
     )
     arguments.add_argument(
-        "--size", default="", metavar="WIDTH,HEIGHT", help="size of the frames; default: that of the labelled frames"
+        "--size", default="", metavar="WxH", help="size of the frames; default: that of the labelled frames"
     )
     arguments.add_argument(
         "--rename",
@@ -100,9 +99,6 @@ def deeplabcut(argv: list[str]) -> int:
 
 
 def _deeplabcut(given: argparse.Namespace) -> int:
-    size_px = re.fullmatch(r"([1-9]\d{0,4}),([1-9]\d{0,4})", given.size)
-    if given.size and not size_px:
-        raise UserError(f"--size is {given.size!r}; it must be WIDTH,HEIGHT, such as 640,480")
     pairs = [pair.split("=") for pair in given.rename.split(",")] if given.rename else []
     if wrong := [pair for pair in pairs if len(pair) != 2 or not all(pair)]:
         raise UserError(f"--rename has {'='.join(wrong[0])!r}; each entry must be OLD=NEW")
@@ -112,7 +108,7 @@ def _deeplabcut(given: argparse.Namespace) -> int:
         Path(given.snapshot),
         Path(given.config) if given.config else None,
         given.project,
-        tuple(map(int, size_px.groups())) if size_px else (),
+        read_size_px("--size", given.size) if given.size else (),
         {old: new for old, new in pairs},
     )
     with console(_VERB):
@@ -226,7 +222,7 @@ def cameras(argv: list[str]) -> int:
         "--out", required=True, metavar="PATH", help="file *.toml; for jarvis and opencv, a folder with a .yaml each"
     )
     arguments.add_argument(
-        "--size", default="", metavar="WIDTHxHEIGHT", help="image size in px of cameras whose calibration has none"
+        "--size", default="", metavar="WxH", help="image size in px of cameras whose calibration has none"
     )
     arguments.add_overwrite()
     return arguments.run(_cameras, argv)
@@ -243,20 +239,13 @@ def _cameras(given: argparse.Namespace) -> int:
         raise UserError(f"--out is {out}; for {given.to} it must be {rule}")
     found = read_cameras(source)
     if given.size:
-        found = found.with_size_px(_size_px(given.size))
+        found = found.with_size_px(read_size_px("--size", given.size))
         for camera in found.each:
             camera.refuse_wrong_numbers(f"--size is {given.size}")
     with output_folder(out.parent if is_file else out, given.overwrite) as folder:
         ignored = write_cameras(folder / out.name if is_file else folder, given.to, found)
     print_lines(f"{source} -> {out}: {', '.join(found.names)}\ndropped: {'; '.join(ignored) or 'nothing'}")
     return DONE
-
-
-def _size_px(text: str) -> tuple[int, int]:
-    width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
-        raise UserError(f"--size is {text}; it must be WIDTHxHEIGHT, such as 1280x1024")
-    return int(width), int(height)
 
 
 def _add_session_start(arguments: Arguments) -> None:

@@ -231,7 +231,7 @@ def test_what_jaxpose_cannot_compute_is_refused_by_its_key(
     key: str, value: Any, message: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     file = altered(snapshot_of(project), tmp_path / "theirs", **{key.replace(".", "__"): value})
-    size = [] if key == "metadata.project_path" else ["--size", "64,64"]
+    size = [] if key == "metadata.project_path" else ["--size", "64x64"]
     assert convert.main(["deeplabcut", str(file), "--out", str(tmp_path / "run"), *size]) == 2
     assert message.replace("{file}", str(file)) in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -244,7 +244,7 @@ def test_mistakes_of_the_command_line(run: Path, project: Path, tmp_path: Path, 
 
     file, out = str(snapshot_of(project)), str(tmp_path / "run")
     assert f"give one of {file}" in fails(str(project), "--out", out)
-    assert "--size is '640x480'; it must be WIDTH,HEIGHT" in fails(file, "--out", out, "--size", "640x480")
+    assert "--size is '640,480'; it must be WIDTHxHEIGHT" in fails(file, "--out", out, "--size", "640,480")
     assert "--rename has 'tail'; each entry must be OLD=NEW" in fails(file, "--out", out, "--rename", "tail")
     assert "--rename has ear, which the network does not" in fails(file, "--out", out, "--rename", "ear=left ear")
     assert "gives two keypoints the name snout" in fails(file, "--out", out, "--rename", "tail=snout")

@@ -21,6 +21,7 @@ DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 _HEAD_BYTES = 4096
 # Another process of the run was lost, and this one is not at fault: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
+_LARGEST_PX = 16384
 
 # Other flags and options may be repeated, and the last value counts: a caller can override the value in a script.
 _ONCE = "--config"
@@ -319,6 +320,19 @@ def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
                 f"--out is {page}, which {verb.replace('.', ' ')} did not write: --overwrite replaces it; or choose "
                 "another name"
             )
+
+
+def read_size_px(flag: str, text: str) -> tuple[int, int]:
+    """Returns the (width, height) of a flag's value such as 640x480.
+
+    Raises:
+      UserError: the text is anything else.
+    """
+    size = re.fullmatch(r"(\d+)x(\d+)", text, re.ASCII)
+    width, height = (int(number) for number in size.groups()) if size else (0, 0)
+    if not 0 < min(width, height) <= max(width, height) <= _LARGEST_PX:
+        raise UserError(f"{flag} is {text!r}; it must be WIDTHxHEIGHT in px, such as 640x480")
+    return width, height
 
 
 def did_you_mean(given: str, known: list[str]) -> str:

@@ -151,7 +151,7 @@ def _frame_size_px(project: str) -> tuple[int, int]:
     Raises:
       UserError: there is no project, it cannot be read, or its images have several sizes.
     """
-    give = "give the size of the frames to predict with --size WIDTH,HEIGHT"
+    give = "give the size of the frames to predict with --size WIDTHxHEIGHT"
     if not project:
         raise UserError(f"the project of the network is not on this machine; give --project FOLDER, or {give}")
     try:

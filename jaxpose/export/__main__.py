@@ -7,7 +7,7 @@ with the run, and the same name with .json, which describes it.
 import argparse
 from pathlib import Path
 
-from jaxpose.config.arguments import DONE
+from jaxpose.config.arguments import DONE, read_size_px
 from jaxpose.early_signals import exit_with
 from jaxpose.progress import phase
 from jaxpose.run.paths import RunArgument
@@ -40,14 +40,14 @@ def main(argv: list[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     # These imports take seconds, which --help does not need.
     with phase("loading the packages"):
-        from jaxpose.export.command import export, read_frame_size
+        from jaxpose.export.command import export
         from jaxpose.export.program import SUFFIX
 
     run = Path(given.run).expanduser()
     lines = export(
         run,
         Path(given.out).expanduser() if given.out else Path(f"{run.resolve().name}{SUFFIX}"),
-        frame_size_px=read_frame_size(given.frame_size),
+        frame_size_px=read_size_px("--frame_size", given.frame_size) if given.frame_size else None,
         platform=given.platform,
         overwrite=given.overwrite,
         batch=given.batch,

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,9 +183,6 @@ def _refuse_large(check: Check, precision: str, fit: FrameFit, name: str) -> Non
             )
 
 
-_LARGEST_PX = 16384
-
-
 def export(
     run: Path,
     out: Path,
@@ -250,21 +246,6 @@ def _content(out: Path, program: Program, notes: dict[str, Any]) -> bytes:
     if out.suffix == onnx_file.SUFFIX:
         return onnx_file.to_onnx(program, tuple(shape), None if batch == "batch" else batch, notes)
     return to_stablehlo(program, tuple(shape))
-
-
-def read_frame_size(text: str) -> tuple[int, int] | None:
-    """Returns the (width, height) of a text such as 640x480, None of an empty one.
-
-    Raises:
-      UserError: the text is anything else.
-    """
-    if not text:
-        return None
-    size = re.fullmatch(r"(\d+)x(\d+)", text, re.ASCII)
-    width, height = (int(number) for number in size.groups()) if size else (0, 0)
-    if not 0 < min(width, height) <= max(width, height) <= _LARGEST_PX:
-        raise UserError(f"--frame_size is {text!r}; it must be WIDTHxHEIGHT in px, such as 640x480")
-    return width, height
 
 
 def _check_out(out: Path, overwrite: bool, batch: int | None, fp16: bool) -> None:

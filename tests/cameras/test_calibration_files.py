@@ -124,7 +124,7 @@ def test_what_a_format_cannot_hold_is_refused_or_reported(tmp_path: Path, capsys
     assert convert.main([*words, out]) == 2
     assert "anipose needs the image size of each camera, which is unknown for c0, c1, c2" in capsys.readouterr().err
     assert convert.main([*words, out, "--size=1280"]) == 2
-    assert "--size is 1280; it must be WIDTHxHEIGHT" in capsys.readouterr().err
+    assert "--size is '1280'; it must be WIDTHxHEIGHT" in capsys.readouterr().err
     assert convert.main([*words, out, "--size=320x240"]) == 2
     assert "--size is 320x240: camera c0 has images of 320 x 240 px, but the centre of" in capsys.readouterr().err
     assert convert.main([*words, out, "--size=1280x1024"]) == 0

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from jaxpose import load
+from jaxpose.config.arguments import read_size_px
 from jaxpose.errors import UserError
 from jaxpose.export.__main__ import main
-from jaxpose.export.command import export, read_frame_size
+from jaxpose.export.command import export
 from jaxpose.export.program import load_stablehlo
 from jaxpose.prediction.predictor import Found, Predictor
 from jaxpose.run.identity import read_config, write_config
@@ -142,7 +143,11 @@ def test_frames_whose_size_is_not_clear_are_refused(
     write_config(run / "config.json", config)
     shutil.copy(trained_run / "best.safetensors", run)
     with pytest.raises(UserError, match=re.escape(message)):
-        export(run, tmp_path / "x.stablehlo", frame_size_px=read_frame_size(frame_size))
+        export(
+            run,
+            tmp_path / "x.stablehlo",
+            frame_size_px=read_size_px("--frame_size", frame_size) if frame_size else None,
+        )
 
 
 def test_missing_packages_are_named(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
