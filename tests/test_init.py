@@ -154,6 +154,12 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
     assert found["model.views_agree"] is False and len(found["losses.pca_multiview.views"]) == 2
 
 
+SMALL_NETWORK = {
+    "model.backbone": "mobilenet_v2", "model.weights": "mobilenet_v2_imagenet", "optim.lr": 2e-3,
+    "optim.unfreeze_epoch": 0, "optim.unfreeze_factor": 1.0,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -164,6 +170,8 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
         ({"frames": 200, "training_frames": 20}, {"model.backbone": "resnet18"}),
         ({"frames": 200}, {"model.backbone": "resnet50"}),
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
+        ({"training_frames": 65, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "model.weights": "none"}),
+        ({"training_frames": 64, "gpu_gib": 0.0}, SMALL_NETWORK),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
         ({"labelled_videos": 9}, {"data.split": "moment"}),
         ({"labelled_videos": 10}, {"data.split": "video"}),
@@ -289,6 +297,7 @@ def test_what_is_given_is_not_chosen_again() -> None:
         ),
         ({"weights": "vit_small_dino"}, {"model.backbone": "vit_small", "optim.lr": 5e-5, "train.microbatch_size": 0}),
         ({"backbone": "dinov2_base"}, {"model.weights": "none", "optim.lr": 5e-5}),
+        ({"weights": "mobilenet_v2_imagenet"}, {"model.backbone": "mobilenet_v2", "optim.unfreeze_epoch": 0}),
     ],
 )
 def test_what_is_given_of_the_network_decides_the_rest(model: dict, expected: dict) -> None:

@@ -348,10 +348,9 @@ def _dot_with_matrix(call: Call, value: Tensor, matrix: np.ndarray, axis: int) -
     order, rank = list(x.order), len(x.order)
     is_few = x.shape[order[-1]] < _FEW
     if order.index(axis) < rank - (1 if is_few else 2) and (rank, order.index(axis)) != (4, 1):
-        # The last axis of images are their channels, which a convolution wants first.
-        order = [order[0], order[-1], *order[1:-1]]
-        if order[-1] != axis:
-            order = [*(other for other in x.order if other != axis), axis]
+        # A convolution of images sums over their second axis; otherwise the last axis is as good.
+        others = [other for other in order if other != axis]
+        order = [others[0], axis, *others[1:]] if rank == 4 else [*others, axis]
     name, place = graph.in_order(x, order), order.index(axis)
     if (rank, place) == (4, 1):
         name = graph.node("Conv", name, graph.constant(matrix.T[:, :, None, None]), kernel_shape=[1, 1])

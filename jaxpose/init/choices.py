@@ -48,6 +48,8 @@ class Choice:
 # Choices about the network: backbone, weights, norm, and agreement of views.
 
 _FRAMES_FOR_RESNET50 = 200
+# From benchmarks/pretrained.py.
+_SMALL, _SMALL_WEIGHTS = "mobilenet_v2", "mobilenet_v2_imagenet"
 # From benchmarks/few_labels.py, with and without views_agree.
 _FRAMES_FOR_VIEWS = 10
 
@@ -55,6 +57,18 @@ _FRAMES_FOR_VIEWS = 10
 def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the choices about the network with a settled backbone."""
     backbone, weights = config.model.backbone, config.model.weights
+    if weights == _SMALL_WEIGHTS:
+        yield from _small_network()
+    else:
+        yield from _network(facts, backbone, weights)
+    if views := () if config.data.views else mirrored_views(facts.keypoint_names):
+        yield _views(facts, config, views)
+    if (rate := BACKBONES[backbone].learning_rate) != OptimConfig.lr:
+        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets and MobileNetV2."
+        yield Choice("Learning rate", reason, {"optim.lr": rate})
+
+
+def _network(facts: Facts, backbone: str, weights: str) -> Iterator[Choice]:
     if weights in PUBLISHED:
         reason = f"The backbone of {weights}."
     elif backbone == "resnet50":
@@ -77,11 +91,19 @@ def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice("Initial weights", reason, {"model.weights": NO_WEIGHTS})
     elif BACKBONES[backbone].has_width:
         yield _norm(weights)
-    if views := () if config.data.views else mirrored_views(facts.keypoint_names):
-        yield _views(facts, config, views)
-    if (rate := BACKBONES[backbone].learning_rate) != OptimConfig.lr:
-        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets and MobileNetV2."
-        yield Choice("Learning rate", reason, {"optim.lr": rate})
+
+
+def _small_network() -> Iterator[Choice]:
+    yield Choice(
+        "Network and initial weights",
+        "A small network with ImageNet weights, which are downloaded once from the Hugging Face Hub. With 10 and 20 "
+        "labels and torchvision's weights, it had about two thirds of the error of a resnet18 from random weights on "
+        "lips, and the same error on a mouse, in half of the time (benchmarks/pretrained.md). Without internet access: "
+        "docs/weights.md, or `jaxpose init PROJECT model.weights=none`.",
+        {"model.backbone": _SMALL, "model.weights": _SMALL_WEIGHTS},
+    )
+    reason = "The whole network trains from the first step, as it was measured."
+    yield Choice("Fine-tuning", reason, {"optim.unfreeze_epoch": 0, "optim.unfreeze_factor": 1.0})
 
 
 def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> Choice:
@@ -115,6 +137,12 @@ def _norm(weights: str) -> Choice:
         return Choice("Norm", reason, {"model.norm": "group", "model.norm_groups": groups})
     reason = f"Keeps the loaded statistics, which are better than those of {BATCH} frames of one experiment."
     return Choice("Norm", reason, {"model.norm": "frozen"})
+
+
+def weights_for(facts: Facts, config: Config) -> str:
+    """Returns the initial weights that the labels and the machine suggest."""
+    is_measured = config.model.kind == "heatmap" and facts.training_frames <= FEW_FRAMES and not config.train.init_from
+    return _SMALL_WEIGHTS if is_measured and not facts.gpu_gib else NO_WEIGHTS
 
 
 def backbone_for(facts: Facts, config: Config) -> str:
@@ -337,11 +365,14 @@ def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def rate(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the learning rate for few labels, in the measured case: ResNets from random weights, cosine."""
-    is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
+    """Yields the learning rate for few labels, in the measured cases: random weights or the small network, cosine."""
     optim, has_default = config.optim, BACKBONES[config.model.backbone].learning_rate == OptimConfig.lr
-    is_measured = is_random and has_default and optim.name != "sgd" and optim.schedule == "cosine"
-    if facts.training_frames <= FEW_FRAMES and is_measured:
+    is_known = config.model.weights in (NO_WEIGHTS, _SMALL_WEIGHTS) and not config.train.init_from
+    is_measured = is_known and has_default and optim.name != "sgd" and optim.schedule == "cosine"
+    if facts.training_frames <= FEW_FRAMES and is_measured and config.model.weights == _SMALL_WEIGHTS:
+        reason = "With 20 labels, half of it had larger errors, and twice of it equal ones (benchmarks/pretrained.md)."
+        yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
+    elif facts.training_frames <= FEW_FRAMES and is_measured:
         reason = (
             "Narrow networks (model.width=16) from random weights with 20 labels had smaller errors with "
             f"{_FEW_LABELS_LR} than with the default {OptimConfig.lr} on two of three data sets, and so had one of "
@@ -388,6 +419,8 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
       settled: dotted names of the settled options; no choice touches them.
     """
     config = copy.deepcopy(config)
+    if not {"model.backbone", "model.weights"} & set(settled):
+        config.model.weights = weights_for(facts, config)
     if "model.backbone" not in settled:
         config.model.backbone = backbone_for(facts, config)
     # Each rule sees the choices of earlier rules.
