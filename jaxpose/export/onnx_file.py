@@ -347,10 +347,11 @@ def _dot_with_matrix(call: Call, value: Tensor, matrix: np.ndarray, axis: int) -
     x = graph.tensor(graph.expanded(value, call.given[0]))
     order, rank = list(x.order), len(x.order)
     is_few = x.shape[order[-1]] < _FEW
-    if order.index(axis) < rank - (1 if is_few else 2) and (rank, order.index(axis)) != (4, 1):
+    is_moved = order.index(axis) < rank - (1 if is_few else 2) and (rank, order.index(axis)) != (4, 1)
+    if is_moved:
         # A convolution of images sums over their second axis; otherwise the last axis is as good.
         others = [other for other in order if other != axis]
-        order = [others[0], axis, *others[1:]] if rank == 4 else [*others, axis]
+        order = [others[0], axis, others[-1], *others[1:-1]] if rank == 4 else [*others, axis]
     name, place = graph.in_order(x, order), order.index(axis)
     if (rank, place) == (4, 1):
         name = graph.node("Conv", name, graph.constant(matrix.T[:, :, None, None]), kernel_shape=[1, 1])
@@ -358,6 +359,10 @@ def _dot_with_matrix(call: Call, value: Tensor, matrix: np.ndarray, axis: int) -
         name = graph.node("MatMul", name, graph.constant(matrix))
     else:
         name = graph.node("MatMul", graph.constant(matrix.T), name)
+    if is_moved and rank == 4:
+        # What follows is faster where the few channels come second.
+        order = [order[0], *order[2:], axis]
+        name = graph.node("Transpose", name, perm=[0, 2, 3, 1])
     order = [rank - 1 if other == axis else other - (other > axis) for other in order]
     return Tensor(name, tuple(order), call.results[0], call.dtype)
 

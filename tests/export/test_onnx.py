@@ -1,10 +1,12 @@
 """ONNX files: of a trained run by the verb, of each kind of network, and of layers and mistakes that no run has yet."""
 
 import dataclasses
+import io
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -12,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+import openvino
 import pytest
 from jax import lax
 from onnx.reference import ReferenceEvaluator
@@ -125,6 +128,12 @@ class GatherElements(OpRun):
         return (np.take_along_axis(data, places, axis),)
 
 
+def in_openvino(content: bytes) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(io.BytesIO(content)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda frames: tuple(compiled({"frames": frames})[name] for name in ("keypoints", "confidence"))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -149,8 +158,10 @@ def test_each_kind_of_network(model: dict, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setitem(vit.FORMS, name, small)
     network = network_of(**model)
     predictor = predictor_of(network)
-    check = check_file(load_onnx(onnx_of(network)), predictor, RESIZED, "x.onnx")
-    assert check.keypoints_px < 1e-3 and check.confidence < 1e-5
+    content = onnx_of(network)
+    for run in (load_onnx(content), in_openvino(content)):
+        check = check_file(run, predictor, RESIZED, "x.onnx")
+        assert check.keypoints_px < 1e-3 and check.confidence < 1e-5
     half = load_onnx(onnx_of(in_precision(network, "f16")))
     check_file(half, predictor, RESIZED, "x.onnx", precision="f16")
 
