@@ -103,11 +103,12 @@ def fit_image(
       image: (frame height, frame width, 3) uint8.
       affine: (2, 3) input_from_frame, a scale and a shift along each axis.
       size_px: (width, height) of the result. Pixels outside the crop are black.
-      crop_px: (x, y, width, height) in frame pixels, inside the frame, or () for the whole frame.
+      crop_px: (x, y, width, height) in frame pixels, or () for the whole frame. The part outside the frame is black.
     """
     if crop_px:
         x, y, width, height = crop_px
-        return fit_part(image[y : y + height, x : x + width], affine, size_px, crop_px)
+        left, top = max(x, 0), max(y, 0)
+        return fit_part(image[top : y + height, left : x + width], affine, size_px, (left, top, width, height))
     height, width = image.shape[:2]
     scale = np.array([affine[0, 0], affine[1, 1]])
     # Averaging blocks shrinks the image by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.

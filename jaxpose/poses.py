@@ -180,6 +180,8 @@ class Poses:
 def join_poses(parts: Sequence[Poses]) -> Poses:
     """Returns the frames of parts with the same keypoints, one part after the other.
 
+    Individuals of one name are the same.
+
     Raises:
       ValueError: their keypoints, pixels or arrays differ.
     """
@@ -191,7 +193,16 @@ def join_poses(parts: Sequence[Poses]) -> Poses:
 
     if any(what(part) != what(first) for part in parts):
         raise ValueError(f"these poses cannot be joined: {'; '.join(str(what(part)) for part in parts)}")
+    individuals = tuple(sorted({name for part in parts for name in part.individuals}))
+    parts = [_with_individuals(part, individuals) for part in parts] if individuals else parts
     return _joined(parts, 0, frames=tuple(frame for part in parts for frame in part.frames))
+
+
+def _with_individuals(poses: Poses, individuals: tuple[str, ...]) -> Poses:
+    """Returns the poses with the same names from a longer list of individuals."""
+    # The last place stands for an unknown identity.
+    numbers = np.array([*map(individuals.index, poses.individuals), -1])
+    return dataclasses.replace(poses, identity=numbers[np.asarray(poses.identity)], individuals=individuals)
 
 
 def side_by_side(parts: Sequence[Poses], keypoint_names: Sequence[str]) -> Poses:

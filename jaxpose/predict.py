@@ -42,7 +42,7 @@ from jaxpose.prediction.predictor import FrameBoxes, Predictor, load
 from jaxpose.prediction.project_videos import write_moment_errors
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker
-from jaxpose.run.load import read_run_config
+from jaxpose.run.load import read_run_config, refuse_several_animals
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
 from jaxpose.run.start_run import refuse_other_keypoints, with_members
 from jaxpose.terminal import RESULT, console, count
@@ -83,6 +83,8 @@ def _run_ensemble(
       trained: the ensemble's run folder, if the runs are its members.
     """
     configs = [read_run_config(run) for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        refuse_several_animals(run, config)
     refuse_other_keypoints(runs, configs)
     is_own = trained is not None and out.resolve() == trained.resolve()
     if not is_own and any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
@@ -115,6 +117,7 @@ def _run_ensemble(
 def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str], is_drawn: bool) -> int:
     # Check everything possible before the network is built.
     config = read_run_config(run)
+    refuse_several_animals(run, config)
     options = _options(given, config)
     outputs = output_files(find_inputs(inputs), out)
     if is_drawn:

@@ -72,7 +72,7 @@ def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
       UserError: as `jaxpose.formats.project.read_label_table`.
     """
     if not labels and not data.views:
-        return [read_label_table(data)]
+        return [read_label_table(data, several=True)]
     folder = find_folder(str(project_folder(data.project)))
     return [read_table(folder, find_labels(folder, labels or data.labels, view), data) for view in data.views or ("",)]
 

@@ -78,6 +78,20 @@ class DataConfig(Section):
         "the folder of data.boxes",
         is_path=True,
     )
+    animals: int = option(
+        0,
+        "largest number of animals in a frame; above 1, the network sees a box around each animal; 0 = the largest "
+        "number in the labels",
+        minimum=0,
+        maximum=100,
+        common=True,
+    )
+    body_size_px: float = option(
+        0.0,
+        "with several animals, the longest side of an animal in frame pixels: the boxes around animals are squares of "
+        "1.6 times this size; 0 = the 95th percentile of the labels",
+        minimum=0.0,
+    )
     frame_sizes_px: tuple[int, ...] = option(
         (),
         "sizes of the labelled images (width, height, ...): a rotation stored in a video file is applied unless these "

@@ -14,7 +14,7 @@ import fsspec
 from fsspec.utils import get_protocol
 
 from jaxpose.config import losses
-from jaxpose.config.data import given_shares, resolve_preset
+from jaxpose.config.data import DataConfig, given_shares, resolve_preset
 from jaxpose.config.model import (
     BACKBONES,
     NO_WEIGHTS,
@@ -171,6 +171,7 @@ LOSS_RULES: tuple[Callable[[Config], Iterable[str]], ...] = (_factors, _clips, _
 
 # A draw (the position of a sample in the stream) is an int32.
 _MOST_SAMPLES = 2**31 - 1
+_SEVERAL = "frames have several animals"
 
 
 def _input(config: Config) -> Iterator[str]:
@@ -198,6 +199,34 @@ def _input(config: Config) -> Iterator[str]:
     if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
         rule = "(width, height, width, height, ...), all above 0"
         yield f"data.frame_sizes_px is {data.frame_sizes_px}; it must be {rule}"
+
+
+def _animals(config: Config) -> Iterator[str]:
+    data, default = config.data, DataConfig()
+    if data.animals < 2:
+        return
+    for name in ("views", "crop_px", "boxes", "video_boxes"):
+        if (given := getattr(data, name)) != getattr(default, name):
+            yield f"data.{name} is {given!r}, and {_SEVERAL}: leave it out"
+    if data.resize == "lightning_pose":
+        yield f"data.resize is lightning_pose, and {_SEVERAL}: leave it out"
+    if config.model.kind == "heatmap_context":
+        yield f"model.kind is heatmap_context, and {_SEVERAL}, which need a network without context frames"
+    if config.model.views_agree:
+        yield f"model.views_agree is on, and {_SEVERAL}: leave it out"
+    if config.train.members > 1:
+        yield f"train.members is {config.train.members}, and {_SEVERAL}: train one network"
+    for name in losses.on_video(config.losses):
+        yield f"losses.{name} is on, and {_SEVERAL}, which cannot be found in unlabelled video yet: set its weight to 0"
+
+
+def refuse_for_several_animals(config: Config) -> None:
+    """Checks the options that frames with several animals (`data.animals` above 1) exclude.
+
+    Raises:
+      UserError: some are given.
+    """
+    _refuse(list(_animals(config)))
 
 
 def _split(config: Config) -> Iterator[str]:
@@ -390,8 +419,8 @@ def remote_problems(config: Config) -> Iterator[str]:
 
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
-    _input, _split, _names, _augment, _model, _deeplabcut, _weights, _train, *LOSS_RULES, _optim, _profile, _smooth,
-    pretrain_rules,
+    _input, _animals, _split, _names, _augment, _model, _deeplabcut, _weights, _train, *LOSS_RULES, _optim, _profile,
+    _smooth, pretrain_rules,
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxpose import cache
 from jaxpose.config import DataConfig
+from jaxpose.data.animals import number_animals, row_name
 from jaxpose.data.boxes import BoxTable, box_file_of_labels, read_image_boxes
 from jaxpose.data.image_file import (
     AUTO,
@@ -271,10 +272,11 @@ class CheckedTable:
     Attributes:
       view: its name, "" with only one camera.
       table: the rows.
-      images: {moment: (row, image)} of the usable rows.
+      images: {moment: (row, image)} of the usable rows; with several animals in an image, {row name: (row, image)}.
       problems: of the other rows.
       orientation: the labels' pixels, as in `PixelRule`.
       notes: sentences for the user about the images.
+      animals: number of each row's animal in its image, from 1; () if a row is an image.
     """
 
     view: str
@@ -283,6 +285,7 @@ class CheckedTable:
     problems: list[str]
     orientation: str
     notes: tuple[str, ...]
+    animals: tuple[int, ...] = ()
 
     def ranges(self) -> list[ValueRange]:
         """Returns the values of the usable images of more than 8 bits."""
@@ -340,26 +343,20 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
       data: has the crop or the boxes, and the number of threads.
 
     Raises:
-      UserError: the box file cannot be read.
+      UserError: the box file cannot be read, or an image has more animals than `data.animals`.
     """
+    table, animals = _animals_of(table, data)
     boxes = read_image_boxes(box_file_of_labels(data, table.file.name, view)) if data.boxes else None
     noted = known_images(table.file)
     known = dict(noted)
-
-    def open_image(row: int) -> LabelledImage | str:
-        try:
-            return check_image(table.paths[row], table.poses.frames[row], known)
-        except UserError as error:
-            return f"{table.sources[row]}: {error}"
-
-    rows = range(len(table.poses.frames))
-    opened = list(map_in_threads(open_image, rows, data.threads, "checking images"))
+    opened = _open_images(table, bool(animals), data.threads, known)
     facts = [None if isinstance(image, str) else image.facts for image in opened]
     orientation = decide_orientation(data.orientation, table, facts)
 
     def check(row: int, image: LabelledImage) -> tuple[str, LabelledImage] | str:
         try:
             moment = moment_of_image(table.poses.frames[row], view)
+            moment = row_name(moment, animals[row]) if animals else moment
             refuse_undecided(table, row, image.facts, orientation)
             image = dataclasses.replace(
                 image,
@@ -379,7 +376,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
     for row, image in enumerate(opened):
         checked = image if isinstance(image, str) else check(row, image)
         if isinstance(checked, str):
-            problems.append(checked)
+            problems += [checked] * bool(checked)
         else:
             moment, image = checked
             if moment in images:
@@ -390,7 +387,42 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
     note_images(table.file, noted, (image for _, image in images.values()))
     used = [image.facts for _, image in images.values()]
     notes = tuple(filter(None, [describe_orientation(data.orientation, orientation, used)]))
-    return CheckedTable(view, table, images, problems, orientation, notes)
+    return CheckedTable(view, table, images, problems, orientation, notes, animals)
+
+
+def _open_images(
+    table: LabelTable, is_several: bool, threads: int, known: dict[str, ImageFacts]
+) -> list[LabelledImage | str]:
+    """Returns the image of each row, or the problem: "" for all but the first of several animals in an image."""
+
+    def open_image(row: int) -> LabelledImage | str:
+        try:
+            return check_image(table.paths[row], table.poses.frames[row], known)
+        except UserError as error:
+            return f"{table.sources[row]}: {error}"
+
+    rows = range(len(table.poses.frames))
+    if not is_several:
+        return list(map_in_threads(open_image, rows, threads, "checking images"))
+    first = {path: row for row, path in reversed(list(enumerate(table.paths)))}
+    files = list(first.values())
+    opened = dict(zip(files, map_in_threads(open_image, files, threads, "checking images"), strict=True))
+    of_rows = [(row, opened[first[path]]) for row, path in enumerate(table.paths)]
+    return ["" if isinstance(image, str) and row not in opened else image for row, image in of_rows]
+
+
+def _animals_of(table: LabelTable, data: DataConfig) -> tuple[LabelTable, tuple[int, ...]]:
+    """Returns the table, and the numbers of its animals if images may have several; see `number_animals`."""
+    if data.animals and table.most_animals > data.animals:
+        most = f"{table.most_animals} labelled animals"
+        raise UserError(f"data.animals is {data.animals}, but {table.file} has an image with {most}; leave it out")
+    is_several = max(data.animals, table.most_animals) > 1
+    if is_several and data.boxes:
+        raise UserError(
+            f"data.boxes is {data.boxes!r}, and {table.file} has several animals in an image, whose boxes are made "
+            "from their labels: leave it out"
+        )
+    return number_animals(table) if is_several else (table, ())
 
 
 def _box(boxes: BoxTable, rows: dict[str, int], image: str, size_px: tuple[int, int]) -> tuple[int, ...]:
@@ -447,5 +479,5 @@ def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:
 
 def _place(problem: str) -> tuple[str, int]:
     """Returns the file and the line of a problem, "FILE:LINE: reason"."""
-    match = re.match(r"(.*?)(\d{1,9}): ", problem)
+    match = re.match(r"(.*?)(\d{1,9})(?: \([^()]*\))?: ", problem)
     return (match[1], int(match[2])) if match else (problem, 0)

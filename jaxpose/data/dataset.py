@@ -12,6 +12,7 @@ import numpy as np
 from jaxpose import geometry
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.rules import refuse_for_several_animals
 from jaxpose.config.train import chooses_by_validation
 from jaxpose.data import boxes, context, images, inputs, project, split, synthetic
 from jaxpose.data.cells import same_letters
@@ -89,7 +90,7 @@ def _compare(found: Project, name: str, rows: list[int], video: Video) -> list[s
     last, row = max(numbers, default=(-1, 0))
     if last >= video.expected_frames:
         notes.append(
-            f"{video.path} has {video.expected_frames} frames, but {found.poses.frames[row]} is a later one: it was "
+            f"{video.path} has {video.expected_frames} frames, but {found.images[row]} is a later one: it was "
             "cut, or is another recording"
         )
     return [note for note in notes if note not in found.notes]
@@ -135,7 +136,7 @@ def _is_corner(found: Project, row: int, number: int, video: Video) -> bool | No
 
 
 def _stem(found: Project, row: int) -> str:
-    return PurePosixPath(found.poses.frames[row]).stem
+    return PurePosixPath(found.images[row]).stem
 
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
@@ -197,10 +198,10 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
     data = config.data
     if data.project == SYNTHETIC:
         data = dataclasses.replace(data, project=str(synthetic.make_project(SYNTHETIC_FOLDER.resolve())))
-    found = select_keypoints(found or project.read_project(data), data)
+    given, found = data, select_keypoints(found or project.read_project(data), data)
     if not (found.visibility == VISIBLE).any():
         raise UserError(
-            f"{found.label_file} has {count(len(found.poses.frames), 'image')}, and no keypoint is labelled in any of "
+            f"{found.label_file} has {count(len(set(found.images)), 'image')}, and no keypoint is labelled in any of "
             "them: label some first"
         )
     if data.video_crops_px and data.video_crops_px != found.video_crops_px:
@@ -226,7 +227,15 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         white=data.white or found.white,
         frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
         skeleton=_skeleton(found, data),
+        animals=data.animals or found.most_animals,
+        body_size_px=found.body_size_px,
     )
+    refuse_for_several_animals(dataclasses.replace(config, data=data))
+    if given.body_size_px and not found.most_animals:
+        raise UserError(
+            f"data.body_size_px is {given.body_size_px:g}, but no image of {found.label_file} has several labelled "
+            "animals: leave it out"
+        )
     if data.boxes:
         videos = list(inputs.video_files(data, video).values())
         found = dataclasses.replace(found, notes=(*found.notes, *boxes.describe_boxes(data, videos)))
@@ -273,6 +282,20 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
             f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.poses.keypoint_names)}"
         )
     return match_keypoints(found, wanted)
+
+
+def refuse_other_animals(found: project.Project, data: DataConfig) -> None:
+    """Raises UserError if images have several animals, and a run learnt from images with one.
+
+    Args:
+      found: the labels.
+      data: the options of the run, filled in.
+    """
+    if found.most_animals and data.animals < 2:
+        raise UserError(
+            f"{found.label_file} has up to {found.most_animals} animals in an image, and the run was trained on images "
+            "with one"
+        )
 
 
 def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.Project:

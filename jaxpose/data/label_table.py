@@ -13,6 +13,7 @@ import numpy as np
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_alike
 from jaxpose.data.named_files import find_files
+from jaxpose.errors import UserError
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, join_poses
 from jaxpose.terminal import count, listed
 
@@ -83,7 +84,7 @@ class LabelTable:
 
     Attributes:
       file: the label file, or the folder of several.
-      poses: n frames with one animal each, in pixels of the image. Frames are names with forward slashes: paths
+      poses: n animals, one a row, in pixels of the image. Frames are names of images with forward slashes: paths
         relative to the project for files inside it. Points are NaN without a label; `visibility` says how training uses
         each, and the columns `HIDDEN_PX` what the file says about others.
       paths: n files.
@@ -101,6 +102,9 @@ class LabelTable:
       scorer: the person who labelled, "" if unknown.
       unlabelled_names: keypoints that the project names and no label file has.
       unread: file content that the table lacks, as numbers with nouns, such as "3 tracks".
+      entries: n numbers, in a file of several animals: rows with equal numbers are the animals of one image; () if
+        every row is an image of its own.
+      without_animals: number of images that a file of several animals lists without any.
     """
 
     file: Path
@@ -119,6 +123,13 @@ class LabelTable:
     scorer: str = ""
     unlabelled_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    entries: tuple[int, ...] = ()
+    without_animals: int = 0
+
+    @property
+    def most_animals(self) -> int:
+        """The largest number of animals in an image."""
+        return max(Counter(self.entries).values(), default=1)
 
     @property
     def keypoints_image_px(self) -> np.ndarray:
@@ -132,7 +143,7 @@ class LabelTable:
 
     def at(self, rows: Sequence[int]) -> "LabelTable":
         """Returns a table of the given rows, in this order."""
-        named = {name: getattr(self, name) for name in ("paths", "videos", "sources")}
+        named = {name: getattr(self, name) for name in ("paths", "videos", "sources", "entries")}
         chosen = {name: tuple(values[row] for row in rows) for name, values in named.items() if values}
         return dataclasses.replace(self, poses=self.poses.at(rows), **chosen)
 
@@ -252,7 +263,30 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
         problems=tuple(problem for table in tables for problem in table.problems),
         notes=tuple(note for table in tables for note in table.notes),
         scorer=scorers.pop() if len(scorers) == 1 else "",
+        entries=_joined_entries(tables),
+        without_animals=sum(table.without_animals for table in tables),
     )
+
+
+def _joined_entries(tables: list[LabelTable]) -> tuple[int, ...]:
+    """Returns the entries of the rows of several tables, different in each; () if no table has any."""
+    if not any(table.entries for table in tables):
+        return ()
+    joined: list[int] = []
+    for table in tables:
+        own = table.entries or range(len(table.poses.frames))
+        first = max(joined, default=-1) + 1
+        joined += [first + entry for entry in own]
+    return tuple(joined)
+
+
+def refuse_several(table: LabelTable) -> None:
+    """Raises UserError if an image has several animals, for commands that do not know them."""
+    if table.most_animals > 1:
+        raise UserError(
+            f"{table.file} has up to {table.most_animals} animals in an image; this command reads only labels of one "
+            "animal an image (jaxpose train, evaluate and check read several)"
+        )
 
 
 def without_empty_rows(table: LabelTable) -> tuple[LabelTable, int]:

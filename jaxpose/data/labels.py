@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -31,6 +31,8 @@ LIKELIHOOD = "likelihood"
 _LABEL_FILES = "CollectedData"
 # pandas writes this for a missing name.
 _UNNAMED = "Unnamed:"
+# The individual that holds the unique body parts of DeepLabCut: keypoints of the frame that belong to no animal.
+SINGLE = "single"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,20 +43,20 @@ class LabelHeader:
       scorer: the name in the scorer row, "" without such a row.
       rows: number of header rows.
       index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
-      columns: {(keypoint, coord): column}, without likelihoods.
+      columns: {individual: {(keypoint, coord): column}}, without likelihoods; in a file of one animal, its name is "".
       width: number of columns.
     """
 
     scorer: str
     rows: int
     index_columns: int
-    columns: dict[tuple[str, str], int]
+    columns: dict[str, dict[tuple[str, str], int]]
     width: int
 
     @property
     def keypoint_names(self) -> tuple[str, ...]:
         """The names in file order."""
-        return tuple(dict.fromkeys(name for name, _ in self.columns))
+        return tuple(dict.fromkeys(name for columns in self.columns.values() for name, _ in columns))
 
 
 def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> LabelHeader:
@@ -65,7 +67,7 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
       numbered_rows: line number and cells of each row.
 
     Raises:
-      UserError: it is not a header of labels of one animal, or a keypoint name cannot be used.
+      UserError: it is not a header of labels, an individual lacks a keypoint, or a name cannot be used.
     """
     rows = [row for _, row in numbered_rows]
     number = next((number for number, row in enumerate(rows[:4]) if is_coords_row(row)), 0)
@@ -79,23 +81,24 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
         )
     if len(parts) != len(coords):
         raise UserError(f"{file}: the bodyparts row has {len(parts)} cells, the coords row {len(coords)}")
-    if number == 3:
-        refuse_several(file, rows[1][index_columns:])
-    columns: dict[tuple[str, str], int] = {}
+    individuals = rows[1] if number == 3 and len(names_of(rows[1][index_columns:])) > 1 else [""] * len(coords)
+    if len(individuals) != len(coords):
+        raise UserError(f"{file}: the individuals row has {len(individuals)} cells, the coords row {len(coords)}")
+    columns: dict[str, dict[tuple[str, str], int]] = {}
     for column in range(index_columns, len(coords)):
-        name, coord = parts[column], coords[column]
+        name, coord, of_animal = parts[column], coords[column], columns.setdefault(named(individuals[column]), {})
         _refuse_column(file, numbered_rows[number - 1][0], column, name, coord)
-        if (name, coord) in columns:
+        if (name, coord) in of_animal:
             raise UserError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
-        columns[name, coord] = column
-    for name in dict.fromkeys(name for name, _ in columns):
-        absent = [coord for coord in ("x", "y") if (name, coord) not in columns]
-        if absent:
-            raise UserError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
+        of_animal[name, coord] = column
+    refuse_incomplete(file, columns)
     if len(rows) == number + 1:
         raise UserError(f"{file} has no row after its header")
     scorer = next(filter(None, map(named, rows[0][index_columns:])), "") if number > 1 else ""
-    read = {key: column for key, column in columns.items() if key[1] != LIKELIHOOD}
+    read = {
+        animal: {key: column for key, column in of_animal.items() if key[1] != LIKELIHOOD}
+        for animal, of_animal in columns.items()
+    }
     return LabelHeader(scorer, number + 1, index_columns, read, len(coords))
 
 
@@ -115,9 +118,37 @@ def named(cell: str) -> str:
     return "" if cell.startswith(_UNNAMED) else cell
 
 
+def names_of(individuals: Sequence[str]) -> list[str]:
+    """Returns the names in an individuals row, each once."""
+    return list(dict.fromkeys(filter(None, map(named, individuals))))
+
+
+def refuse_incomplete(file: Path, columns: Mapping[str, Mapping[tuple[str, str], int]]) -> None:
+    """Checks the columns {individual: {(keypoint, coord): column}} of labels.
+
+    Raises:
+      UserError: a keypoint lacks x or y, an individual lacks a keypoint, or there are unique body parts, which belong
+        to no animal.
+    """
+    parts = {animal: list(dict.fromkeys(name for name, _ in of_animal)) for animal, of_animal in columns.items()}
+    for animal, names in parts.items():
+        others = next((of_other for other, of_other in parts.items() if other != animal), names)
+        if animal == SINGLE and set(names) != set(others):
+            raise UserError(
+                f"{file} has the unique body parts {', '.join(names)} (individual {SINGLE!r}), and jaxpose does not "
+                "train keypoints that belong to no animal; remove their columns from a copy of the project"
+            )
+    for animal, of_animal in columns.items():
+        whose = f" of {animal}" if animal else ""
+        for name in dict.fromkeys(name for names in parts.values() for name in names):
+            absent = [coord for coord in ("x", "y") if (name, coord) not in of_animal]
+            if absent:
+                raise UserError(f"{file}: keypoint {name!r}{whose} has no column {absent[0]!r}")
+
+
 def refuse_several(file: Path, individuals: Sequence[str]) -> None:
     """Raises UserError if an individuals row names more than one animal; one may be unnamed."""
-    if len(animals := dict.fromkeys(filter(None, map(named, individuals)))) > 1:
+    if len(animals := names_of(individuals)) > 1:
         raise UserError(
             f"{file} has the individuals {', '.join(animals)}: it is of a project with several animals; jaxpose needs "
             "one of one animal"
@@ -240,10 +271,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
     header = read_header(file, rows)
     if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
         raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
-    images: list[str] = []
-    sources: list[str] = []
-    keypoints: list[np.ndarray] = []
-    visibility: list[np.ndarray] = []
+    found = AnimalRows(sorted(header.columns))
     problems: list[str] = []
     first_line: dict[str, int] = {}
     for line, row in rows[header.rows :]:
@@ -252,26 +280,69 @@ def read_labels(file: Path, missing: str) -> LabelTable:
             if image in first_line:
                 raise UserError(f"{image} is already labelled in line {first_line[image]}")
             first_line[image] = line
-            row_keypoints, row_visibility = _read_keypoints(row, header, missing)
+            animals = {
+                animal: _read_keypoints(row, header.columns[animal], header.keypoint_names, missing)
+                for animal in found.individuals
+            }
         except UserError as error:
             problems.append(f"{file}:{line}: {error}")
             continue
-        images.append(image)
-        sources.append(f"{file}:{line}")
-        keypoints.append(row_keypoints)
-        visibility.append(row_visibility)
-    names = header.keypoint_names
-    points = np.array(keypoints, np.float64).reshape(-1, len(names), 2)
-    marks = np.array(visibility, np.int8).reshape(-1, len(names))
+        found.add(image, f"{file}:{line}", animals)
     guessed = f"{file.name} is not UTF-8, and was read as {GUESS}: {SAVE_AS_UTF_8}"
-    return LabelTable(
-        file=file,
-        poses=Poses.of_one_animal(names, tuple(images), points, visibility=marks, pixels="image"),
-        sources=tuple(sources),
-        problems=tuple(problems),
-        notes=(guessed,) if encoding == GUESS else (),
-        scorer=header.scorer,
-    )
+    table = found.table(file, header.keypoint_names, problems, header.scorer)
+    return dataclasses.replace(table, notes=(guessed,) if encoding == GUESS else ())
+
+
+class AnimalRows:
+    """Collects the rows of a label table: one for each image, or one for each animal in a file of several."""
+
+    def __init__(self, individuals: Sequence[str]) -> None:
+        """Takes the names of the individuals; one is a file of one animal an image."""
+        self.individuals = list(individuals)
+        self.is_several = len(individuals) > 1
+        self._images: list[str] = []
+        self._sources: list[str] = []
+        self._entries: list[int] = []
+        self._identity: list[int] = []
+        self._points: list[np.ndarray] = []
+        self._visibility: list[np.ndarray] = []
+        self._count = self._empty = 0
+
+    def add(self, image: str, source: str, animals: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+        """Adds an image with {individual: points (k, 2) and visibility (k,)}; animals without a position are absent."""
+        present = [
+            (number, *animals[name])
+            for number, name in enumerate(self.individuals)
+            if not self.is_several or np.isfinite(animals[name][0]).any()
+        ]
+        for number, points, visibility in present:
+            self._images.append(image)
+            self._sources.append(f"{source} ({self.individuals[number]})" if self.is_several else source)
+            self._entries.append(self._count)
+            self._identity.append(number if self.is_several else -1)
+            self._points.append(points)
+            self._visibility.append(visibility)
+        self._count += 1
+        self._empty += not present
+
+    def table(self, file: Path, names: tuple[str, ...], problems: Sequence[str], scorer: str) -> LabelTable:
+        """Returns the table of keypoints with these names."""
+        points = np.array(self._points, np.float64).reshape(-1, len(names), 2)
+        marks = np.array(self._visibility, np.int8).reshape(-1, len(names))
+        identity = np.array(self._identity, int)[:, None]
+        poses = Poses.of_one_animal(
+            names, tuple(self._images), points, visibility=marks, pixels="image", identity=identity,
+            individuals=tuple(self.individuals) if self.is_several else (),
+        )  # fmt: skip
+        return LabelTable(
+            file=file,
+            poses=poses,
+            sources=tuple(self._sources),
+            problems=tuple(problems),
+            scorer=scorer,
+            entries=tuple(self._entries) if self.is_several else (),
+            without_animals=self._empty,
+        )
 
 
 def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarray, visibility: np.ndarray) -> str:
@@ -302,22 +373,24 @@ def _read_image(row: list[str], header: LabelHeader) -> str:
     return PurePosixPath("/".join(parts).replace("\\", "/")).as_posix()
 
 
-def _read_keypoints(row: list[str], header: LabelHeader, missing: str) -> tuple[np.ndarray, np.ndarray]:
-    names = header.keypoint_names
+def _read_keypoints(
+    row: list[str], columns: Mapping[tuple[str, str], int], names: Sequence[str], missing: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the keypoints (k, 2) of an animal in a row, NaN without a position, and their visibility (k,)."""
     keypoints = np.full((len(names), 2), np.nan)
     visibility = np.zeros(len(names), np.int8)
     for index, name in enumerate(names):
-        x, y = (_read_number(row[header.columns[name, coord]], name, coord) for coord in ("x", "y"))
+        x, y = (_read_number(row[columns[name, coord]], name, coord) for coord in ("x", "y"))
         if math.isnan(x) != math.isnan(y):
             raise UserError(f"{name} has only one of x and y")
         keypoints[index] = x, y
         absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
         visibility[index] = absent if math.isnan(x) else VISIBLE
-        column = header.columns.get((name, "visible"))
+        column = columns.get((name, "visible"))
         flag = math.nan if column is None else _read_number(row[column], name, "visible")
         if not math.isnan(flag):
             if flag not in (NOT_USED, NOT_VISIBLE, VISIBLE):
-                raise UserError(f"visible of {name} is {row[header.columns[name, 'visible']]!r}; it must be 0, 1 or 2")
+                raise UserError(f"visible of {name} is {row[columns[name, 'visible']]!r}; it must be 0, 1 or 2")
             # A visible point without a position has no target.
             visibility[index] = NOT_USED if flag == VISIBLE and math.isnan(x) else int(flag)
     return keypoints, visibility

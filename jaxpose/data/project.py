@@ -6,12 +6,13 @@ pixels later.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose.config import DataConfig, video_crop
+from jaxpose.data import animals
 from jaxpose.data.checked_table import CheckedTable, LabelledImage, all_problems, check_table
 from jaxpose.data.image_file import AUTO, PixelRule, choose_white, describe_white
 from jaxpose.data.label_files import find_folder, find_labels, moment_of_image
@@ -19,6 +20,7 @@ from jaxpose.data.label_table import LabelTable, is_hidden
 from jaxpose.data.labels import labels_checksum, read_table
 from jaxpose.errors import UserError
 from jaxpose.poses import VISIBLE, Poses, join_poses
+from jaxpose.terminal import count
 
 LISTED_PROBLEMS = 20
 
@@ -28,18 +30,21 @@ class Project:
     """The usable labelled frames, in the order of the label file.
 
     With several cameras, every view of a moment is a separate frame. Frames are ordered by view, as in `data.views`,
-    then by moment.
+    then by moment. If images have several animals, each animal is a separate frame with a box; those of an image follow
+    each other from left to right.
 
     Attributes:
       folder: the project, or its folder if it is a file.
       label_file: the label file, or the folder of several; with several cameras, the name without the view.
       poses: n frames with one animal each, in pixels of the original frame, NaN without a label. Frames are image names
-        with forward slashes: paths relative to the project for images inside it.
+        with forward slashes: paths relative to the project for images inside it; with several animals, followed by
+        the number of the animal in its image, as in `animals.row_name`.
       paths: n files.
       sources: n places of the labels: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
       videos: n names of the videos that the images come from: the names of their folders.
       views: n names of cameras, "" with only one camera.
-      moments: (n,) int32, equal for the views of one moment: 0 to m - 1, in label file order.
+      moments: (n,) int32, equal for the views of one moment and the animals of one image: 0 to m - 1, in label file
+        order.
       sizes_px: (n, 2) int32 (width, height) of the images.
       byte_counts: n file sizes.
       checksums: n hexadecimal SHA-256 of the files.
@@ -48,6 +53,7 @@ class Project:
       crops_px: n crops (x, y, width, height) in pixels of the original frame, each () if the image is a whole frame; ()
         if all are.
       boxes_px: n boxes (x, y, width, height) inside the images, the parts the network sees; () without `data.boxes`.
+        With several animals, a box around each, which may extend past its image.
       video_crops_px: in the form of `data.video_crops_px`.
       video_files: {name: file} of videos outside the project's video folder.
       kind: the recognised kind of project, for the user; "" for the layout of Lightning Pose.
@@ -55,6 +61,9 @@ class Project:
       unlabelled_names: keypoints that the project names and no label file has.
       orientation: which pixels the labels refer to, as in `image_file.PixelRule`.
       white: the white of images of more than 8 bits, derived from their values; 0 without any.
+      most_animals: the largest number of animals in an image; 0 if a row is an image.
+      body_size_px: of the animals, see `animals.body_size_px`; 0 if a row is an image.
+      images_without_animals: number of images that the labels list without any.
     """
 
     folder: Path
@@ -79,6 +88,15 @@ class Project:
     unlabelled_names: tuple[str, ...] = ()
     orientation: str = AUTO
     white: float = 0.0
+    most_animals: int = 0
+    body_size_px: float = 0.0
+    images_without_animals: int = 0
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The names of the n images; the animals of an image have one."""
+        names = tuple(self.poses.frames)
+        return tuple(map(animals.image_of_row, names)) if self.most_animals else names
 
     @property
     def keypoints_frame_px(self) -> np.ndarray:
@@ -133,7 +151,7 @@ class Project:
     def moment_names(self) -> tuple[str, ...]:
         """Returns m names: the image, in a folder without the view."""
         _, first = np.unique(self.moments, return_index=True)
-        return tuple(moment_of_image(self.poses.frames[row], self.views[row]) for row in first.tolist())
+        return tuple(moment_of_image(self.images[row], self.views[row]) for row in first.tolist())
 
 
 def read_project(data: DataConfig, labels: str = "") -> Project:
@@ -180,7 +198,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
     white, notes = _white(chosen, data)
     image_poses = [view.table.poses.at([view.images[moment][0] for moment in moments]) for view in views]
-    return Project(
+    project = Project(
         folder=folder,
         label_file=label_file,
         poses=join_poses(image_poses).shifted(offsets_px, "frame"),
@@ -204,6 +222,34 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         orientation=next((view.orientation for view in views if view.orientation != AUTO), AUTO),
         white=white,
     )
+    return _with_animals(project, first, moments, data) if first.animals else project
+
+
+def _with_animals(project: Project, checked: CheckedTable, rows: Sequence[str], data: DataConfig) -> Project:
+    """Returns the project with rows named as in `animals.row_name`, and a box around each animal."""
+    if project.crops_px:
+        raise UserError(
+            f"labelled images of {project.label_file} are crops of their frames, and have several animals; jaxpose "
+            "trains several animals only on whole frames"
+        )
+    images = list(map(animals.image_of_row, rows))
+    number = {image: at for at, image in enumerate(dict.fromkeys(images))}
+    moments = np.array([number[image] for image in images], np.int32)
+    size_px = data.body_size_px or animals.body_size_px(project.poses)
+    if size_px < 1:
+        raise UserError(
+            f"the labelled animals of {project.label_file} have a size of {size_px:g} px, less than 1: give "
+            "the longest side of an animal in data.body_size_px"
+        )
+    return dataclasses.replace(
+        project,
+        poses=dataclasses.replace(project.poses, frames=tuple(rows)),
+        moments=moments,
+        boxes_px=animals.boxes_px(project.poses, size_px),
+        most_animals=int(np.bincount(moments).max()),
+        body_size_px=size_px,
+        images_without_animals=checked.table.without_animals,
+    )
 
 
 def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
@@ -218,6 +264,8 @@ def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
 def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
     """Returns the notes of the tables (with several cameras, each names its view) and of their images."""
     tables = [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
+    if (empty := views[0].table.without_animals) and not views[0].animals:
+        tables.append(f"left out: {count(empty, 'image')} without an animal")
     return [*tables, *(note for view in views for note in (*view.size_notes(has_crops), *view.notes))]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import Config, DataConfig
+from jaxpose.data.animals import BOX_RATIO, describe_animals
 from jaxpose.data.inputs import video_files
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import LISTED_PROBLEMS, Project
@@ -39,10 +40,13 @@ def data_report(config: Config, found: Project) -> list[str]:
     sets = Counter(of_frames.tolist())
     rows = {
         "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
-        "labels": f"{found.label_file.name}: {count(len(found.poses.frames), 'image')} with {_labels(found)}",
+        "labels": f"{found.label_file.name}: {_rows(found)} with {_labels(found)}",
+        **_animals(found, data),
         "keypoints": f"{len(found.poses.keypoint_names)}: {', '.join(found.poses.keypoint_names)}",
         **_views(found),
-        "sets": ", ".join(f"{sets[name]:,} {name}" for name in SETS if sets[name]) + f" (data.split: {data.split})",
+        "sets": ", ".join(f"{sets[name]:,} {name}" for name in SETS if sets[name])
+        + " animals" * (found.most_animals > 0)
+        + f" (data.split: {data.split})",
         "images": _sizes(found),
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
@@ -111,7 +115,22 @@ def _labels(found: Project) -> str:
         text += f", and {hidden.sum():,} that count as not visible ({without:,} of them without a position)"
     shares = labelled.mean(axis=0)
     few = [f"{found.poses.keypoint_names[k]} ({shares[k]:.0%})" for k in np.flatnonzero(shares < _FEW_LABELS)]
-    return f"{text}; labelled in less than half of the images: {', '.join(few)}" if few else text
+    rows = "animals" if found.most_animals else "images"
+    return f"{text}; labelled in less than half of the {rows}: {', '.join(few)}" if few else text
+
+
+def _rows(found: Project) -> str:
+    images = count(len(set(found.images)), "image")
+    return f"{count(len(found.poses.frames), 'animal')} in {images}" if found.most_animals else images
+
+
+def _animals(found: Project, data: DataConfig) -> dict[str, str]:
+    if not found.most_animals:
+        return {}
+    lines = describe_animals(found.images, found.poses, data.animals, found.images_without_animals)
+    side_px = found.boxes_px[0][2]
+    boxes = f"boxes of {side_px} x {side_px} px: {BOX_RATIO:g} times the body size, {found.body_size_px:.1f} px"
+    return {"animals": "; ".join([*lines, boxes])}
 
 
 def _views(found: Project) -> dict[str, str]:
@@ -120,10 +139,13 @@ def _views(found: Project) -> dict[str, str]:
 
 
 def _sizes(found: Project) -> str:
-    sizes = Counter(map(tuple, found.sizes_px.tolist())).most_common()
+    # The animals of an image share its file.
+    of_rows = zip(map(tuple, found.sizes_px.tolist()), found.byte_counts, strict=True)
+    files = dict(zip(found.images, of_rows, strict=True))
+    sizes = Counter(size for size, _ in files.values()).most_common()
     shown = [f"{number:,} of {width} x {height} px" for (width, height), number in sizes[:3]]
     more = sum(number for _, number in sizes[3:])
-    size_mb = sum(found.byte_counts) / 1e6
+    size_mb = sum(size for _, size in files.values()) / 1e6
     return ", ".join([*shown, *[f"{more:,} of other sizes"] * bool(more)]) + f"; {size_mb:,.1f} MB"
 
 

@@ -291,8 +291,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
     if data.split in SPLIT_KINDS:
         return []
     known = read_split(*_find_split(project.folder, data.split))
-    frames = zip(project.poses.frames, project.checksums, sets.tolist(), strict=True)
-    new = [name for image, checksum, name in frames if not known.set_of(image, checksum)]
+    new = [name for row, name in enumerate(sets.tolist()) if not _known_set(project, row, known)]
     if not new:
         return []
     counts = ", ".join(f"{new.count(name)} {name}" for name in SETS if name in new)
@@ -435,14 +434,20 @@ def _divide(sets: np.ndarray, rows: np.ndarray, moments: Sequence[str], data: Da
 
 def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path) -> None:
     """Fills in the set of each moment that a file has in any view."""
-    for image, checksum, moment in zip(project.poses.frames, project.checksums, project.moments.tolist(), strict=True):
-        name = known.set_of(image, checksum)
+    for row, (image, moment) in enumerate(zip(project.images, project.moments.tolist(), strict=True)):
+        name = _known_set(project, row, known)
         if name and sets[moment] not in ("", name):
             raise UserError(
                 f"{file}: {image} is in the set {name}, another view of it in {sets[moment]}; the views of one moment "
                 "must be in one set"
             )
         sets[moment] = name or sets[moment]
+
+
+def _known_set(project: Project, row: int, known: KnownSplit) -> str:
+    """Returns the set of a row in a file, which may name images or, with several animals, rows; "" for a new one."""
+    names = (project.poses.frames[row], project.images[row])
+    return next(filter(None, (known.set_of(name, project.checksums[row]) for name in names)), "")
 
 
 def _folders(moments: Sequence[str]) -> np.ndarray:
@@ -550,4 +555,4 @@ def describe_leaks(project: Project, sets: np.ndarray, data: DataConfig) -> list
       sets: (n,) text from `split.assign_sets`.
       data: the options of `assign_sets`.
     """
-    return find_leaks(project.poses.frames, project.pixel_checksums, sets, project.paths).sentences(data.split)
+    return find_leaks(project.images, project.pixel_checksums, sets, project.paths).sentences(data.split)

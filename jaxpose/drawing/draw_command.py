@@ -123,7 +123,8 @@ def _edges(
         return edges_given("--skeleton", [text.strip() for text in given.skeleton.split(",")], names)
     if given.project:
         refuse_absent_project(given.project, "--project")
-        edges = known_pairs(read_label_table(DataConfig(project=given.project)).poses.skeleton.edges, names)
+        table = read_label_table(DataConfig(project=given.project), several=True)
+        edges = known_pairs(table.poses.skeleton.edges, names)
         if not edges:
             raise UserError(f"{given.project} has no skeleton of the keypoints of {predictions.file}: give --skeleton")
         return edges

@@ -1,4 +1,4 @@
-"""Reads and writes keypoints as COCO JSON: one category of animals, one annotation for each image.
+"""Reads and writes keypoints as COCO JSON: one category of animals, one annotation for each animal.
 
 Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled but hidden, 2 =
 labelled and visible.
@@ -7,7 +7,7 @@ labelled and visible.
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -166,14 +166,13 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             if not _has_image(annotation, images):
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
             name = _image_name(images[image_id])
-            if animals[image_id] > 1:
-                raise UserError(f"{name} has {animals[image_id]} animals, and jaxpose trains only on images with one")
             if found[name].reason:
                 raise UserError(found[name].reason)
             rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))
             kept.append(annotation)
         except UserError as error:
             problems.append(f"{source}: {error}")
+    rows, kept, entries = _by_image(images, rows, kept)
     places = [_place(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
     names_of_images = tuple(name for name, _ in places)
     sizes_px = {name: _size_px(image) for name, (_, image, _) in zip(names_of_images, rows, strict=True)}
@@ -190,8 +189,23 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         notes=(f"left out: {count(unlabelled, 'image')} without any label",) if unlabelled else (),
         scorer=read_scorer(tree),
         unread=tuple(unread(tree, kept, poses.skeleton)),
+        entries=entries,
+        without_animals=unlabelled if entries else 0,
     )
     return normalised(table, data)
+
+
+def _by_image(images: Iterable[Any], rows: list[Any], kept: list[dict[str, Any]]) -> tuple[list, list, tuple[int, ...]]:
+    """Returns rows and their annotations in the order of the images, and the place of the image of each.
+
+    So the order of an image's animals changes nothing. If every image has one animal, the order stays, without places.
+    """
+    order = {key: place for place, key in enumerate(images)}
+    entries = [order[annotation["image_id"]] for annotation in kept]
+    if len(set(entries)) == len(entries):
+        return rows, kept, ()
+    by_image = np.argsort(entries, kind="stable").tolist()
+    return [rows[row] for row in by_image], [kept[row] for row in by_image], tuple(entries[row] for row in by_image)
 
 
 def _poses(

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxpose.config.option import excerpt
 from jaxpose.data.cells import refuse_alike
+from jaxpose.data.labels import SINGLE
 from jaxpose.errors import UserError, need
 from jaxpose.files import replace_whole
 from jaxpose.poses import Poses
@@ -153,10 +154,6 @@ def check_predictions(
     points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
     poses = Poses(names, range(len(index)), points, confidence.astype(np.float64))
     return PredictionTable(file, poses, scorer, notes=tuple(notes))
-
-
-# The individual that holds the unique body parts of DeepLabCut: keypoints of the frame that belong to no animal.
-SINGLE = "single"
 
 
 def check_individuals(

@@ -16,7 +16,7 @@ from jaxpose.data import project as lightning_pose
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_changes import refuse_unfinished
 from jaxpose.data.label_files import ENDINGS, find_folder, find_labels, label_file_of_view, refuse_absent_project
-from jaxpose.data.label_table import LabelTable, join_tables, normalised
+from jaxpose.data.label_table import LabelTable, join_tables, normalised, refuse_several
 from jaxpose.data.labels import coords_of, read_csv_table, read_table
 from jaxpose.data.project import Project, make_project
 from jaxpose.errors import UserError
@@ -145,24 +145,30 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     return make_project(project_folder(str(path)), table.file, [table], data)
 
 
-def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
+def read_label_table(data: DataConfig, with_hidden: bool = False, several: bool = False) -> LabelTable:
     """Reads the labels of a one-camera project without opening its images.
 
     Args:
       data: the project.
       with_hidden: also images that training ignores because all positions are marked as not visible (SLEAP).
+      several: whether images may have several animals.
 
     Raises:
-      UserError: the project's kind is unknown, or its label files cannot be understood.
+      UserError: the project's kind is unknown, its label files cannot be understood, or images have several animals,
+        which are not wanted.
     """
     data = without_config_file(data)
     kind = recognise(data)
     if kind == LIGHTNING_POSE:
         folder = find_folder(data.project)
         table = read_table(folder, find_labels(folder, data.labels, ""), data)
-        return dataclasses.replace(table, notes=(*table.notes, *_two_kinds(data)))
-    path = Path(os.path.realpath(Path(data.project).expanduser()))
-    return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
+        table = dataclasses.replace(table, notes=(*table.notes, *_two_kinds(data)))
+    else:
+        path = Path(os.path.realpath(Path(data.project).expanduser()))
+        table = sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
+    if not several:
+        refuse_several(table)
+    return table
 
 
 def named_videos(data: DataConfig) -> tuple[dict[str, Path], list[str]]:
@@ -189,7 +195,10 @@ def read_label_tables(data: DataConfig) -> list[LabelTable]:
     if not data.views or recognise(data) != LIGHTNING_POSE:
         return [read_label_table(data)]
     folder = find_folder(data.project)
-    return [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
+    tables = [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
+    for table in tables:
+        refuse_several(table)
+    return tables
 
 
 def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:

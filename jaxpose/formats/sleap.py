@@ -33,18 +33,19 @@ from jaxpose.video.recording import refuse_other
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A labelled frame of `video`, with the only instance that a person made."""
+    """An instance in a labelled frame of `video`; `entry` is the frame's number in the file."""
 
     source: str
     video: int
     frame: int
     instance: Any
+    entry: int
 
 
 def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> LabelTable:
     """Reads the instances that a person labelled and, with `data.predicted_labels`, predicted ones.
 
-    As in SLEAP's own training, a point marked as not visible counts as not labelled.
+    As in SLEAP's own training, a point marked as not visible counts as not labelled. Tracks name the individuals.
 
     Args:
       file: the .slp.
@@ -59,11 +60,12 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     names = keypoint_names(file, labels)
     videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
-    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
+    rows, notes, left = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
+    is_several = len({row.entry for row in rows}) < len(rows)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
     reach_px = [_reach_px([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
     images = [_images(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
-    kept, paths = [], []
+    kept, paths, problems = [], [], list[str]()
     for row in rows:
         image = images[row.video][row.frame]
         if isinstance(image, str):
@@ -92,12 +94,16 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         notes=(*notes, *sentences),
         scorer=sleap_extras.read_scorer(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
+        entries=tuple(row.entry for row in kept) if is_several else (),
+        without_animals=left if is_several else 0,
     )
     return normalised(table, data)
 
 
 def _poses(labels: Any, names: tuple[str, ...], images: tuple[str, ...], instances: list[Any], missing: str) -> Poses:
-    """Returns the poses of images with one instance each."""
+    """Returns the poses of instances, one a row, in images that may have several."""
+    tracks = ["" if instance.track is None else instance.track.name for instance in instances]
+    individuals = tuple(sorted({*tracks} - {""})) if len({*images}) < len(images) else ()
     points = np.array([instance.numpy() for instance in instances], np.float64).reshape(-1, len(names), 2)
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
@@ -109,6 +115,8 @@ def _poses(labels: Any, names: tuple[str, ...], images: tuple[str, ...], instanc
         columns=hidden_columns(sleap_extras.hidden_points(instances, len(names))),
         skeleton=sleap_extras.read_skeleton(labels),
         pixels="image",
+        identity=np.array([individuals.index(name) if name in individuals else -1 for name in tracks], int)[:, None],
+        individuals=individuals,
     )
 
 
@@ -170,43 +178,33 @@ def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 
 def _rows(
     file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
-) -> tuple[list[_Row], list[str], list[str]]:
-    """Returns rows, "PLACE: reason" of the others, and notes."""
-    rows, problems, used, left = [], [], 0, 0
+) -> tuple[list[_Row], list[str], int]:
+    """Returns rows, notes, and the number of frames without a labelled animal."""
+    rows, used, left = [], 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
-    for frame in labels.labeled_frames:
+    for entry, frame in enumerate(labels.labeled_frames):
         number = numbers[id(frame.video)]
         source = f"{file}:{names[number]} frame {frame.frame_idx}"
         instances = sleap_extras.labelled_instances(frame, with_hidden)
         if with_predicted and not instances and (instances := sleap_extras.predicted_instances(frame)):
             used += 1
-        if len(instances) > 1:
-            problems.append(f"{source}: it has {len(instances)} animals, and jaxpose trains only on frames with one")
-        elif instances:
-            rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
-        else:
-            left += 1
+        for place, instance in enumerate(instances, 1):
+            of_frame = f"{source} (instance {place})" if len(instances) > 1 else source
+            rows.append(_Row(of_frame, number, int(frame.frame_idx), instance, entry))
+        left += not instances
     if not rows:
         hint = "" if with_predicted else _hint_of_predicted(labels)
-        only = f"{file} has no frame in which a person labelled a single animal"
-        raise UserError("\n".join([only + hint, *problems[:3]]))
+        raise UserError(f"{file} has no frame in which a person labelled an animal{hint}")
     notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
     notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
-    return rows, problems, notes
+    return rows, notes, left
 
 
 def _hint_of_predicted(labels: Any) -> str:
     """Returns advice for a file whose only usable instances are predicted, "" without such instances."""
-    counts = [len(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames]
-    single, several = counts.count(1), sum(number > 1 for number in counts)
-    if not single:
-        frames = f"; predicted instances are in {count(several, 'frame')}, each with several animals"
-        return f"{frames}, and jaxpose trains only on frames with one" * bool(several)
-    hint = f"; one predicted instance is in {count(single, 'frame')}: if a person has proofread them, "
-    if not several:
-        return f"{hint}data.predicted_labels=True trains on them"
-    left = f"leaves out {count(several, 'frame')} with several animals"
-    return f"{hint}data.predicted_labels=True data.on_bad_frame=skip trains on them and {left}"
+    frames = sum(bool(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames)
+    where = f"; predicted instances are in {count(frames, 'frame')}: if a person has proofread them, "
+    return f"{where}data.predicted_labels=True trains on them" * bool(frames)
 
 
 def _reach_px(instances: list[Any]) -> np.ndarray:

@@ -170,6 +170,10 @@ def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
         reason = f"Off: the project has no videos. {_JUMPS}"
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
         return
+    if facts.animals > 1:
+        reason = "Off: several animals cannot be found in unlabelled video yet."
+        yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
+        return
     few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)
     if not facts.gpu_gib:
         also = f" With few labels, losses.consistency.weight=1 and augment.move_p={_MOVE_P} may be worth that." * few

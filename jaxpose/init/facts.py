@@ -40,6 +40,7 @@ class Facts:
       videos: number of the project's videos.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
       sizes: number of different sizes of the labelled images.
+      animals: the largest number of animals in an image.
     """
 
     frames: int
@@ -53,6 +54,7 @@ class Facts:
     videos: int
     gpu_gib: float
     sizes: int = 1
+    animals: int = 1
 
     def sentence(self) -> str:
         """Returns the facts in one line."""
@@ -99,6 +101,7 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
         videos=len(video_files(config.data, video)),
         gpu_gib=gpu_gib,
         sizes=len(np.unique(found.sizes_px, axis=0)),
+        animals=found.most_animals or 1,
     )
 
 

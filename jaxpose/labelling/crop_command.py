@@ -11,6 +11,7 @@ import numpy as np
 from jaxpose.config import Config, DataConfig
 from jaxpose.config.arguments import DONE, make_folder, program
 from jaxpose.data.boxes import box_file_name, boxes_around, centres_of_poses, over_time, side_of_poses, write_boxes
+from jaxpose.data.dataset import refuse_other_animals
 from jaxpose.data.inputs import find_inputs, video_files
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, view_of_video
 from jaxpose.data.project import Project
@@ -20,6 +21,7 @@ from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.recordings import find_table, read_run_configs
 from jaxpose.poses import Poses
+from jaxpose.run.load import refuse_several_animals
 from jaxpose.run.start_run import refuse_ensemble
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.index import as_labelled, labelled_sizes_px
@@ -48,8 +50,11 @@ def crop(given: argparse.Namespace) -> int:
     run, out = Path(given.run).expanduser(), Path(given.out).expanduser()
     (config,) = read_run_configs([run])
     refuse_ensemble(run, config)
+    refuse_several_animals(run, config, "jaxpose crop needs a network that sees whole frames")
     _columns(given, config.data.keypoint_names)
     project = read_project(config.data) if not given.videos or not given.size else None
+    if project:
+        refuse_other_animals(project, config.data)
     if project and project.crops_px:
         raise UserError(f"the labelled images of {project.label_file} are crops of their frames already")
     sides = {view: _side(given, project, view) for view in config.data.views or ("",)}

@@ -14,7 +14,7 @@ from jaxpose.data import frame_names
 from jaxpose.data.checked_table import find_outside, refuse_link_out, refuse_link_out_of_project
 from jaxpose.data.image_file import NORMAL, describe, image_facts
 from jaxpose.data.label_changes import write_all
-from jaxpose.data.label_table import LabelTable, without_empty_rows
+from jaxpose.data.label_table import LabelTable, refuse_several, without_empty_rows
 from jaxpose.data.labels import read_csv_table, read_labels
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
@@ -339,6 +339,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
 
 def _read(file: Path, view: str) -> NewFile:
     labels = read_labels(file, "ignore")
+    refuse_several(labels)
     if labels.problems:
         raise UserError("\n".join(labels.problems[:_LISTED]))
     _refuse_other_h5(file)

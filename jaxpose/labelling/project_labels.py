@@ -17,7 +17,7 @@ from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, refuse_absent_project
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, refuse_several
 from jaxpose.data.labels import read_csv_table, read_rows, read_table
 from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
@@ -237,6 +237,9 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
         extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
         files[view] = [file, *(name for name in extra if is_regular(name))]
     tables = {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
+    for of_view in tables.values():
+        for table in of_view:
+            refuse_several(table)
     first = files[views[0]][0]
     is_per_video = first.parent.parent.name == IMAGES_FOLDER
     layout = LabelLayout(first.name if is_per_video else data.labels, is_per_video, *read_header(first))

@@ -405,6 +405,7 @@ def _read_labels(config: Config, labels: str) -> Project:
 def _read_project(config: Config, labels: str) -> Project:
     """Reads a label file (empty: the run's own) with the run's keypoints in the run's order."""
     found = read_project(config.data, labels)
+    dataset.refuse_other_animals(found, config.data)
     for problem in found.problems:
         _logger.info(f"left out: {problem}")
     of_run, of_file = config.data.keypoint_names, found.poses.keypoint_names

@@ -37,7 +37,7 @@ from jaxpose.geometry import fit_still
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
 from jaxpose.progress import Phase, phase
-from jaxpose.run.load import load_network, read_run_config
+from jaxpose.run.load import load_network, read_run_config, refuse_several_animals
 from jaxpose.run.paths import run_folder
 from jaxpose.run.pca import Subspaces, agreeing_views, load_subspaces
 from jaxpose.run.start_run import refuse_ensemble
@@ -354,8 +354,10 @@ class Predictor:
             the whole video, bit for bit.
 
         Raises:
-          UserError: the frames are smaller than the run's crop, or lack boxes that the run needs.
+          UserError: the frames are smaller than the run's crop, or lack boxes that the run needs, or the run is of
+        several animals.
         """
+        refuse_several_animals("the run", self.config)
         labelled_px = labelled_sizes_px(self.config.data)
         if video.path not in self._described:
             self._described.add(video.path)
@@ -398,6 +400,7 @@ class Predictor:
           ValueError: the frame has a wrong type or shape, or the box lies outside it.
           UserError: the frame is smaller than the run's crop, or lacks a needed box.
         """
+        refuse_several_animals("the run", self.config)
         frame = np.asarray(frame)
         refuse_no_frame(frame)
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)

@@ -39,6 +39,16 @@ class LoadedNetwork:
     label: str
 
 
+def refuse_several_animals(run: Path | str, config: Config, what: str = "it cannot predict them") -> None:
+    """Raises UserError if a run was trained on frames with several animals; `what` needs a network of one."""
+    if config.data.animals > 1:
+        raise UserError(
+            f"{run} was trained on boxes around each of several animals (data.animals={config.data.animals}), and "
+            f"jaxpose does not find the animals in other frames yet, so {what}; jaxpose evaluate predicts labelled "
+            "images"
+        )
+
+
 def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
     """Returns the config of a run folder; the file is data, and nothing in it is executed.
 

@@ -9,7 +9,7 @@ from jaxpose.config.losses import on_video, refuse_epsilons
 from jaxpose.config.model import NO_WEIGHTS, PUBLISHED
 from jaxpose.config.train import refuse_blind_stop
 from jaxpose.data.boxes import boxes_of_videos
-from jaxpose.data.dataset import SYNTHETIC_FOLDER, check_decoding, match_keypoints
+from jaxpose.data.dataset import SYNTHETIC_FOLDER, check_decoding, match_keypoints, refuse_other_animals
 from jaxpose.data.inputs import clip_sessions, sessions
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import Project
@@ -54,7 +54,8 @@ def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> No
     if config.log.tracker != "none":
         need(config.log.tracker, f"log.tracker={config.log.tracker}")
     for labels in extra_label_files(data):
-        match_keypoints(read_project(data, labels), names)
+        extra = match_keypoints(read_project(data, labels), names)
+        refuse_other_animals(extra, data)
     if config.eval.predict_videos != "no":
         sessions(data, config.video)
     refuse_unknown_names(names, data.flip_pairs)

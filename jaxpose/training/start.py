@@ -150,7 +150,10 @@ def _describe_data(setup: Setup) -> dict[str, str]:
     untested *= not data.is_selection_tested(config.train.monitor)
     return {
         "project": f"{data.project.folder}{of_kind}, {len(config.data.keypoint_names)} keypoints",
-        "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
+        "animals" if data.project.most_animals else "frames": ", ".join(
+            f"{count} {name}" for name, count in counts.items() if count
+        )
+        + untested,
     }
 
 

@@ -152,7 +152,10 @@ def test_a_bad_row_is_left_out_and_named(tmp_path: Path, row: str, reason: str) 
         (HEADER.replace("x,y,x,y", "x,y,x,visible") + "a.png,1,2,3,4\n", "'tail' has no column 'y'"),
         (HEADER.replace("tail,tail", "tail,") + "a.png,1,2,3,4\n", "column 5 has no name"),
         (HEADER.replace("nose,nose,tail,tail", "nose,nose") + "a.png,1,2,3,4\n", "bodyparts row has 3 cells"),
-        (HEADER.replace("bodyparts", "individuals,a,a,b,b\nbodyparts") + "a.png,1,2,3,4\n", "several animals"),
+        (
+            HEADER.replace("bodyparts", "individuals,a,a,b,b\nbodyparts") + "a.png,1,2,3,4\n",
+            "'tail' of a has no",
+        ),
         ("scorer,,m,m\nbodyparts,,n,n\ncoords,,x,y\nd,a.png,1,2\n", "2 columns before the first keypoint"),
     ],
 )

@@ -207,14 +207,15 @@ def test_a_bad_annotation_is_named_and_can_be_skipped(tmp_path: Path, how: Any, 
     assert len(read(file, on_bad_frame="skip").poses.frames) in (5, 6)
 
 
-def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
-    """Not with the one that the file happens to name first."""
+def test_an_image_with_two_animals_makes_a_row_for_each(tmp_path: Path) -> None:
     file = change(coco_project(tmp_path), with_annotation(id=7))
-    with pytest.raises(UserError, match="2 of . rows(.|\n)*annotation 7: day1/img03.png has 2 animals, and jaxpose"):
-        read(file)
-    found = read(file, on_bad_frame="skip")
-    assert len(found.poses.frames) == 5 and "day1/img03.png" not in "".join(found.poses.frames)
-    assert found.notes == ("left out: 1 image without any label",)
+    found = read(file)
+    assert len(found.poses.frames) == 7 and found.most_animals == 2
+    assert [name.rpartition("/")[2] for name in found.poses.frames if "day1/img03" in name] == [
+        "img03.png#1",
+        "img03.png#2",
+    ]
+    assert found.notes == ("left out: 1 image without any label",) and found.images_without_animals == 1
 
 
 @pytest.mark.parametrize(

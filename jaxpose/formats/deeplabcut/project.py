@@ -65,7 +65,7 @@ def read_config(file: Path) -> ProjectConfig:
     """Reads the file.
 
     Raises:
-      UserError: it is not YAML, a value cannot be used, or the project has several animals.
+      UserError: it is not YAML, a value cannot be used, or the project has unique body parts.
     """
     tree, words = _read_yaml(file)
     scorer, bodyparts = _names(file, tree, words)
@@ -111,15 +111,13 @@ def spelled_as(name: str, labelled: Iterable[str]) -> str:
 
 
 def _names(file: Path, tree: dict[str, Any], words: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Returns scorer and bodyparts; a multi-animal project may have just one animal."""
-    animals, key = tree.get("individuals"), "bodyparts"
-    if tree.get("multianimalproject"):
-        key = "multianimalbodyparts"
-        if not isinstance(animals, list) or len(animals) != 1 or tree.get("uniquebodyparts"):
-            raise UserError(
-                f"{file} is of a project with several animals (multianimalproject: true), which jaxpose does not train "
-                "on; use a project with one animal per frame"
-            )
+    """Returns scorer and bodyparts."""
+    key = "multianimalbodyparts" if tree.get("multianimalproject") else "bodyparts"
+    if tree.get("multianimalproject") and (unique := tree.get("uniquebodyparts")):
+        raise UserError(
+            f"{file}: uniquebodyparts is {excerpt(unique)}, and jaxpose does not train keypoints that belong to no "
+            "animal; in a copy of the project, empty that list and remove their columns from the label files"
+        )
     scorer, parts = words.get("scorer"), words.get(key)
     if tree.get("scorer") in (None, "") or not isinstance(scorer, str):
         shown = excerpt(tree.get("scorer"))
@@ -231,7 +229,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
       data: with `data.missing=ignore`, frames without labels are left out.
 
     Raises:
-      UserError: the project has several animals, no labels by its scorer, or a file that cannot be understood.
+      UserError: the project has unique body parts, no labels by its scorer, or a file that cannot be understood.
     """
     file = folder / CONFIG_FILE
     config = read_config(file) if file.is_file() else ProjectConfig()

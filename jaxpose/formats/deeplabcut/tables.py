@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickletools
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
 from jaxpose.data.label_table import LabelTable, with_files
-from jaxpose.data.labels import named, refuse_several
+from jaxpose.data.labels import AnimalRows, named, refuse_incomplete, refuse_several
 from jaxpose.errors import UserError, need
 from jaxpose.files import write_atomic
 from jaxpose.formats.hdf5_writer import write_pandas
@@ -20,7 +21,7 @@ from jaxpose.formats.prediction_table import (
     check_predictions,
     individual_columns,
 )
-from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count
 
 # Reads pandas' HDF5 tables without pandas, which would unpickle parts of them.
@@ -222,33 +223,43 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
       missing: as in `read_table`.
 
     Raises:
-      UserError: it cannot be read, has several animals, lacks a column, or has a name that no table can hold.
+      UserError: it cannot be read, has unique body parts, lacks a column, or has a name that no table can hold.
     """
-    found = read_h5(file)
-    names = tuple(dict.fromkeys(part for _, part, _ in found.columns))
+    found = read_h5(file, several=True)
+    names = tuple(dict.fromkeys(column[-2] for column in found.columns))
     refuse_odd_names(file, names)
-    places = {(part, coord): place for place, (_, part, coord) in enumerate(found.columns)}
-    absent = [(name, coord) for name in names for coord in "xy" if (name, coord) not in places]
-    if absent:
-        raise UserError(f"{file}: keypoint {absent[0][0]!r} has no column {absent[0][1]!r}")
-    points = np.stack([found.values[:, [places[name, "x"], places[name, "y"]]] for name in names], axis=1)
-    empty = np.isnan(points)
+    columns: dict[str, dict[tuple[str, str], int]] = {}
+    for place, (_, *individual, part, coord) in enumerate(found.columns):
+        columns.setdefault("".join(map(named, individual)), {})[part, coord] = place
+    refuse_incomplete(file, columns)
+    rows = AnimalRows(sorted(columns))
+    points = {
+        animal: np.stack([found.values[:, [of_animal[name, "x"], of_animal[name, "y"]]] for name in names], axis=1)
+        for animal, of_animal in columns.items()
+    }
     absent_code = NOT_VISIBLE if missing == "not_visible" else NOT_USED
-    images, sources, kept, problems = [], [], [], []
+    problems = []
     for row, image in enumerate(found.index):
-        source = f"{file}:row {row + 1}"
-        halves = np.flatnonzero(empty[row].any(axis=1) & ~empty[row].all(axis=1))
-        if halves.size or np.isinf(points[row]).any():
-            reason = f"{names[halves[0]]} has only one of x and y" if halves.size else "a coordinate is infinite"
+        source, of_row = f"{file}:row {row + 1}", {animal: points[animal][row] for animal in rows.individuals}
+        if reason := next(filter(None, (_fault_of(names, pose) for pose in of_row.values())), ""):
             problems.append(f"{source}: {reason}")
             continue
-        images.append(PurePosixPath(image.replace("\\", "/")).as_posix())
-        sources.append(source)
-        kept.append(row)
-    visibility = np.where(empty.any(axis=2), absent_code, VISIBLE)[kept].astype(np.int8)
-    poses = Poses.of_one_animal(names, tuple(images), points[kept], visibility=visibility, pixels="image")
-    table = LabelTable(file, poses, sources=tuple(sources), problems=tuple(problems), scorer=found.columns[0][0])
-    return relocated(folder, table)
+        marks = {
+            animal: np.where(np.isnan(pose).any(axis=1), absent_code, VISIBLE).astype(np.int8)
+            for animal, pose in of_row.items()
+        }
+        image = PurePosixPath(image.replace("\\", "/")).as_posix()
+        rows.add(image, source, {animal: (pose, marks[animal]) for animal, pose in of_row.items()})
+    return relocated(folder, rows.table(file, names, problems, found.columns[0][0]))
+
+
+def _fault_of(names: Sequence[str], pose: np.ndarray) -> str:
+    """Returns why a pose (k, 2) of an animal cannot be used, "" if it can."""
+    empty = np.isnan(pose)
+    halves = np.flatnonzero(empty.any(axis=1) & ~empty.all(axis=1))
+    if halves.size:
+        return f"{names[halves[0]]} has only one of x and y"
+    return "a coordinate is infinite" if np.isinf(pose).any() else ""
 
 
 def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: str) -> str:
@@ -264,20 +275,30 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
       UserError: the .h5 file cannot be read.
     """
     other = read_h5_labels(folder, beside, missing)
-    images, others = table.poses.frames, other.poses.frames
-    rows = {image: row for row, image in enumerate(others)}
+    images, others = _animals_of(table), _animals_of(other)
+    rows = {animal: row for row, animal in enumerate(others)}
     names = [name for name in table.poses.keypoint_names if name in other.poses.keypoint_names]
     here, there = (part.poses.with_keypoints(names).points_px for part in (table, other))
     differing = [
-        image
-        for row, image in enumerate(images)
-        if image not in rows or not np.allclose(here[row], there[rows[image]], rtol=0, atol=_ALIKE_PX, equal_nan=True)
+        animal
+        for row, animal in enumerate(images)
+        if animal not in rows or not np.allclose(here[row], there[rows[animal]], rtol=0, atol=_ALIKE_PX, equal_nan=True)
     ]
-    differing += [image for image in others if image not in set(images)]
+    differing += [animal for animal in others if animal not in set(images)]
+    differing = list(dict.fromkeys(image for image, _ in differing))
     if not differing and set(table.poses.keypoint_names) == set(other.poses.keypoint_names):
         return ""
     where = f"in {count(len(differing), 'frame')}, the first is {differing[0]}" if differing else "in its keypoints"
     return f"{beside.relative_to(folder)} differs from the CSV next to it {where}"
+
+
+def _animals_of(table: LabelTable) -> list[tuple[str, str]]:
+    """Returns the image and the individual of each row."""
+    individuals = (*table.poses.individuals, "")
+    return [
+        (image, individuals[number])
+        for image, number in zip(table.poses.frames, np.asarray(table.poses.identity)[:, 0].tolist(), strict=True)
+    ]
 
 
 def from_images_folder(image: str) -> str:

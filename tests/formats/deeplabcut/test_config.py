@@ -93,7 +93,9 @@ def test_a_project_of_several_animals_with_one_animal_is_read(tmp_path: Path) ->
     found = read(folder)
     assert found.poses.keypoint_names == KEYPOINTS and np.isfinite(found.keypoints_frame_px).sum() == 2 * 2 * 11
     file.write_text(file.read_text().replace("[mouse]", "[mouse, rat]"))
-    with pytest.raises(UserError, match="is of a project with several animals"):
+    assert read(folder).most_animals == 0
+    file.write_text(file.read_text().replace("uniquebodyparts: []", "uniquebodyparts: [corner]"))
+    with pytest.raises(UserError, match="does not train keypoints that belong to no animal; in a copy of the project"):
         read(folder)
 
 

@@ -261,25 +261,6 @@ def test_a_part_of_a_project_names_the_project(tmp_path: Path, part: str) -> Non
         read(tmp_path / part)
 
 
-def test_several_animals_are_refused(tmp_path: Path) -> None:
-    deeplabcut_project(tmp_path, "h5")
-    change_config(tmp_path, multianimalproject=True, bodyparts="MULTI!")
-    with pytest.raises(UserError, match="several animals .multianimalproject: true."):
-        read(tmp_path)
-    change_config(tmp_path, multianimalproject=False, bodyparts=list(KEYPOINTS))
-    columns = pd.MultiIndex.from_product([["me"], ["a", "b"], KEYPOINTS, ["x", "y"]])
-    table = pd.DataFrame(
-        np.ones((1, 16)), index=pd.MultiIndex.from_tuples([("labeled-data", "day1", "a")]), columns=columns
-    )
-    table.to_hdf(tmp_path / "labeled-data/day1/CollectedData_me.h5", key="df_with_missing", mode="w")
-    with pytest.raises(UserError, match="day1/CollectedData_me.h5 has the individuals a, b: it is of"):
-        read(tmp_path)
-    (tmp_path / "labeled-data/day1/CollectedData_me.h5").unlink()
-    table.to_csv(tmp_path / "labeled-data/day1/CollectedData_me.csv")
-    with pytest.raises(UserError, match="several animals"):
-        read(tmp_path)
-
-
 def test_bad_rows_are_named_with_their_file_and_row(tmp_path: Path) -> None:
     deeplabcut_project(tmp_path, "h5")
     (tmp_path / "labeled-data/day1/img07.png").unlink()

@@ -1,0 +1,107 @@
+"""The animals of frames with several: their order, their boxes, and how many there are.
+
+Each animal is a row of a training set, with a box around it. All boxes of a run have one size, so the network sees the
+animals at one scale; a box is not moved into the frame, so its animal is always the one in the middle.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxpose.data.boxes import centres_of_poses
+from jaxpose.data.label_table import LabelTable
+from jaxpose.poses import VISIBLE, Poses
+from jaxpose.terminal import count
+
+# The side of a box is this number times the body size.
+BOX_RATIO = 1.6
+# The body size is this percentile of the longest sides of the labelled poses.
+_PERCENTILE = 95
+
+
+def row_name(image: str, animal: int) -> str:
+    """Returns the name of the row of an image's animal, whose number begins at 1."""
+    return f"{image}#{animal}"
+
+
+def image_of_row(name: str) -> str:
+    """Returns the image in a name from `row_name`."""
+    return name.rpartition("#")[0]
+
+
+def centres_px(points_px: np.ndarray, visibility: np.ndarray) -> np.ndarray:
+    """Returns the middle (n, 2) of the outermost visible keypoints; without any, of those with a position.
+
+    Args:
+      points_px: (n, k, 2), NaN where missing; each row has a position.
+      visibility: (n, k).
+    """
+    is_placed = np.isfinite(points_px).all(axis=-1)
+    is_visible = is_placed & (visibility == VISIBLE)
+    counts = np.where(is_visible.any(axis=1, keepdims=True), is_visible, is_placed)
+    return centres_of_poses(points_px, counts.astype(float), 0.5)
+
+
+def number_animals(table: LabelTable) -> tuple[LabelTable, tuple[int, ...]]:
+    """Returns the table with the animals of each image ordered from left to right, and their numbers from 1.
+
+    The order in the file does not matter. Animals without a position are left out.
+    """
+    entries = table.entries or tuple(range(len(table.poses.frames)))
+    points, (_, visibility) = table.keypoints_image_px, table.poses.labels()
+    centres, identity = centres_px(points, visibility), np.asarray(table.poses.identity)[:, 0].tolist()
+    rows = np.flatnonzero(np.isfinite(centres[:, 0])).tolist()
+    # Poses with one centre differ elsewhere.
+    whole = np.nan_to_num(points.reshape(len(points), points.shape[1] * 2), nan=math.inf).tolist()
+    rows.sort(key=lambda row: (entries[row], *centres[row].tolist(), whole[row], identity[row]))
+    seen: Counter[int] = Counter()
+    numbers = []
+    for row in rows:
+        seen[entries[row]] += 1
+        numbers.append(seen[entries[row]])
+    return table.at(rows), tuple(numbers)
+
+
+def body_size_px(poses: Poses) -> float:
+    """Returns the 95th percentile of the longest sides of labelled poses, in px."""
+    points = poses.labels()[0]
+    sides = (np.nanmax(points, axis=1) - np.nanmin(points, axis=1)).max(axis=1)
+    return float(np.percentile(sides, _PERCENTILE))
+
+
+def boxes_px(poses: Poses, size_px: float) -> tuple[tuple[int, ...], ...]:
+    """Returns the square box (x, y, width, height) around each pose; it may extend past the frame.
+
+    Args:
+      poses: n animals.
+      size_px: the body size.
+    """
+    side = 2 * math.ceil(BOX_RATIO * size_px / 2)
+    corners = np.floor(centres_px(*poses.labels()) - (side - 1) / 2 + 0.5).astype(int)
+    return tuple((x, y, side, side) for x, y in corners.tolist())
+
+
+def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int) -> list[str]:
+    """Returns phrases about the animals of a project, for the user.
+
+    Args:
+      names: the image of each animal.
+      poses: the animals.
+      most: `data.animals`.
+      without: number of images without animals.
+    """
+    of_images = np.array(list(Counter(names).values()))
+    few, identity = int((of_images < most).sum()), np.asarray(poses.identity)[:, 0]
+    known = [poses.individuals[number] for number in sorted({*identity.tolist()} - {-1})]
+    lines = [
+        f"{of_images.min()} to {of_images.max()} an image, median {np.median(of_images):g}; data.animals={most}",
+        f"identities: {', '.join(known)}" if known else "no identities",
+    ]
+    if known and (unknown := int((identity < 0).sum())):
+        lines[-1] += f", and {count(unknown, 'animal')} without one"
+    lines += [f"{count(without, 'image')} without an animal"] if without else []
+    verb = "has" if few == 1 else "have"
+    lines += [f"{count(few, 'image')} {verb} fewer than {most}: are all animals labelled there?"] if few else []
+    return lines

@@ -1,0 +1,167 @@
+"""Labels of several animals: every tool's file gives the same rows, with a box around each animal."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose import geometry
+from jaxpose.data import dataset
+from jaxpose.data.report import data_report
+from jaxpose.data.split import assign_sets
+from jaxpose.errors import UserError
+from jaxpose.formats.project import prepare
+from tests.several_animals import (
+    ALONE,
+    EMPTY,
+    IMAGES,
+    SIZE_PX,
+    coco_file,
+    csv_project,
+    deeplabcut_project,
+    sleap_file,
+)
+from tests.small_run import make_config
+
+# The longest side of most poses is 20 px, that of one is 12.
+SIDE_PX = 32
+
+
+def read(project: Path, **changes: object) -> tuple[c.Config, dataset.project.Project]:
+    return prepare(make_config(project, project / "none", **changes))
+
+
+@pytest.mark.parametrize("make", [csv_project, deeplabcut_project, coco_file, sleap_file])
+@pytest.mark.parametrize("animals", [(0, 1), (1, 0)])
+def test_every_format_and_order_gives_the_same_rows(tmp_path: Path, make: Callable, animals: tuple[int, ...]) -> None:
+    expected = read(csv_project(tmp_path / "expected"))[1]
+    config, found = read(make(tmp_path / "p", animals))
+    assert config.data.animals == found.most_animals == 2
+    assert config.data.body_size_px == expected.body_size_px
+    assert found.images == expected.images and found.poses.frames == expected.poses.frames
+    np.testing.assert_array_equal(found.poses.points_px, expected.poses.points_px)
+    np.testing.assert_array_equal(found.moments, expected.moments)
+    assert found.boxes_px == expected.boxes_px
+    if make != coco_file:
+        assert found.poses.individuals == ("female", "male")
+        np.testing.assert_array_equal(found.poses.identity, expected.poses.identity)
+
+
+def test_a_row_is_an_animal_in_the_middle_of_a_box(tmp_path: Path) -> None:
+    config, found = read(csv_project(tmp_path))
+    counts = Counter(found.images)
+    assert counts == {image: 1 if row == ALONE else 2 for row, image in enumerate(IMAGES) if row != EMPTY}
+    assert found.poses.frames[:2] == (f"{IMAGES[0]}#1", f"{IMAGES[0]}#2")
+    points = found.keypoints_frame_px
+    centres = (np.nanmax(points, axis=1) + np.nanmin(points, axis=1)) / 2
+    boxes = np.array(found.boxes_px)
+    assert (boxes[:, 2:] == SIDE_PX).all()
+    assert np.abs(boxes[:, :2] + (SIDE_PX - 1) / 2 - centres).max() <= 0.5
+    # From left to right within an image.
+    pairs = [row for row in range(len(centres) - 1) if found.moments[row] == found.moments[row + 1]]
+    assert len(pairs) == 10 and all(centres[row, 0] < centres[row + 1, 0] for row in pairs)
+    # The network sees black beyond the frame, and the pixels of the image elsewhere.
+    outside = int(np.argmin(boxes[:, 0]))
+    assert boxes[outside, 0] < 0
+    samples = dataset.decode(found, config)[0]
+    pixels = samples.pixels[outside, 0]
+    assert not pixels[:, : -boxes[outside, 0] - 1].any() and pixels[:, -boxes[outside, 0] + 1 :].any()
+    inside = geometry.apply(samples.frame_from_input[outside], samples.poses.points_px[outside, 0])
+    np.testing.assert_allclose(inside, points[outside], atol=1e-4)
+
+
+@pytest.mark.parametrize("split", ["frame", "video", "moment"])
+def test_the_animals_of_an_image_share_a_set(tmp_path: Path, split: str) -> None:
+    config, found = read(csv_project(tmp_path), data__split=split)
+    sets = assign_sets(found, config.data)
+    assert len(set(sets.tolist())) > 1
+    assert all(len(set(sets[found.moments == moment].tolist())) == 1 for moment in set(found.moments.tolist()))
+
+
+def test_a_file_of_sets_names_images(tmp_path: Path) -> None:
+    file = tmp_path / "sets.csv"
+    file.write_text("path,set\n" + "".join(f"{image},{'test' if '/b/' in image else 'train'}\n" for image in IMAGES))
+    config, found = read(csv_project(tmp_path / "p"), data__split=str(file))
+    sets = assign_sets(found, config.data)
+    assert sets.tolist() == ["test" if "/b/" in image else "train" for image in found.images]
+
+
+def test_the_report_says_what_it_recognised(tmp_path: Path) -> None:
+    lines = data_report(*read(csv_project(tmp_path)))
+    assert "labels       CollectedData.csv: 21 animals in 11 images with 62 labelled points of 63" in lines
+    (line,) = [line for line in lines if line.startswith("animals")]
+    assert line == (
+        "animals      1 to 2 an image, median 2; data.animals=2; identities: female, male; 1 image without an animal; "
+        "1 image has fewer than 2: are all animals labelled there?; boxes of 32 x 32 px: 1.6 times the body size, "
+        "20.0 px"
+    )
+
+
+def test_one_animal_stays_one_row_an_image(tmp_path: Path) -> None:
+    folder = csv_project(tmp_path)
+    table = pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table.drop(columns="female", level=1).dropna(how="all").to_csv(folder / "CollectedData.csv")
+    config, found = read(folder)
+    assert (config.data.animals, config.data.body_size_px, found.most_animals, found.boxes_px) == (0, 0.0, 0, ())
+    assert found.poses.frames == found.images == tuple(np.delete(IMAGES, EMPTY).tolist())
+    # A person knows that others are not labelled.
+    config, found = read(folder, data__animals=3)
+    assert (config.data.animals, found.most_animals, len(found.boxes_px)) == (3, 1, 11)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__animals": 1}, "data.animals is 1, but .*CollectedData.csv has an image with 2 labelled animals"),
+        ({"data__crop_px": (0, 0, 50, 50)}, "data.crop_px is .*, and frames have several animals: leave it out"),
+        ({"data__boxes": "boxes.csv"}, "data.boxes is 'boxes.csv', and .*CollectedData.csv has several animals"),
+        ({"losses__temporal__weight": 1.0}, "losses.temporal is on, and frames have several animals, which cannot be"),
+        ({"model__kind": "heatmap_context"}, "model.kind is heatmap_context, and frames have several animals"),
+        ({"train__members": 2}, "train.members is 2, and frames have several animals: train one network"),
+    ],
+)
+def test_what_several_animals_exclude_is_refused_by_name(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(csv_project(tmp_path), **changes)
+
+
+def test_a_body_size_without_several_animals_is_refused(tmp_path: Path) -> None:
+    folder = csv_project(tmp_path)
+    table = pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table.drop(columns="female", level=1).to_csv(folder / "CollectedData.csv")
+    with pytest.raises(UserError, match="data.body_size_px is 20, but no image of .* has several labelled animals"):
+        read(folder, data__body_size_px=20.0)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".h5"])
+def test_unique_body_parts_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    folder = deeplabcut_project(tmp_path, suffix=suffix)
+    file = folder / "labeled-data" / "a" / f"CollectedData_me{suffix}"
+    table = pd.read_csv(file, header=[0, 1, 2, 3], index_col=[0, 1, 2]) if suffix == ".csv" else pd.read_hdf(file)
+    for coord in "xy":
+        table["me", "single", "corner", coord] = 1.0
+    table.to_csv(file) if suffix == ".csv" else table.to_hdf(file, key="df_with_missing", mode="w")
+    with pytest.raises(UserError, match=r"has the unique body parts corner \(individual 'single'\), and jaxpose does"):
+        read(folder)
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("uniquebodyparts: []", "uniquebodyparts: [corner]"))
+    with pytest.raises(UserError, match=r"config.yaml: uniquebodyparts is \['corner'\], and jaxpose does not train"):
+        read(folder)
+
+
+def test_a_bad_animal_is_left_out_and_the_other_one_stays(tmp_path: Path) -> None:
+    folder = csv_project(tmp_path)
+    table = pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table.loc[IMAGES[0], ("me", "male", "nose", "x")] = SIZE_PX[0] + 9
+    table.to_csv(folder / "CollectedData.csv")
+    with pytest.raises(UserError, match=r"CollectedData.csv:5 \(male\): .*img000.png has 96 x 64 pixels; outside"):
+        read(folder)
+    found = read(folder, data__on_bad_frame="skip")[1]
+    assert found.poses.frames[0] in {f"{IMAGES[0]}#1", f"{IMAGES[0]}#2"} and found.images.count(IMAGES[0]) == 1
+    (folder / IMAGES[0]).unlink()
+    found = read(folder, data__on_bad_frame="skip")[1]
+    assert len(found.problems) == 1 and IMAGES[0] not in found.images
