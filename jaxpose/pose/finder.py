@@ -1,9 +1,9 @@
 """Targets, losses and decoding of a finder, the network that finds the animals of a whole frame.
 
 For each cell of a frame, the finder gives the logit of being the centre of an animal, and the offsets to the keypoints
-of the nearest animal, in body sizes. The losses return a sum and a count per sample, as those of `heatmap.py`. An
-animal is present if one of its keypoints is used; the order of the animals and absent ones change no bit. The loss of
-centres is that of CenterNet (Zhou et al. 2019, equation 1).
+of the nearest animal, in units of `BODY_PX`. An animal is present if one of its keypoints is used; the order of the
+animals and absent ones change no bit. The losses return a sum and a count per sample, as those of `heatmap.py`; that of
+centres is CenterNet's (Zhou et al. 2019, equation 1).
 """
 
 from typing import NamedTuple
@@ -15,16 +15,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxpose.geometry import cells_from_input, input_from_cells
 
-# The loss of the offsets, times this, is added to that of the centres.
-OFFSET_WEIGHT = 0.1
-# The probability of a centre that a finder starts from, so that the many cells without one do not dominate.
-FIRST_PROBABILITY = 0.01
+# Longest side of a typical animal in the input of a finder.
+BODY_PX = 32.0
 
-# Standard deviation of a centre's target in body sizes, and the least in cells.
-_SIGMA, _LEAST_CELLS = 0.06, 1.0
-# Offsets count this near to a centre, in cells.
+# Standard deviation of a centre's target.
+_SIGMA_CELLS = 1.0
+# Offsets count this near to a centre.
 _REACH_CELLS = 2.0
-# Below this error, in body sizes, the loss of an offset is quadratic.
+# Below this error, in units of `BODY_PX`, the loss of an offset is quadratic.
 _BETA = 0.05
 
 
@@ -34,7 +32,7 @@ class Targets(NamedTuple):
     Attributes:
       centre: 0 to 1, exactly 1 at the cell nearest to the centre of an animal.
       is_counted: cells that count in the loss of the centres.
-      offsets: (x, y) from the cell to each keypoint of the nearest animal, in body sizes.
+      offsets: (x, y) from the cell to each keypoint of the nearest animal, in units of `BODY_PX`.
       is_near: keypoints whose offsets count.
       animals: number of animals.
     """
@@ -52,18 +50,16 @@ def encode(
     partly_labelled: Bool[Array, "b"],
     size_px: tuple[int, int],
     stride: int,
-    body_px: float,
 ) -> Targets:
     """Returns the targets of frames with up to a animals. The centre of an animal is the middle of its used keypoints.
 
     Args:
       keypoints_px: (x, y) in input pixels; anything where not used.
       used: which keypoints are visible and in the input; none of an absent animal.
-      partly_labelled: frames in which some animals may lack labels: only cells within one body size of a labelled
-        animal count there.
+      partly_labelled: frames in which some animals may lack labels: only cells within `BODY_PX` of the centre of
+        a labelled one count there.
       size_px: (height, width) of the input.
       stride: input pixels per cell.
-      body_px: longest side of a typical animal in input pixels.
     """
     size = size_px[0] // stride, size_px[1] // stride
     # Unused points may be NaN: replace them before any arithmetic.
@@ -76,16 +72,15 @@ def encode(
     own_points, own_used, own_centre = (jax.vmap(_taken)(values, owner) for values in (points, used, centres))
     square = jnp.square(cells[None] - own_centre).sum(-1)
     any_animal = present.any(1)[:, None, None]
-    sigma = max(_LEAST_CELLS, _SIGMA * body_px / stride)
     highest = jnp.array((size[1] - 1, size[0] - 1), points.dtype)[None, None]
     nearest = jnp.clip(jnp.floor(centres + 0.5), 0, highest)
     is_centre = (present[:, :, None, None] & (cells[None, None] == nearest[:, :, None, None]).all(-1)).any(1)
-    gaussian = jnp.where(any_animal, jnp.exp(-0.5 * square / sigma**2), 0)
-    offsets = (own_points - cells[None, :, :, None]) * (stride / body_px)
+    gaussian = jnp.where(any_animal, jnp.exp(-0.5 * square / _SIGMA_CELLS**2), 0)
+    offsets = (own_points - cells[None, :, :, None]) * (stride / BODY_PX)
     is_near = (any_animal & (square <= _REACH_CELLS**2))[..., None] & own_used
     return Targets(
         centre=jnp.where(is_centre, 1, gaussian),
-        is_counted=~partly_labelled[:, None, None] | (any_animal & (square <= (body_px / stride) ** 2)),
+        is_counted=~partly_labelled[:, None, None] | (any_animal & (square <= (BODY_PX / stride) ** 2)),
         offsets=offsets.transpose(0, 3, 4, 1, 2),
         is_near=is_near.transpose(0, 3, 1, 2),
         animals=present.sum(1, dtype=points.dtype),
@@ -134,7 +129,7 @@ def offset_loss(offsets: Float[Array, "b k 2 h w"], targets: Targets) -> tuple[F
     """Returns, per sample, the smooth L1 loss summed over the offsets near a centre, and the number of these offsets.
 
     Args:
-      offsets: (x, y) in body sizes; anything, even NaN, where an offset does not count.
+      offsets: (x, y) in units of `BODY_PX`; anything, even NaN, where an offset does not count.
       targets: as `encode` returns them.
     """
     is_near = targets.is_near[:, :, None]
@@ -161,7 +156,6 @@ def decode(
     logits: Float[Array, "b h w"],
     offsets: Float[Array, "b k 2 h w"],
     stride: int,
-    body_px: float,
     animals: int,
     threshold: float,
 ) -> Found:
@@ -172,9 +166,8 @@ def decode(
 
     Args:
       logits: of the centres.
-      offsets: (x, y) from each cell to the keypoints, in body sizes.
+      offsets: (x, y) from each cell to the keypoints, in units of `BODY_PX`.
       stride: input pixels per cell.
-      body_px: as for the targets.
       animals: the most animals of a frame.
       threshold: the least score, above 0.
     """
@@ -188,7 +181,7 @@ def decode(
     centres_px = input_from_cells(cells.astype(logits.dtype) + _shifts(logits, cells), stride)
     flat_offsets = offsets.reshape(*offsets.shape[:3], height * width).transpose(0, 3, 1, 2)
     cells_px = input_from_cells(cells.astype(logits.dtype), stride)
-    keypoints_px = cells_px[:, :, None] + body_px * jax.vmap(_taken)(flat_offsets, place)
+    keypoints_px = cells_px[:, :, None] + BODY_PX * jax.vmap(_taken)(flat_offsets, place)
     found = Found(
         jnp.where(is_found[..., None, None], keypoints_px, jnp.nan),
         jnp.where(is_found[..., None], centres_px, jnp.nan),

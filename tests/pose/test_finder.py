@@ -7,11 +7,12 @@ import pytest
 
 from jaxpose.pose import finder
 
-SIZE_PX, STRIDE, BODY_PX = (48, 64), 4, 24.0
+SIZE_PX, STRIDE, BODY_PX = (48, 64), 4, finder.BODY_PX
+OFFSET_WEIGHT = 0.1
 HEIGHT, WIDTH = SIZE_PX[0] // STRIDE, SIZE_PX[1] // STRIDE
 
-encode = jax.jit(finder.encode, static_argnums=(3, 4, 5))
-decode = jax.jit(finder.decode, static_argnums=(2, 3, 4, 5))
+encode = jax.jit(finder.encode, static_argnums=(3, 4))
+decode = jax.jit(finder.decode, static_argnums=(2, 3, 4))
 
 
 def random_case(batch=4, animals=3, keypoints=4, dtype=np.float32, seed=0):
@@ -33,7 +34,6 @@ def plain_targets(keypoints_px, used, partly):
     batch, _, keypoints = used.shape
     centre, counted = np.zeros((batch, HEIGHT, WIDTH)), np.ones((batch, HEIGHT, WIDTH), bool)
     offsets, near = np.zeros((batch, keypoints, 2, HEIGHT, WIDTH)), np.zeros((batch, keypoints, HEIGHT, WIDTH), bool)
-    sigma = max(1.0, 0.06 * BODY_PX / STRIDE)
     for b in range(batch):
         animals = []
         for points, seen in zip(np.float64(keypoints_px[b]), used[b], strict=True):
@@ -48,7 +48,7 @@ def plain_targets(keypoints_px, used, partly):
                     counted[b, y, x] = not partly[b]
                     continue
                 own = int(np.argmin(squares))
-                centre[b, y, x] = max(np.exp(-square / (2 * sigma**2)) for square in squares)
+                centre[b, y, x] = max(np.exp(-square / 2) for square in squares)
                 counted[b, y, x] = not partly[b] or squares[own] <= (BODY_PX / STRIDE) ** 2
                 if squares[own] <= 4:
                     near[b, :, y, x] = animals[own][2]
@@ -78,13 +78,11 @@ def random_outputs(batch=4, keypoints=4, dtype=np.float32):
 
 @jax.jit
 def losses_and_gradients(logits, offsets, keypoints_px, used, partly):
-    targets = finder.encode(keypoints_px, used, partly, SIZE_PX, STRIDE, BODY_PX)
+    targets = finder.encode(keypoints_px, used, partly, SIZE_PX, STRIDE)
 
     def loss(outputs):
         found = finder.centre_loss(outputs[0], targets), finder.offset_loss(outputs[1], targets)
-        return sum(
-            weight * jnp.sum(sums) for weight, (sums, _) in zip((1, finder.OFFSET_WEIGHT), found, strict=True)
-        ), found
+        return sum(weight * jnp.sum(sums) for weight, (sums, _) in zip((1, OFFSET_WEIGHT), found, strict=True)), found
 
     (_, found), gradients = jax.value_and_grad(loss, has_aux=True)((logits, offsets))
     return targets, found, gradients
@@ -176,12 +174,12 @@ def test_decoded_animals_are_those_of_plain_loops(animals):
     logits[1] = np.round(logits[1])
     logits[2] = -3.0
     for found, plain in zip(
-        decode(logits, offsets, STRIDE, BODY_PX, animals, 0.3),
+        decode(logits, offsets, STRIDE, animals, 0.3),
         plain_decoded(logits, offsets, animals, 0.3),
         strict=True,
     ):
         np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-4)
-    assert np.isnan(np.asarray(decode(logits, offsets, STRIDE, BODY_PX, animals, 0.3).centres_px[2])).all()
+    assert np.isnan(np.asarray(decode(logits, offsets, STRIDE, animals, 0.3).centres_px[2])).all()
 
 
 def test_decoding_inverts_the_targets():
@@ -192,10 +190,10 @@ def test_decoding_inverts_the_targets():
     keypoints_px[2:] = (np.array([[14.0, 14], [48, 30]])[:, None] + rng.uniform(-8, 8, (10, 2, 4, 2))).astype(
         np.float32
     )
-    targets = encode(keypoints_px, used, partly, SIZE_PX, STRIDE, BODY_PX)
+    targets = encode(keypoints_px, used, partly, SIZE_PX, STRIDE)
     logits = np.log(np.clip(np.asarray(targets.centre), 1e-6, 1 - 1e-3))
     logits -= np.log1p(-np.exp(logits))
-    found = jax.tree.map(np.asarray, decode(logits, targets.offsets, STRIDE, BODY_PX, 4, 0.5))
+    found = jax.tree.map(np.asarray, decode(logits, targets.offsets, STRIDE, 4, 0.5))
     assert not found.score[0].any() and (found.score[2:] > 0).sum() == 20
     for points_px, wanted_px, centres_px in zip(found.keypoints_px, keypoints_px, found.centres_px, strict=True):
         for animal in wanted_px[np.isfinite(wanted_px).all((-2, -1))]:
