@@ -10,8 +10,9 @@ from jaxpose.terminal import count
 
 # Single frames are drawn from this many places of the videos at a time, because neighbours are nearly equal.
 _MIXED_BLOCKS = 4
-# The losses of a finder.
-_OF_FINDER = {"centre_loss": 1.0, "offset_loss": 0.1}
+# The losses of a finder. With a tenth of this weight for the offsets, 300 steps on a synthetic group left errors of 8.1
+# px on the training frames, and with this one of 5.5 px.
+_OF_FINDER = {"centre_loss": 1.0, "offset_loss": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)

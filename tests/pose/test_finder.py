@@ -8,7 +8,6 @@ import pytest
 from jaxpose.pose import finder
 
 SIZE_PX, STRIDE, BODY_PX = (48, 64), 4, finder.BODY_PX
-OFFSET_WEIGHT = 0.1
 HEIGHT, WIDTH = SIZE_PX[0] // STRIDE, SIZE_PX[1] // STRIDE
 
 encode = jax.jit(finder.encode, static_argnums=(3, 4))
@@ -82,7 +81,7 @@ def losses_and_gradients(logits, offsets, keypoints_px, used, partly):
 
     def loss(outputs):
         found = finder.centre_loss(outputs[0], targets), finder.offset_loss(outputs[1], targets)
-        return sum(weight * jnp.sum(sums) for weight, (sums, _) in zip((1, OFFSET_WEIGHT), found, strict=True)), found
+        return sum(jnp.sum(sums) for sums, _ in found), found
 
     (_, found), gradients = jax.value_and_grad(loss, has_aux=True)((logits, offsets))
     return targets, found, gradients
