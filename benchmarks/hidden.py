@@ -93,7 +93,8 @@ def make_hidden(folder: Path, seed: int) -> np.ndarray:
         is_test = number >= TRAIN_VIDEOS
         for i in range(VIDEO_FRAMES):
             path = f"labeled-data/{name}/img{i:08d}.png"
-            image = draw_frame(background, {part: px[i] for part, px in joints_px.items()}, look, rng, in_front[i])
+            joints_now_px = {part: px[i] for part, px in joints_px.items()}
+            image = draw_frame(background, [(joints_now_px, look)], rng, in_front[i])
             cv2.imwrite(str(folder / "project" / path), image[..., ::-1])
             if is_test or i % 2 == 0:
                 labels.append([path, *(f"{value:.3f}" for value in keypoints_px[i].ravel())])

@@ -14,7 +14,7 @@ from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.losses import on_video
 from jaxpose.config.losses import weights as loss_weights
 from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS
-from jaxpose.data.loader import Samples, rows_of_draws
+from jaxpose.data.loader import FrameSamples, Samples, rows_of_draws
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import DTYPES, make_network
 from jaxpose.pose.pca import Pca, fit_multiview, fit_singleview
@@ -34,6 +34,7 @@ SIDE_PX = 32
 KEYPOINTS = 3
 FRAMES = 24
 CLIP = 11
+ANIMALS = 3
 
 
 def samples(kind: str = "heatmap") -> Samples:
@@ -57,6 +58,12 @@ def samples(kind: str = "heatmap") -> Samples:
     radius = CONTEXT_RADIUS[kind]
     around = (np.arange(FRAMES)[:, None] + np.arange(-radius, radius + 1)) % FRAMES
     names = [f"keypoint{number}" for number in range(KEYPOINTS)]
+    if kind == "finder":
+        # The labels of neighbouring pictures are those of more animals; some frames have none.
+        others = (np.arange(FRAMES)[:, None] + np.arange(ANIMALS)) % FRAMES
+        seen = np.where((others % 5 == 0)[..., None], np.int8(0), visibility[others])
+        animals = Poses(tuple(names), range(FRAMES), keypoints_px[others], visibility=seen, pixels="input")
+        return FrameSamples(pixels[around], animals, frame_from_input, np.arange(FRAMES) % 4 == 0)
     poses = Poses.of_one_animal(names, range(FRAMES), keypoints_px, visibility=visibility, pixels="input")
     return Samples(pixels[around], poses, frame_from_input)
 

@@ -5,7 +5,7 @@ import dataclasses
 from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
-CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
+CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0, "finder": 0}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,9 @@ from jaxpose.terminal import count
 
 # Single frames are drawn from this many places of the videos at a time, because neighbours are nearly equal.
 _MIXED_BLOCKS = 4
+# The losses of a finder. With a tenth of this weight for the offsets, 300 steps on a synthetic group left errors of 8.1
+# px on the training frames, and with this one of 5.5 px.
+_OF_FINDER = {"centre_loss": 1.0, "offset_loss": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +75,8 @@ def terms(config: Config) -> tuple[TermFacts, ...]:
         return (TermFacts(method, frames, {method: 1.0}),)
     window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
     labelled = Stream("labelled", train.batch_size, "train.batch_size", window)
+    if config.model.kind == "finder":
+        return (TermFacts("finder", labelled, _OF_FINDER),)
     found = [TermFacts("labelled", labelled, {"supervised_loss": 1.0})]
     if on_clips := weights(losses):
         clips = Stream("clips", video.clips_per_step, "video.clips_per_step", frames_per_clip(video, config.model))

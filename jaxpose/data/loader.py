@@ -109,6 +109,32 @@ class Samples:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class FrameSamples(Samples):
+    """Labelled frames as a finder sees them: `poses` has all animals of each.
+
+    Attributes:
+      partly_labelled: bool (n,), frames in which some animals may lack labels.
+    """
+
+    partly_labelled: np.ndarray
+
+    def batch(self, rows: np.ndarray, draws: np.ndarray) -> Batch:
+        """Returns the batch of rows (m,): keypoints (m, a, k, 2), visibility (m, a, k), and `partly_labelled` (m,)."""
+        valid = rows >= 0
+        chosen = np.where(valid, rows, 0)
+        assert self.poses.visibility is not None, "labels have a visibility"
+        return {
+            "frames": self.pixels[chosen],
+            "keypoints_px": self.poses.points_px[chosen],
+            "visibility": self.poses.visibility[chosen],
+            "partly_labelled": self.partly_labelled[chosen],
+            "frame_from_input": self.frame_from_input[chosen],
+            "draw": draws.astype(np.int32),
+            "valid": valid,
+        }
+
+
 @functools.lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, count: int) -> np.ndarray:
     sequence = np.random.SeedSequence([seed, _ORDER, epoch])

@@ -5,6 +5,7 @@ Every video has its own background, lighting and animal; the seed determines eve
 """
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Mapping
@@ -15,13 +16,24 @@ import av
 import cv2
 import numpy as np
 
-from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
+from jaxpose.data.synthetic_animal import (
+    KEYPOINT_NAMES,
+    Leaf,
+    Look,
+    draw_background,
+    draw_frame,
+    draw_look,
+    drift,
+    walk,
+)
 from jaxpose.errors import UserError
 from jaxpose.files import replace_whole, write_folder, write_new
 
 MARKER = "synthetic.json"
 _VERSION = 1
 _FPS = 30
+# Of an animal in a group, relative to one that is alone.
+_SIZE_IN_GROUP = 0.55
 
 
 def make_project(
@@ -33,6 +45,7 @@ def make_project(
     side_px: int = 128,
     leaves: int = 0,
     looks: int = 0,
+    animals: int = 1,
 ) -> Path:
     """Writes the synthetic project atomically and returns its folder.
 
@@ -49,23 +62,27 @@ def make_project(
       leaves: number of leaves that drift across the animal in each video and briefly hide parts of it; hidden keypoints
         are also labelled.
       looks: number of different backgrounds, lights and animals that the videos use in turn; 0 = one per video.
+      animals: 1, or the most animals of a video: the videos have 2 up to so many in turn, which are smaller, cross and
+        hide each other. The label files then have a header row of individuals, as DeepLabCut's.
 
     Raises:
       UserError: the folder holds something else, or a number is out of range.
     """
     sizes = dict(seed=seed, videos=videos, labelled_frames=labelled_frames, video_frames=video_frames, side_px=side_px)
-    _check_sizes(**sizes, leaves=leaves, looks=looks)
+    _check_sizes(**sizes, leaves=leaves, looks=looks, animals=animals)
     folder = Path(folder)
-    # Without leaves and looks, the parameters match earlier versions, so that old projects stay valid.
+    # Without leaves, looks and several animals, the parameters match earlier versions, so that old projects stay valid.
     parameters = {"version": _VERSION, **sizes}
     parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
+    parameters |= {"animals": animals} if animals > 1 else {}
     if _holds(folder, parameters):
         return folder
     try:
         with write_folder(folder) as project:
             labels: dict[str, np.ndarray] = {}
             for number in range(videos):
-                labels |= _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
+                scene = _make_scene(number, seed, video_frames, side_px, leaves, looks, animals)
+                labels |= _write_video(project, f"session{number:02d}", scene, labelled_frames)
             _write_labels(project / "CollectedData.csv", labels)
             write_new(project / MARKER, (json.dumps(parameters, indent=1) + "\n").encode())
     except OSError:
@@ -76,14 +93,14 @@ def make_project(
 
 
 def _check_sizes(
-    seed: int, videos: int, labelled_frames: int, video_frames: int, side_px: int, leaves: int, looks: int
+    seed: int, videos: int, labelled_frames: int, video_frames: int, side_px: int, leaves: int, looks: int, animals: int
 ) -> None:
     is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
-    if not is_possible or side_px < 32 or side_px % 2:
+    if not is_possible or animals < 1 or side_px < 32 or side_px % 2:
         raise UserError(
             f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
-            f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
-            "side_px >= 32, leaves >= 0 and looks >= 0"
+            f"{leaves=}, {looks=}, {animals=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= "
+            "video_frames, an even side_px >= 32, leaves >= 0, looks >= 0 and animals >= 1"
         )
 
 
@@ -107,29 +124,59 @@ def _holds(folder: Path, parameters: dict[str, int]) -> bool:
     return True
 
 
-def _write_video(
-    project: Path,
-    number: int,
-    seed: int,
-    labelled_frames: int,
-    video_frames: int,
-    side_px: int,
-    leaves: int,
-    looks: int,
-) -> dict[str, np.ndarray]:
-    """Writes a video, its ground truth and labelled frames; returns the labels {image: keypoints (k, 2)}."""
-    name = f"session{number:02d}"
-    for part in (f"labeled-data/{name}", "videos", "ground_truth"):
-        (project / part).mkdir(parents=True, exist_ok=True)
+@dataclasses.dataclass(frozen=True)
+class _Scene:
+    """A video before it is drawn.
+
+    Attributes:
+      background: (side, side, 3).
+      looks: of each animal.
+      joints_px: of each animal, {joint: (frames, 2)}.
+      leaves: in front of the animals in each frame.
+      truth_px: labels (frames, k, 2) or, of a group, (frames, most animals, k, 2), NaN for absent animals.
+      rng: for the noise.
+    """
+
+    background: np.ndarray
+    looks: list[Look]
+    joints_px: list[dict[str, np.ndarray]]
+    leaves: list[list[Leaf]]
+    truth_px: np.ndarray
+    rng: np.random.Generator
+
+
+def _make_scene(
+    number: int, seed: int, video_frames: int, side_px: int, leaves: int, looks: int, animals: int
+) -> _Scene:
+    """Returns the scene of a video; arguments as of `make_project`."""
     rng = np.random.default_rng([seed, number % looks if looks else number])
     background = draw_background(rng, side_px)
-    look = draw_look(rng, side_px)
+    of_animals = [draw_look(rng, side_px)]
     if looks:
         rng = np.random.default_rng([seed, number, 2])
-    joints_px = walk(rng, video_frames, side_px, look.size)
+    if animals > 1:
+        # Separate keys keep a group's animals the same, however many it has.
+        keys = [np.random.default_rng([seed, number, 3, other]) for other in range(1 + number % (animals - 1))]
+        of_animals += [draw_look(key, side_px) for key in keys]
+        of_animals = [dataclasses.replace(look, size=_SIZE_IN_GROUP * look.size) for look in of_animals]
+    else:
+        keys = []
+    joints_px = [
+        walk(key, video_frames, side_px, look.size) for key, look in zip([rng, *keys], of_animals, strict=True)
+    ]
     # A separate key keeps the animal the same with and without leaves.
-    in_front = drift(np.random.default_rng([seed, number, 1]), leaves, joints_px["middle"], side_px)
-    truth_px = np.stack([joints_px[part] for part in KEYPOINT_NAMES], axis=1)
+    in_front = drift(np.random.default_rng([seed, number, 1]), leaves, joints_px[0]["middle"], side_px)
+    truth_px = np.stack([[joints[part] for part in KEYPOINT_NAMES] for joints in joints_px]).transpose(2, 0, 1, 3)
+    absent = ((0, 0), (0, animals - len(joints_px)), (0, 0), (0, 0))
+    truth_px = truth_px[:, 0] if animals == 1 else np.pad(truth_px, absent, constant_values=np.nan)
+    return _Scene(background, of_animals, joints_px, in_front, truth_px, rng)
+
+
+def _write_video(project: Path, name: str, scene: _Scene, labelled_frames: int) -> dict[str, np.ndarray]:
+    """Writes a video, its ground truth and labelled frames; returns the labels {image: keypoints ([a], k, 2)}."""
+    for part in (f"labeled-data/{name}", "videos", "ground_truth"):
+        (project / part).mkdir(parents=True, exist_ok=True)
+    truth_px, side_px, video_frames = scene.truth_px, len(scene.background), len(scene.truth_px)
     _write_labels(project / "ground_truth" / f"{name}.csv", dict(enumerate(truth_px)))
     labelled = np.arange(labelled_frames) * video_frames // labelled_frames
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
@@ -143,8 +190,9 @@ def _write_video(
         # With more threads, the encoder's output depends on the number of cores.
         stream.codec_context.thread_count = 1
         for i in range(video_frames):
-            joints_now_px = {part: points_px[i] for part, points_px in joints_px.items()}
-            image = draw_frame(background, joints_now_px, look, rng, in_front[i])
+            joints_now_px = [{part: points_px[i] for part, points_px in joints.items()} for joints in scene.joints_px]
+            drawn = list(zip(joints_now_px, scene.looks, strict=True))
+            image = draw_frame(scene.background, drawn, scene.rng, scene.leaves[i])
             # PyAV's own conversion rounds differently, depending on the frame's address in memory.
             planes = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420), np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
@@ -160,13 +208,17 @@ def _image_name(frame: int) -> str:
 
 
 def _write_labels(path: Path, keypoints_px: Mapping[Any, np.ndarray]) -> None:
-    """Writes a label file; each row has a frame's name or number and its keypoints (k, 2)."""
-    columns = [("synthetic", name, axis) for name in KEYPOINT_NAMES for axis in "xy"]
-    header = [
-        [title, *column]
-        for title, column in zip(("scorer", "bodyparts", "coords"), zip(*columns, strict=True), strict=True)
+    """Writes a label file; each row has a frame's name or number and its keypoints (k, 2), or (a, k, 2) of a group."""
+    shape = next(iter(keypoints_px.values())).shape
+    individuals = [f"animal{number + 1}" for number in range(shape[0])] if len(shape) == 3 else [""]
+    columns = [("synthetic", animal, name, axis) for animal in individuals for name in KEYPOINT_NAMES for axis in "xy"]
+    titles = ("scorer", "individuals", "bodyparts", "coords")
+    header = [[title, *column] for title, column in zip(titles, zip(*columns, strict=True), strict=True)]
+    header = header if len(shape) == 3 else [header[0], *header[2:]]
+    rows = [
+        [name, *("" if np.isnan(value) else f"{value:.3f}" for value in points.ravel())]
+        for name, points in keypoints_px.items()
     ]
-    rows = [[name, *(f"{value:.3f}" for value in points.ravel())] for name, points in keypoints_px.items()]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*header, *rows])
     write_new(path, text.getvalue().encode())

@@ -118,16 +118,26 @@ def paint_limb(
 
 def draw_frame(
     background: np.ndarray,
-    joints_px: dict[str, np.ndarray],
-    look: Look,
+    animals: Sequence[tuple[dict[str, np.ndarray], Look]],
     rng: np.random.Generator,
     leaves: Sequence[Leaf] = (),
 ) -> np.ndarray:
-    """Returns the frame (side, side, 3), uint8 RGB, of an animal with joints from `walk`, each (2,), in pixels.
+    """Returns the frame (side, side, 3), uint8 RGB, of animals, each with its joints from `walk`, (2,) in pixels.
 
-    Leaves are in front of it, in the same light.
+    A later animal is in front of those before it, and leaves are in front of all, in the light of the first one.
     """
     canvas = background.copy()
+    for joints_px, look in animals:
+        _paint_animal(canvas, joints_px, look)
+    for leaf in leaves:
+        paint_limb(canvas, leaf.stem_px, leaf.tip_px, leaf.radius_px, 0.4 * leaf.radius_px, leaf.colour)
+    _, look = animals[0]
+    canvas *= look.light
+    canvas += look.noise * rng.standard_normal(canvas.shape, dtype=np.float32)
+    return np.rint(canvas).clip(0, 255).astype(np.uint8)
+
+
+def _paint_animal(canvas: np.ndarray, joints_px: dict[str, np.ndarray], look: Look) -> None:
     unit = look.size * len(canvas)
     at = joints_px
 
@@ -145,11 +155,6 @@ def draw_frame(
     paint("middle", "neck", 0.05, 0.036, look.fur)
     paint("neck", "nose", 0.034, 0.016, look.head)
     paint("nose", "nose", 0.014, 0.014, look.nose)
-    for leaf in leaves:
-        paint_limb(canvas, leaf.stem_px, leaf.tip_px, leaf.radius_px, 0.4 * leaf.radius_px, leaf.colour)
-    canvas *= look.light
-    canvas += look.noise * rng.standard_normal(canvas.shape, dtype=np.float32)
-    return np.rint(canvas).clip(0, 255).astype(np.uint8)
 
 
 def walk(rng: np.random.Generator, frames: int, side_px: int, size: float) -> dict[str, np.ndarray]:

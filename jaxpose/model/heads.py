@@ -435,6 +435,43 @@ class PyramidHead(nnx.Module):
         return logits_of(self.layers[-1], maps)
 
 
+# The probability of a centre that a finder starts from, so that the many cells without one do not dominate.
+_FIRST_PROBABILITY = 0.01
+
+
+class FinderHead(PyramidHead):
+    """A `PyramidHead` whose maps are a finder's: the logits of centres, then the offsets to the keypoints (x, y, ...).
+
+    Args:
+      level_channels: channels of the features at each stride, the coarsest first, each stride half the one before.
+      keypoints: number of keypoints.
+      stride: input pixels per map cell.
+      width: channels of the maps in between.
+      feature_stride: input pixels per cell of the coarsest features.
+      dtypes: dtype, param_dtype and rng, as of a `PyramidHead`.
+    """
+
+    def __init__(
+        self,
+        level_channels: Sequence[int],
+        keypoints: int,
+        stride: int,
+        width: int,
+        *,
+        feature_stride: int,
+        **dtypes: Any,
+    ):
+        maps = 1 + 2 * keypoints
+        super().__init__(level_channels, maps, stride, width, feature_stride=feature_stride, **dtypes)
+        first = np.zeros(maps, dtypes["param_dtype"])
+        first[0] = np.log(_FIRST_PROBABILITY / (1 - _FIRST_PROBABILITY))
+        self.bias = nnx.Param(jax.device_put(first))
+
+    def __call__(self, maps: Float[Array, "b h w c"]) -> Float[Array, "b k h w"]:
+        """Returns the 1 + 2 k maps in float32 (or the parameters' wider type)."""
+        return super().__call__(maps) + self.bias[...][None, :, None, None]
+
+
 class PyramidContext(nnx.Module):
     """Maps the finest maps of five neighbouring frames to logits: one more level, which sees all of them at once.
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from jaxpose.config import Config, ModelConfig, PretrainConfig
 from jaxpose.config.model import BACKBONES, CONTEXT_RADIUS, PixelScale, feature_stride, pixel_scale
 from jaxpose.model.deconv import DeconvHead
-from jaxpose.model.heads import ContextHead, HeatmapHead, PyramidContext, PyramidHead, RegressionHead
+from jaxpose.model.heads import ContextHead, FinderHead, HeatmapHead, PyramidContext, PyramidHead, RegressionHead
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import Norm
 from jaxpose.model.vit import Vit
@@ -65,6 +65,8 @@ class PoseNet(nnx.Module):
         from_stride = feature_stride(model)
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
+        elif model.kind == "finder":
+            self.head = FinderHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
         elif model.head == "pyramid":
             self.head = PyramidHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
         elif model.head == "deconv":
@@ -88,7 +90,7 @@ class PoseNet(nnx.Module):
 
         A sequence of s frames has s windows, or s - 4 if the network sees five frames. The last axes are the
         logits of a map (h / stride, w / stride), DeepLabCut's map and offsets (3, ...), or the point (x, y) in pixels
-        of the input.
+        of the input. A finder has 1 + 2 k maps (see `FinderHead`).
 
         Args:
           sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call.

@@ -98,7 +98,7 @@ def summarize(
         "pck_px": [{"threshold_px": float(t), **_pck(errors < t, is_labelled)} for t in pck_px],
         "pck_share": [{"threshold_share": float(t), **_pck(errors < t * longest_px, in_box)} for t in pck_share],
         "pck_share_of": SHARE_OF,
-        "oks_ap": _average_precision(oks, scores[several]),
+        "oks_ap": _average_precision(oks >= _OKS_THRESHOLDS[:, None], scores[several], len(oks)),
         "oks_frames": len(oks),
         "oks_sigma": float(oks_sigma),
         "oks_area": OKS_AREA,
@@ -170,22 +170,143 @@ def _oks(errors: np.ndarray, is_labelled: np.ndarray, area_px2: np.ndarray, sigm
     return similarity.sum(-1) / is_labelled.sum(-1)
 
 
-def _average_precision(oks: np.ndarray, scores: np.ndarray) -> float | None:
-    """Returns COCO's AP at OKS .50:.05:.95 for one label and one prediction a frame: 101 recalls, highest score first.
+def _average_precision(hits: np.ndarray, scores: np.ndarray, animals: int) -> float | None:
+    """Returns COCO's AP at OKS .50:.05:.95: the mean over 101 recalls, highest score first. None without animals.
 
-    If scores are equal, the lower OKS comes first, so that the order of the frames does not matter.
+    If scores are equal, misses come first, so that the order of the frames does not matter.
+
+    Args:
+      hits: (10, n), whether each prediction has a labelled animal of its own at each threshold.
+      scores: (n,), of the predictions.
+      animals: number of labelled animals.
     """
-    if not len(oks):
+    if not animals:
         return None
-    ranked = oks[np.lexsort((oks, -scores))]
     precisions = []
-    for threshold in _OKS_THRESHOLDS:
-        hits = np.cumsum(ranked >= threshold)
-        precision = hits / (np.arange(len(hits)) + 1 + np.spacing(1))
+    for of_threshold in hits:
+        found = np.cumsum(of_threshold[np.lexsort((of_threshold, -scores))])
+        precision = found / (np.arange(len(found)) + 1 + np.spacing(1))
         precision = np.maximum.accumulate(precision[::-1])[::-1]
-        reached = np.searchsorted(hits / len(hits), _RECALLS)
+        reached = np.searchsorted(found / animals, _RECALLS)
         precisions.append(np.append(precision, 0.0)[reached])
     return float(np.mean(precisions))
+
+
+# Frames with several animals: each prediction is matched with at most one labelled animal, by OKS.
+
+# A prediction with less OKS (sigma 0.1) to a labelled animal is not a prediction of it.
+_LEAST_OKS = 0.1
+# DeepLabCut's and SLEAP's sigma of every keypoint.
+_ANIMAL_SIGMAS = (0.1, 0.025)
+
+
+def summarize_animals(
+    predicted_frame_px: Float[np.ndarray, "f n k 2"],
+    score: Float[np.ndarray, "f n"],
+    labelled_frame_px: Float[np.ndarray, "f a k 2"],
+    threshold: float,
+) -> dict[str, Any]:
+    """Returns the figures about predicted animals; a figure without animals or points is None.
+
+    A labelled animal counts if it has two or more labelled points. OKS AP ranks all predictions. All other figures are
+    of the predictions from the threshold up: the best first, each predicts the free animal of largest OKS, from 0.1 on
+    (sigma 0.1). The others are false, and animals without a prediction are missed; pixel errors leave these out.
+
+    Args:
+      predicted_frame_px: (x, y) in frame pixels; NaN where a point, or a whole animal, is not predicted.
+      score: of each animal.
+      labelled_frame_px: (x, y) in frame pixels; NaN where a point is not labelled, or an animal absent.
+      threshold: the least score.
+    """
+    predicted, labelled = (np.asarray(p, np.float64) for p in (predicted_frame_px, labelled_frame_px))
+    is_animal = _labelled_animals(labelled)
+    is_sure = np.asarray(_is_predicted(predicted) & (score >= threshold))
+    oks = _animal_oks(predicted, labelled, np.full(labelled.shape[2], _ANIMAL_SIGMAS[0]))
+    (partner,) = _matched(np.where(is_sure[..., None], oks, -1.0), score, np.array([_LEAST_OKS]))
+    frames, places = np.nonzero(partner >= 0)
+    errors = pixel_errors(predicted[frames, places], labelled[frames, partner[frames, places]])
+    animals, found, false = int(is_animal.sum()), len(frames), int(is_sure.sum()) - len(frames)
+    return {
+        "frames": len(labelled),
+        "animals": animals,
+        "missed": animals - found,
+        "false": false,
+        "recall": found / animals if animals else None,
+        "false_per_frame": false / len(labelled) if len(labelled) else None,
+        **_averages(errors),
+        "p95_px_error": _over(functools.partial(np.percentile, q=95), errors),
+        "oks_ap": {f"{sigma:g}": animals_ap(predicted, score, labelled, sigma) for sigma in _ANIMAL_SIGMAS},
+    }
+
+
+def animals_ap(
+    predicted_frame_px: Float[np.ndarray, "f n k 2"],
+    score: Float[np.ndarray, "f n"],
+    labelled_frame_px: Float[np.ndarray, "f a k 2"],
+    sigma: float | Sequence[float],
+) -> float | None:
+    """Returns COCO's AP by OKS, with DeepLabCut's area, of animals with two or more labelled points; None without any.
+
+    A point that is not predicted is infinitely far away. Arguments as in `summarize_animals`; sigma is that of every
+    keypoint, or one for each.
+    """
+    predicted, labelled = (np.asarray(p, np.float64) for p in (predicted_frame_px, labelled_frame_px))
+    oks = _animal_oks(predicted, labelled, np.broadcast_to(sigma, labelled.shape[2:3]))
+    is_predicted = _is_predicted(predicted)
+    hits = _matched(oks, score, _OKS_THRESHOLDS)[:, is_predicted] >= 0
+    return _average_precision(hits, score[is_predicted], int(_labelled_animals(labelled).sum()))
+
+
+def _labelled_animals(labelled: np.ndarray) -> np.ndarray:
+    return np.asarray(np.isfinite(labelled).all(-1).sum(-1) >= 2)
+
+
+def _is_predicted(predicted: np.ndarray) -> np.ndarray:
+    return np.asarray(np.isfinite(predicted).all(-1).any(-1))
+
+
+def _animal_oks(predicted: np.ndarray, labelled: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+    """Returns the OKS of predictions (f, n, k, 2) to labelled animals (f, a, k, 2): (f, n, a), -1 where one is absent.
+
+    Args:
+      predicted, labelled: in frame pixels.
+      sigmas: (k,), of the keypoints.
+    """
+    frames, animals, keypoints = labelled.shape[:3]
+    is_labelled = np.asarray(np.isfinite(labelled).all(-1))
+    flat = labelled.reshape(-1, keypoints, 2), is_labelled.reshape(-1, keypoints)
+    areas_px2 = _box_sides(*flat).prod(-1).reshape(frames, animals)
+    # COCO adds the same smallest number to the area, so that points on one line have an area.
+    scale = 2 * np.square(2 * sigmas) * (areas_px2 + np.spacing(1))[..., None]
+    away = predicted[:, :, None] - np.where(is_labelled[..., None], labelled, 0)[:, None]
+    square = np.square(away).sum(-1)
+    near = np.exp(-np.where(np.isfinite(square), square, np.inf) / scale[:, None])
+    counts = np.maximum(is_labelled.sum(-1), 1)[:, None]
+    oks = np.where(is_labelled[:, None], near, 0.0).sum(-1) / counts
+    return np.where(_is_predicted(predicted)[..., None] & _labelled_animals(labelled)[:, None], oks, -1.0)
+
+
+def _matched(oks: np.ndarray, score: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Returns the labelled animal of each prediction at each threshold, (t, f, n), -1 without one.
+
+    As in COCO, predictions choose in the order of their score, and the last of equally near animals wins.
+
+    Args:
+      oks: (f, n, a), -1 where a prediction or an animal is absent.
+      score: (f, n).
+      thresholds: (t,), of the OKS.
+    """
+    frames, places, animals = oks.shape
+    partner = np.full((len(thresholds), frames, places), -1)
+    for frame in range(frames if animals else 0):
+        free = np.ones((len(thresholds), animals), bool)
+        for place in np.argsort(-score[frame], kind="stable"):
+            near = np.where(free & (oks[frame, place] >= thresholds[:, None]), oks[frame, place], -1.0)
+            best = animals - 1 - np.argmax(near[:, ::-1], axis=1)
+            rows = np.flatnonzero(near.max(1) >= 0)
+            partner[rows, frame, place] = best[rows]
+            free[rows, best[rows]] = False
+    return partner
 
 
 # Uses the spread of an ensemble's predictions as an estimate of their error.

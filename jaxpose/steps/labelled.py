@@ -140,10 +140,6 @@ LABELLED, AUGMENTATION = 0, 0
 def labelled_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
     """Returns the term of the labelled frames."""
 
-    def inputs(microbatch: Batch, dtype: Any) -> tuple[jax.Array, jax.Array]:
-        pictures = augment.render(microbatch["params"], config.augment, microbatch["frames"], dtype)
-        return pictures, jnp.repeat(microbatch["valid"][:, None], pictures.shape[1], axis=1)
-
     def sums(outputs: jax.Array, microbatch: Batch) -> Sums:
         of_samples, _ = supervised_loss(
             outputs,
@@ -156,7 +152,14 @@ def labelled_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
         return Sums({"supervised_loss": jnp.sum(of_samples)}, of_samples=of_samples)
 
     deal = functools.partial(_deal, config=config, facts=facts)
+    inputs = functools.partial(augmented_frames, config=config)
     return Term(known, deal, inputs, sums, factor=lambda _, dtype: jnp.ones((), dtype))
+
+
+def augmented_frames(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax.Array, jax.Array]:
+    """Returns the frames that `augmented_labels` has parameters for, and which of them are counted."""
+    pictures = augment.render(microbatch["params"], config.augment, microbatch["frames"], dtype)
+    return pictures, jnp.repeat(microbatch["valid"][:, None], pictures.shape[1], axis=1)
 
 
 def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> Dealt:
@@ -164,6 +167,22 @@ def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> De
 
     `targets` counts the used keypoints.
     """
+    dtype = DTYPES[config.train.precision][1]
+    labelled = augmented_labels(batch, seed, config, facts)
+    visibility = used_keypoints(labelled["keypoints_px"], labelled["visibility"], facts.size_px, config.model)
+    labelled |= {"visibility": visibility}
+    targets = jnp.sum(visibility > 0, dtype=dtype)
+    return Dealt(*in_passes(labelled, facts.passes, dtype), {"targets": targets})
+
+
+def in_passes(labelled: Batch, passes: int, dtype: Any) -> tuple[Batch, jax.Array]:
+    """Returns labelled frames as microbatches, and the frames of each that enter the batch statistics."""
+    microbatches = jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), labelled)
+    return microbatches, jnp.sum(microbatches["valid"], 1, dtype=dtype) * labelled["frames"].shape[1]
+
+
+def augmented_labels(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> Batch:
+    """Returns labelled frames with the parameters of their augmentation, and with their keypoints augmented."""
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
     keys = augment.sample_keys(seed, LABELLED, batch["draw"], AUGMENTATION)
@@ -176,8 +195,7 @@ def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> De
     keypoints_px, visibility = augment.move_keypoints(
         drawn, config.augment, keypoints_px, visibility, facts.flip_permutation
     )
-    visibility = used_keypoints(keypoints_px, visibility, facts.size_px, config.model)
-    labelled = {
+    return {
         "frames": jnp.where(valid[:, None, None, None, None], batch["frames"], jnp.uint8(0)),
         "keypoints_px": keypoints_px,
         "visibility": visibility,
@@ -185,10 +203,6 @@ def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> De
         "valid": valid,
         "params": drawn,
     }
-    microbatches = jax.tree.map(lambda leaf: leaf.reshape(facts.passes, -1, *leaf.shape[1:]), labelled)
-    targets = jnp.sum(visibility > 0, dtype=dtype)
-    frames = jnp.sum(microbatches["valid"], 1, dtype=dtype) * batch["frames"].shape[1]
-    return Dealt(microbatches, frames, {"targets": targets})
 
 
 def used_keypoints(

@@ -16,6 +16,7 @@ from jaxpose.config import Config
 from jaxpose.config.terms import terms
 from jaxpose.model.pose_net import apply_network
 from jaxpose.steps.clip_step import clip_term
+from jaxpose.steps.finder import finder_term
 from jaxpose.steps.labelled import labelled_term
 from jaxpose.steps.state import State
 from jaxpose.steps.terms import Batch, DataFacts, Scalars, Sums, Term, Weights
@@ -29,6 +30,7 @@ def terms_of(config: Config, facts: DataFacts) -> tuple[Term, ...]:
     """Returns the terms of a run's objective; their order is that of the sums."""
     make = {
         "labelled": labelled_term,
+        "finder": finder_term,
         "clips": clip_term,
         "consistency": consistency_term,
         "masked": masked_term,

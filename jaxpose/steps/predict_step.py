@@ -9,8 +9,10 @@ from flax import nnx
 from jaxpose import geometry
 from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
+from jaxpose.pose import finder
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.finder import maps_of
 from jaxpose.steps.labelled import Outputs, decode_outputs, heatmaps, most_confident, supervised_loss, used_keypoints
 
 Predictions = dict[str, jax.Array]
@@ -57,6 +59,26 @@ def build_evaluate(
         return found | {"loss_sum": sums, "loss_count": counts}
 
     return evaluate
+
+
+def build_find(
+    config: Config, graphdef: nnx.GraphDef, animals: int, threshold: float
+) -> Callable[[dict, dict, Batch], finder.Found]:
+    """Returns a function, to be compiled, of the same arguments as `build_predict`, for a finder.
+
+    Args:
+      config: the run's.
+      graphdef: definition of the network.
+      animals: the most animals of a frame.
+      threshold: the least score, above 0.
+    """
+
+    def find(params: dict, statistics: dict, batch: Batch) -> finder.Found:
+        with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
+            outputs = _apply(config, graphdef, params, statistics, batch, is_folded=True)
+            return finder.decode(*maps_of(outputs), config.model.heatmap_stride, animals, threshold)
+
+    return find
 
 
 def build_leads(

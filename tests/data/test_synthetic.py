@@ -100,7 +100,7 @@ def test_labels_are_where_the_pixels_are():
     )
     for i in range(200):
         joints_now_px = {name: points_px[i] for name, points_px in joints_px.items()}
-        frame = synthetic_animal.draw_frame(np.zeros((side_px, side_px, 3)), joints_now_px, dark, rng)
+        frame = synthetic_animal.draw_frame(np.zeros((side_px, side_px, 3)), [(joints_now_px, dark)], rng)
         weights = frame[..., 0].astype(float)
         y, x = np.mgrid[:side_px, :side_px]
         centroid_px = np.array([(x * weights).sum(), (y * weights).sum()]) / weights.sum()
@@ -152,6 +152,24 @@ def test_videos_of_one_look_have_one_background_and_walks_of_their_own(tmp_path:
         truths = [_read(file) for file in sorted((folder / "ground_truth").glob("*.csv"))]
         assert np.abs(truths[0].to_numpy() - truths[1].to_numpy()).mean() > 2
     assert distances[own] > 10 and distances[one] < 5
+
+
+def test_a_group_has_two_to_so_many_animals_that_cross(tmp_path: Path):
+    folder = make_project(tmp_path / "group", videos=3, labelled_frames=4, video_frames=80, side_px=64, animals=3)
+    file = folder / "CollectedData.csv"
+    assert file.read_text().splitlines()[1] == "individuals" + "".join(f",animal{n}" * 14 for n in (1, 2, 3))
+    labels = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
+    counts = np.isfinite(labels.to_numpy().reshape(12, 3, 14)).all(-1).sum(1)
+    assert counts.tolist() == [2] * 4 + [3] * 4 + [2] * 4
+    truth = pd.read_csv(folder / "ground_truth" / "session01.csv", header=[0, 1, 2, 3], index_col=0)
+    centres_px = truth.to_numpy().reshape(80, 3, 7, 2).mean(2)
+    apart_px = np.linalg.norm(centres_px[:, [0, 0, 1]] - centres_px[:, [1, 2, 2]], axis=-1)
+    # The longest side of an animal is about 10 px: some pair touches.
+    assert apart_px.min() < 6 and apart_px.max() > 20
+    (row,) = np.flatnonzero(labels.index == "labeled-data/session01/img00000040.png")
+    np.testing.assert_array_equal(labels.to_numpy()[row], truth.loc[40])
+    alone = make_project(tmp_path / "alone", videos=1, labelled_frames=1, video_frames=2, side_px=64)
+    assert (alone / "synthetic.json").read_text().count("animals") == 0
 
 
 def test_an_existing_project_is_kept_and_anything_else_refused(tmp_path: Path):
