@@ -92,8 +92,6 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
         absent = [coord for coord in ("x", "y") if (name, coord) not in columns]
         if absent:
             raise UserError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
-    if len(rows) == number + 1:
-        raise UserError(f"{file} has no row after its header")
     scorer = next(filter(None, map(named, rows[0][index_columns:])), "") if number > 1 else ""
     read = {key: column for key, column in columns.items() if key[1] != LIKELIHOOD}
     return LabelHeader(scorer, number + 1, index_columns, read, len(coords))
@@ -238,6 +236,8 @@ def read_labels(file: Path, missing: str) -> LabelTable:
     """
     rows, encoding = read_rows(file)
     header = read_header(file, rows)
+    if len(rows) == header.rows:
+        raise UserError(f"{file} has no row after its header")
     if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
         raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
     images: list[str] = []
