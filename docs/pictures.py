@@ -68,7 +68,7 @@ def jaxpose(arguments: list[str], folder: Path, codes: tuple[int, ...] = (0,)) -
 def report_top(run: Path) -> np.ndarray:
     """The first screen of a run's report, (h, w, 3) BGR."""
     jaxpose(["report", "--run", str(run)], run.parent)
-    return screenshot(run / "report.html")
+    return screenshot((run / "report.html").as_uri(), run / "report.png")
 
 
 def label_page_top(run: Path) -> np.ndarray:
@@ -76,17 +76,29 @@ def label_page_top(run: Path) -> np.ndarray:
     page = run.parent / "labels.html"
     # It ends with 1 where it found something.
     jaxpose(["check", str(project_of(run)), "--out", str(page), f"data.skeleton={SKELETON}"], run.parent, (0, 1))
-    return screenshot(page)
+    return screenshot(page.as_uri(), page.with_suffix(".png"))
 
 
-def screenshot(page: Path) -> np.ndarray:
+def label_page(run: Path) -> np.ndarray:
+    """The page to label in, with an image of the run's project, (h, w, 3) BGR."""
+    copy = run.parent / "labelled"
+    shutil.copytree(project_of(run), copy, dirs_exist_ok=True)
+    command = [sys.executable, "-m", "jaxpose", "label", str(copy), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout
+        address = serving.stdout.readline().strip()
+        picture = screenshot(address, run.parent / "label.png", (1280, 760))
+        serving.terminate()
+    return picture
+
+
+def screenshot(address: str, shot: Path, size_px: tuple[int, int] = PAGE_PX) -> np.ndarray:
     """The top of a page as a light browser shows it."""
-    width, height = PAGE_PX
-    shot = page.with_suffix(".png")
+    width, height = size_px
     command = [shutil.which(CHROMIUM) or CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     # The time that scripts have to draw the figures, in ms.
     command += [f"--screenshot={shot}", f"--window-size={width},{height}", "--virtual-time-budget=15000"]
-    subprocess.run([*command, page.as_uri()], check=True, capture_output=True)
+    subprocess.run([*command, address], check=True, capture_output=True)
     return read(shot)
 
 
@@ -142,6 +154,7 @@ def write(file: Path, picture: np.ndarray) -> None:
 PICTURES: dict[str, tuple[str, Callable[[Path], np.ndarray]]] = {
     "report.jpg": ("mouse", report_top),
     "labels.jpg": ("mouse", label_page_top),
+    "label.jpg": ("mouse", label_page),
     "labelled_frame.jpg": ("mouse", labelled_frame),
     "three_frames.jpg": ("mouse", three_frames),
     "synthetic_frames.jpg": ("synthetic", three_frames),

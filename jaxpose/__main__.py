@@ -22,6 +22,7 @@ VERBS = {
     "report": "writes a page about a run: curves, errors, pictures, traces of videos",
     "compare": "compares the errors of several runs",
     "suggest": "chooses frames of videos to label next",
+    "label": "opens a local page to label images in",
     "labels": "merges new labels into a project",
     "watch": "follows a run in a terminal",
     "convert": "converts networks, labels and predictions from and to other tools",

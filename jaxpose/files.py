@@ -479,8 +479,12 @@ class GrowingFile:
         self._descriptor = -1
         self._lock = threading.Lock()
 
-    def append(self, record: bytes) -> None:
+    def append(self, record: bytes, sync: bool = False) -> None:
         """Writes a record at the end, at once.
+
+        Args:
+          record: the bytes.
+          sync: wait until they are on the disk.
 
         Raises:
           OSError: the record cannot be written; the file is unchanged.
@@ -492,6 +496,8 @@ class GrowingFile:
             try:
                 if os.write(self._descriptor, record) < len(record):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if sync:
+                    os.fsync(self._descriptor)
             except OSError as error:
                 os.ftruncate(self._descriptor, size)
                 error.filename = str(self._file)

@@ -19,21 +19,23 @@ PATIENCE_MS = 120_000
 
 
 @contextmanager
-def opened(file: Path, width_px: int, height_px: int) -> Iterator[Page]:
-    """Opens a file; fails at the end if anything was written to the console or a script failed.
+def opened(place: Path | str, width_px: int, height_px: int, pixel_ratio: float = 1) -> Iterator[Page]:
+    """Opens a file or an address; fails at the end if anything was written to the console or a script failed.
 
     Waiting for a condition of the page takes as long as the machine needs. Chromium's own `--dump-dom` ends after a
     *virtual* time, which a busy machine may use up before the first frame is laid out.
     """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"], timeout=PATIENCE_MS)
-        page = browser.new_page(viewport={"width": width_px, "height": height_px}, color_scheme="light")
+        page = browser.new_page(
+            viewport={"width": width_px, "height": height_px}, color_scheme="light", device_scale_factor=pixel_ratio
+        )
         page.set_default_timeout(PATIENCE_MS)
         said: list[str] = []
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         try:
-            page.goto(file.resolve().as_uri())
+            page.goto(place if isinstance(place, str) else place.resolve().as_uri())
             yield page
         finally:
             browser.close()

@@ -51,6 +51,7 @@ _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
 _DISTILL = "tests/test_pretrain.py::test_a_distillation_is_the_same_on_any_devices_and_after_a_stop_and_has_one_teacher"
 _AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wrote"
+_LABEL = "tests/label/test_server.py::test_a_killed_server_loses_no_label_and_ctrl_c_writes_them"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
     "check": _CHECK,
@@ -127,6 +128,10 @@ RUN_BY = {
     "suggest --run": _SUGGEST,
     "suggest --out": _SUGGEST,
     "suggest --frames": "tests/test_suggest.py::test_only_a_network_with_context_gets_the_neighbours_of_frames",
+    "label": _LABEL,
+    "label --labels": "tests/label/test_store.py::test_what_cannot_be_written_is_refused_by_name",
+    "label --no-browser": _LABEL,
+    "label --port": "tests/label/test_server.py::test_a_second_one_and_wrong_arguments_are_refused",
     "labels merge": _MERGE,
     "labels merge --project": _MERGE,
     "watch": "tests/test_watch.py::test_watches_a_copy",

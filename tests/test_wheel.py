@@ -20,6 +20,7 @@ from tests.small_run import environment
 ROOT = Path(__file__).resolve().parents[1]
 # Building takes long, and the environment.
 pytestmark = pytest.mark.slow
+LABEL_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "icon.svg")
 # What a checkout may hold that is not its own.
 NOT_COPIED = ("__pycache__", ".git", ".*_cache", ".hypothesis", ".venv", "build", "dist", "*.egg-info", "runs", "logs")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -78,6 +79,7 @@ def test_the_wheel_holds_every_module_the_configs_the_templates_and_the_mark_of_
     assert len(configs) >= 7 and len(templates) >= 4
     assert names == modules | configs | templates | {
         "jaxpose/py.typed",
+        *(f"jaxpose/label/{name}" for name in LABEL_PAGE),
         "jaxpose/report/page.css",
         "jaxpose/report/page.js",
     }

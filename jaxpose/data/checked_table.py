@@ -178,12 +178,7 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
     Raises:
       UserError: the name or a link leads out of the project, or the file is unreadable or damaged.
     """
-    parts = PurePosixPath(name).parts
-    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in parts:
-        place = "/".join(
-            ["labeled-data", *[part for part in parts if part not in ("/", "..") and part[1:] != ":"][-2:]]
-        )
-        raise UserError(f"{name} leaves the project folder, and the project has no such image: put it at {place} there")
+    refuse_name_outside(name)
     try:
         content = read_bytes(path, most_bytes=None)
     except (FileNotFoundError, NotADirectoryError):
@@ -207,6 +202,16 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
         raise UserError(f"{name}: {error}") from None
     known[checksum] = facts
     return LabelledImage(facts.stored_px, facts, len(content), checksum, facts.stored_checksum)
+
+
+def refuse_name_outside(name: str) -> None:
+    """Raises UserError if the name of an image, which must be relative to its project, leads out of it."""
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in parts:
+        place = "/".join(
+            ["labeled-data", *[part for part in parts if part not in ("/", "..") and part[1:] != ":"][-2:]]
+        )
+        raise UserError(f"{name} leaves the project folder, and the project has no such image: put it at {place} there")
 
 
 def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:

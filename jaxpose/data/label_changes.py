@@ -15,7 +15,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from jaxpose.checksums import read_json, write_json
@@ -132,13 +132,16 @@ def changing_labels(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_all(folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, Path]) -> list[Path]:
+def write_all(
+    folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, Path], backed_up: Collection[Path] = ()
+) -> list[Path]:
     """Writes label files and copies images into a project; after an error, the project is as before.
 
     Args:
       folder: of the project, inside `changing_labels`.
       labels: {label file: new content}; existing files are kept as <file>.bak.
       images: {free path in the project: image}.
+      backed_up: label files whose <file>.bak stays as it is, because it has the content before an earlier change.
 
     Returns:
       The copies of the previous label files.
@@ -153,7 +156,7 @@ def write_all(folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, 
         for file, source in images.items():
             entries.append(_stage(folder, staging, len(entries), file, read_bytes(source, most_bytes=None)))
         for file, content in labels.items():
-            entries.append(_stage(folder, staging, len(entries), file, content))
+            entries.append(_stage(folder, staging, len(entries), file, content, file not in backed_up))
         write_json(staging / _JOURNAL_FILE, {"files": [dataclasses.astuple(entry) for entry in entries]})
         backups = [_place(folder, staging, number, entry) for number, entry in enumerate(entries)]
     except BaseException:
@@ -177,8 +180,8 @@ def refuse_unfinished(folder: Path) -> None:
         if time.monotonic() > end:
             raise UserError(
                 f"labels are being written to {folder}, or this was interrupted, so its label files may have some of "
-                "the new rows only: wait for the end, or repeat the command (jaxpose labels merge, jaxpose convert "
-                "labels), which finishes it"
+                "the new rows only: wait for the end, or repeat the command (jaxpose label, jaxpose labels merge, "
+                "jaxpose convert labels), which finishes it"
             )
         time.sleep(_POLL_S)
 
@@ -210,14 +213,15 @@ def _undo_interrupted(folder: Path) -> bool:
     return is_begun
 
 
-def _stage(folder: Path, staging: Path, number: int, file: Path, content: bytes) -> _Entry:
+def _stage(folder: Path, staging: Path, number: int, file: Path, content: bytes, has_backup: bool = False) -> _Entry:
     write_atomic(staging / f"{number}.new", content)
     old = ""
     if file.is_file():
         before = read_bytes(file, most_bytes=None)
         old = hashlib.sha256(before).hexdigest()
         write_atomic(staging / f"{number}.old", before)
-        write_atomic(staging / f"{number}{BACKUP_ENDING}", before)
+        if has_backup:
+            write_atomic(staging / f"{number}{BACKUP_ENDING}", before)
     return _Entry(file.relative_to(folder).as_posix(), old, hashlib.sha256(content).hexdigest())
 
 
@@ -225,7 +229,7 @@ def _place(folder: Path, staging: Path, number: int, entry: _Entry) -> Path | No
     """Moves a file into place; returns the copy of the previous file, or None."""
     file, backup = folder / entry.path, None
     file.parent.mkdir(parents=True, exist_ok=True)
-    if entry.old:
+    if (staging / f"{number}{BACKUP_ENDING}").exists():
         backup = file.with_name(file.name + BACKUP_ENDING)
         _move(staging / f"{number}{BACKUP_ENDING}", backup)
     _move(staging / f"{number}.new", file)

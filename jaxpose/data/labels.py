@@ -92,8 +92,6 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
             raise UserError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
         of_animal[name, coord] = column
     refuse_incomplete(file, columns)
-    if len(rows) == number + 1:
-        raise UserError(f"{file} has no row after its header")
     scorer = next(filter(None, map(named, rows[0][index_columns:])), "") if number > 1 else ""
     read = {
         animal: {key: column for key, column in of_animal.items() if key[1] != LIKELIHOOD}
@@ -269,6 +267,8 @@ def read_labels(file: Path, missing: str) -> LabelTable:
     """
     rows, encoding = read_rows(file)
     header = read_header(file, rows)
+    if len(rows) == header.rows:
+        raise UserError(f"{file} has no row after its header")
     if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
         raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
     found = AnimalRows(sorted(header.columns))

@@ -319,7 +319,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
 
 
 def refuse_other_labels(folder: Path, file: Path) -> None:
-    """Checks that an HDF5 file that a merge will replace has no labels that the label file lacks.
+    """Checks that an HDF5 file that will be replaced has no labels that the label file lacks.
 
     Args:
       folder: of the project.
@@ -339,7 +339,7 @@ def refuse_other_labels(folder: Path, file: Path) -> None:
     if difference:
         raise UserError(
             f"{folder / difference}: which has the right labels? If the CSV, remove the .h5; if the .h5, write it as "
-            f"CSV, with pandas: read_hdf({beside.name!r}).to_csv({file.name!r}); then merge"
+            f"CSV, with pandas: read_hdf({beside.name!r}).to_csv({file.name!r}); then repeat"
         )
 
 

@@ -1,0 +1,183 @@
+"""Labels images in a browser: `jaxpose label PROJECT`.
+
+Input: a project of Lightning Pose or DeepLabCut. Output: its label files. It serves one local page until Ctrl-C.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shlex
+import socket
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxpose.config import DataConfig
+from jaxpose.config.arguments import DONE, Arguments, program
+from jaxpose.early_signals import exit_with
+from jaxpose.errors import UserError
+from jaxpose.files import open_shared
+from jaxpose.terminal import count, print_lines
+
+if TYPE_CHECKING:
+    from jaxpose.label.store import Store
+
+_PORT = 8787
+_LOCK_FILE = ".jaxpose_label.lock"
+_MOST_PORT = 65_535
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0 (stopped, all labels written), 1 or 2 (a mistake of the user)."""
+    arguments = Arguments(
+        "jaxpose.label",
+        "Opens a local page to label the images of a project of Lightning Pose or DeepLabCut. Ctrl-C ends it.",
+    )
+    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project")
+    arguments.add_argument(
+        "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
+    )
+    arguments.add_argument("--port", type=int, metavar="N", help=f"default: {_PORT}, or a free one")
+    arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
+    arguments.add_argument(
+        "--orientation",
+        choices=("upright", "stored"),
+        default="auto",
+        help="pixels of labels in images with an EXIF orientation: upright or stored",
+    )
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    # These imports take a second, which --help does not need.
+    from jaxpose.label.project import open_project
+    from jaxpose.label.store import Store
+
+    project = open_project(given.project, given.labels)
+    with contextlib.closing(_listen(given.port)) as listening:
+        port = listening.getsockname()[1]
+        with _only_one(project.folder, f"http://127.0.0.1:{port}"):
+            store = Store(project)
+            _serve(store, listening, port, given)
+    return DONE
+
+
+def _listen(port: int | None) -> socket.socket:
+    """Returns a socket on this machine only; without a port, the default one or a free one.
+
+    Raises:
+      UserError: the port is in use, or is none.
+    """
+    if port is not None and not 0 < port <= _MOST_PORT:
+        raise UserError(f"--port is {port}; it must be 1 to {_MOST_PORT}")
+    for number in (_PORT, 0) if port is None else (port,):
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", number))
+            return listening
+        except OSError as error:
+            listening.close()
+            if port is not None:
+                raise UserError(f"--port is {port}, which cannot be used: {error.strerror}; choose another") from None
+    raise UserError("no port of 127.0.0.1 is free")
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path, address: str) -> Iterator[None]:
+    """A context in which no other jaxpose label serves a project; the system ends it when the process dies.
+
+    Raises:
+      UserError: another one serves it.
+    """
+    file = folder / _LOCK_FILE
+    lock = open_shared(file, os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        other = os.pread(lock, 300, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise UserError(
+            f"jaxpose label is already open for {folder}: {other}; use that page (its terminal has the address with "
+            "the token), or end it first"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}, {address}\n".encode(), 0)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.Namespace) -> None:
+    """Serves the page until a signal; then all labels are in the label files.
+
+    Raises:
+      UserError, OSError: they are not; they stay in the journal.
+    """
+    import uvicorn
+
+    from jaxpose.label.journal import JOURNAL_FILE
+    from jaxpose.label.server import Tokens, make_app
+
+    tokens = Tokens()
+    config = uvicorn.Config(
+        make_app(store, tokens, given.orientation),
+        lifespan="off",
+        access_log=False,
+        log_level="error",
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        limit_concurrency=64,
+    )
+    # From here on, nothing is imported, during which a signal would end the process at once.
+    config.load()
+    config.get_loop_factory()
+    address = f"http://127.0.0.1:{port}/?token="
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            listening.listen()
+            print_lines(f"{address}{tokens.printed}")
+            _print_about(store, port)
+            if not given.no_browser and _has_screen():
+                webbrowser.open(f"{address}{tokens.once}")
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        try:
+            store.close()
+        except (UserError, OSError):
+            place = store.project.folder / JOURNAL_FILE
+            print_lines(
+                f"labels that are not in the label files yet are in {place}; the next "
+                f"{program('jaxpose.label')} {shlex.quote(given.project)} writes them",
+                sys.stderr,
+            )
+            raise
+    print_lines("all labels are in the label files")
+
+
+def _print_about(store: "Store", port: int) -> None:
+    if store.recovered:
+        print_lines(f"{count(store.recovered, 'label')} of a killed session: written to the label files")
+    counts = store.counts()
+    labelled = sum(number > 0 for number in counts)
+    print_lines(f"{labelled} of {count(len(counts), 'image')} labelled; Ctrl-C ends this")
+    if store.context_images:
+        print_lines(f"not listed: {count(store.context_images, 'image')} next to labelled ones (context frames)")
+    print_lines(
+        f"from another machine: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address there"
+    )
+
+
+def _has_screen() -> bool:
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+if __name__ == "__main__":
+    exit_with(main)

@@ -1,0 +1,67 @@
+// Every action of the page with its keys; F1 lists this table.
+
+// [keys, words, name of the method of the page, its arguments].
+export const ACTIONS = [
+  [["D"], "next frame", "step", 1],
+  [["A"], "previous frame", "step", -1],
+  [["Shift+D"], "10 frames on", "step", 10],
+  [["Shift+A"], "10 frames back", "step", -10],
+  [["N"], "next frame without labels", "unlabelled", 1],
+  [["Shift+N"], "previous frame without labels", "unlabelled", -1],
+  [["Enter"], "confirm hollow points; next frame without labels", "confirm"],
+  [["S"], "next keypoint", "nextKeypoint", 1],
+  [["W"], "previous keypoint", "nextKeypoint", -1],
+  [["P"], "place the keypoint at the cursor, or in the middle of the view", "placeHere"],
+  [["V"], "hidden, or visible again", "hide"],
+  [["X", "Delete"], "absent: no label; next keypoint", "remove"],
+  [["C"], "copy missing points from the image before", "copy"],
+  [["L"], "swap left and right", "swap"],
+  [["ArrowLeft"], "move the point by 1 px", "nudge", -1, 0],
+  [["ArrowRight"], "", "nudge", 1, 0],
+  [["ArrowUp"], "", "nudge", 0, -1],
+  [["ArrowDown"], "", "nudge", 0, 1],
+  [["Shift+ArrowLeft"], "move the point by 0.1 px", "nudge", -0.1, 0],
+  [["Shift+ArrowRight"], "", "nudge", 0.1, 0],
+  [["Shift+ArrowUp"], "", "nudge", 0, -0.1],
+  [["Shift+ArrowDown"], "", "nudge", 0, 0.1],
+  [["Ctrl+ArrowLeft"], "move the point by 10 px", "nudge", -10, 0],
+  [["Ctrl+ArrowRight"], "", "nudge", 10, 0],
+  [["Ctrl+ArrowUp"], "", "nudge", 0, -10],
+  [["Ctrl+ArrowDown"], "", "nudge", 0, 10],
+  [["Ctrl+Z"], "undo", "undo"],
+  [["Ctrl+Shift+Z", "Ctrl+Y"], "redo", "redo"],
+  [["R"], "conflict: take your point", "takeMine"],
+  [["K"], "conflict: keep the other point", "keepTheirs"],
+  [["H"], "hide all points, or show them", "togglePoints"],
+  [["B"], "next contrast and brightness", "contrast"],
+  [["Z"], "magnifier on or off", "toggleMagnifier"],
+  [["+", "="], "zoom in", "zoom", 1.25],
+  [["-"], "zoom out", "zoom", 0.8],
+  [["0"], "whole picture", "fit"],
+  [["F1", "?"], "this list", "help"],
+];
+
+// Writes the table into the element; the four directions of an arrow key share a row.
+export function listKeys(body) {
+  for (const [keys, words] of ACTIONS) {
+    if (!words) continue;
+    const row = document.createElement("tr"), head = document.createElement("th"), cell = document.createElement("td");
+    keys.forEach((key, place) => {
+      const shown = document.createElement("kbd");
+      shown.textContent = key.replace("ArrowLeft", "arrows");
+      head.append(...(place ? [" or "] : []), shown);
+    });
+    cell.textContent = words;
+    row.append(head, cell);
+    body.append(row);
+  }
+}
+
+// The entry of a key event, undefined without one.
+export function actionOf(event) {
+  const letter = event.key.length === 1 ? event.key.toUpperCase() : event.key;
+  const isSign = event.key.length === 1 && event.key.toUpperCase() === event.key.toLowerCase();
+  const parts = [(event.ctrlKey || event.metaKey) && "Ctrl", event.shiftKey && !isSign && "Shift", letter];
+  const name = parts.filter(Boolean).join("+");
+  return event.altKey ? undefined : ACTIONS.find(([keys]) => keys.includes(name));
+}

@@ -1,0 +1,217 @@
+"""A label file (.csv) of which single rows are changed: all other rows keep their bytes.
+
+A point is (x, y, visibility) in pixels of the image, or None where a keypoint has no label. The visibility is VISIBLE
+or NOT_VISIBLE (a hidden point).
+"""
+
+import csv
+import dataclasses
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from jaxpose.data.labels import LabelHeader, read_csv_table, read_header
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.formats.deeplabcut.tables import relocated
+from jaxpose.labelling.project_labels import LabelLayout
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.text_file import SAVE_AS_UTF_8, read_text
+
+Point = tuple[float, float, int]
+Points = dict[str, Point | None]
+# Label tools write this for a missing label; see `jaxpose.data.label_table.normalised`.
+_MISSING = (-1.0, -1.0)
+_MARK = "visible"
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelFile:
+    """The content of a label file.
+
+    Attributes:
+      file: the path; absent for a file that begins with the first label.
+      header: its columns.
+      head: the text before the first row, with a byte order mark if there is one.
+      rows: the text of each row, with its line end.
+      row_of: {image: index in `rows`} of the usable rows.
+      points: {image: {keypoint: point}} of these.
+      problems: {image: reason} of the other rows.
+      encoding: of the text.
+      visible_mark: what the file writes for a visible point; 1 in files that only use 0 and 1.
+      originals: {image: (text of its row, its points)} of the rows that were changed, as the file had them before.
+    """
+
+    file: Path
+    header: LabelHeader
+    head: str
+    rows: Sequence[str]
+    row_of: Mapping[str, int]
+    points: Mapping[str, Points]
+    problems: Mapping[str, str]
+    encoding: str = "utf-8"
+    visible_mark: int = VISIBLE
+    originals: Mapping[str, tuple[str, Points]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def can_hide(self) -> bool:
+        """Whether the file can mark a point as hidden: it has columns `visible`, with the marks 0, 1 and 2."""
+        return self.visible_mark == VISIBLE and any(coord == _MARK for _, coord in self.header.columns)
+
+    def layout(self) -> LabelLayout:
+        """Returns the form of the file."""
+        rows = csv.reader(io.StringIO(self.head.removeprefix("\ufeff"), newline=""))
+        header = tuple(tuple(cell.strip(" \t") for cell in row) for row in rows)
+        return LabelLayout(self.file.name, True, header, self.header.index_columns)
+
+    def content(self) -> bytes:
+        """Returns the bytes of the file."""
+        return (self.head + "".join(self.rows)).encode(self.encoding)
+
+    def changed(self, changes: Mapping[str, Points]) -> "LabelFile":
+        """Returns the file with other points.
+
+        Rows of other images keep their text, and so do the cells of other keypoints. A row whose points are again those
+        that were read gets its first text back. An image without a row gets one at the end, with its first point.
+
+        Args:
+          changes: {image: {keypoint: new point}}; the keypoints have columns.
+        """
+        rows, row_of = list(self.rows), dict(self.row_of)
+        points, originals = dict(self.points), dict(self.originals)
+        end = "\r\n" if self.head.endswith("\r\n") else "\n"
+        for image, changed in changes.items():
+            if image not in row_of:
+                if not any(changed.values()):
+                    continue
+                if rows and not _line_end(rows[-1]):
+                    rows[-1] += end
+                row_of[image] = len(rows)
+                rows.append(_line(self._empty_cells(image), end))
+                points[image] = dict.fromkeys(self.header.keypoint_names)
+            place, before = row_of[image], points[image]
+            text, at_first = originals.setdefault(image, (rows[place], before))
+            points[image] = {**before, **changed}
+            (cells,) = csv.reader([rows[place]])
+            for name, point in changed.items():
+                if before[name] != point:
+                    self._write(cells, name, point)
+            rows[place] = text if points[image] == at_first else _line(cells, _line_end(rows[place]))
+        return dataclasses.replace(self, rows=rows, row_of=row_of, points=points, originals=originals)
+
+    def _empty_cells(self, image: str) -> list[str]:
+        index = [image] if self.header.index_columns == 1 else image.split("/")
+        return [*index, *[""] * (self.header.width - len(index))]
+
+    def _write(self, cells: list[str], name: str, point: Point | None) -> None:
+        columns = self.header.columns
+        for coord, value in zip("xy", point[:2] if point else (None, None), strict=True):
+            cells[columns[name, coord]] = "" if value is None else repr(value)
+        if (name, _MARK) in columns:
+            mark = self.visible_mark if point and point[2] == VISIBLE else NOT_VISIBLE
+            cells[columns[name, _MARK]] = str(mark) if point else ""
+
+
+def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
+    """Reads a label file; it may have no row yet.
+
+    Args:
+      folder: the project; image names are relative to it.
+      file: the CSV.
+      is_deeplabcut: image names may be paths of another machine.
+
+    Raises:
+      UserError: it is not a label file of one animal, or its text cannot be written again byte for byte.
+      OSError: it cannot be read.
+    """
+    content = read_bytes(file, most_bytes=None)
+    text, encoding = read_text(file)
+    mark = "\ufeff" * content.decode(encoding, "replace").startswith("\ufeff")
+    if (mark + text).encode(encoding, "replace") != content:
+        raise UserError(f"{file} is not a UTF-8 CSV file, so its rows cannot be kept byte for byte: {SAVE_AS_UTF_8}")
+    numbered, texts = _split(file, text)
+    header = read_header(file, numbered)
+    found = LabelFile(
+        file=file,
+        header=header,
+        head=mark + "".join(texts[: header.rows]),
+        rows=texts[header.rows :],
+        row_of={},
+        points={},
+        problems={},
+        encoding=encoding,
+    )
+    has_rows = any(any(row) for _, row in numbered[header.rows :])
+    return _with_points(folder, found, numbered[header.rows :], is_deeplabcut) if has_rows else found
+
+
+def new_label_file(file: Path, header: Sequence[Sequence[str]]) -> LabelFile:
+    """Returns a label file that does not exist yet, with these header rows."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(header)
+    numbered = [(number, list(row)) for number, row in enumerate(header, 1)]
+    return LabelFile(file, read_header(file, numbered), text.getvalue(), [], {}, {}, {})
+
+
+def _with_points(
+    folder: Path, found: LabelFile, numbered: Sequence[tuple[int, list[str]]], is_deeplabcut: bool
+) -> LabelFile:
+    table = read_csv_table(folder, found.file, "ignore")
+    table = relocated(folder, table) if is_deeplabcut else table
+    index_of_line = {line: index for index, (line, _) in enumerate(numbered)}
+    row_of = {
+        image: index_of_line[int(source.rpartition(":")[2])]
+        for image, source in zip(table.poses.frames, table.sources, strict=True)
+    }
+    points_px, visibility = table.poses.labels()
+    placed = visibility[(visibility > NOT_USED)]
+    marks = [coord == _MARK for _, coord in found.header.columns]
+    uses_1 = any(marks) and placed.size > 0 and bool((placed == NOT_VISIBLE).all())
+    points = {}
+    for image, of_image, of_points in zip(row_of, points_px.tolist(), visibility.tolist(), strict=True):
+        points[image] = {
+            name: _point(x, y, VISIBLE if uses_1 and mark else mark)
+            for name, (x, y), mark in zip(table.poses.keypoint_names, of_image, of_points, strict=True)
+        }
+    problems = {}
+    first = found.header.index_columns
+    for problem in table.problems:
+        line, _, reason = problem.removeprefix(f"{found.file}:").partition(": ")
+        cells = numbered[index_of_line[int(line)]][1]
+        problems[PurePosixPath("/".join(cells[:first]).replace("\\", "/")).as_posix()] = reason
+    mark = NOT_VISIBLE if uses_1 else VISIBLE
+    return dataclasses.replace(found, row_of=row_of, points=points, problems=problems, visible_mark=mark)
+
+
+def _point(x: float, y: float, mark: int) -> Point | None:
+    if not math.isfinite(x) or mark == NOT_USED or (x, y) == _MISSING:
+        return None
+    return x, y, mark
+
+
+def _split(file: Path, text: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Returns the rows of a CSV, each with the number of its first line, and the text of each."""
+    lines = list(io.StringIO(text, newline=""))
+    reader = csv.reader(lines)
+    rows, texts, start = [], [], 0
+    try:
+        for row in reader:
+            rows.append((start + 1, [cell.strip(" \t") for cell in row]))
+            texts.append("".join(lines[start : reader.line_num]))
+            start = reader.line_num
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
+    return rows, texts
+
+
+def _line_end(text: str) -> str:
+    match = re.search(r"[\r\n]+$", text)
+    return match[0] if match else ""
+
+
+def _line(cells: Sequence[str], end: str) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="").writerow(cells)
+    return text.getvalue() + end

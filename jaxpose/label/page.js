@@ -1,0 +1,475 @@
+// The page: opens images, turns clicks and keys into edits, and shows the state of the labels.
+
+import { Frame, ask } from "/frame.js";
+import { actionOf, listKeys } from "/keys.js";
+import { Queue } from "/queue.js";
+import { Stage, colourOf } from "/stage.js";
+
+const POLL_MS = 2000;
+// Images fetched ahead: the next ones, and the previous ones. As many pictures are kept as the memory bears.
+const AHEAD = [1, 2, 3, 4, -1, -2], MOST_PIXELS = 24_000_000, MOST_FRAMES = 200;
+const DRAG_PX = 3;
+const get = (id) => document.getElementById(id);
+const copyOf = (points) => points.map((point) => point && { ...point });
+
+class Page {
+  constructor() {
+    this.stage = new Stage();
+    this.queue = new Queue((number) => this.go(number));
+    this.pictures = new Map();
+    this.frames = new Map();
+    this.frame = null;
+    this.keypoint = 0;
+    this.hidesNext = false;
+    this.undone = [];
+    this.done = [];
+    this.version = 0;
+    this.failure = this.lost = "";
+    this.unwritten = 0;
+    this.fileProblem = "";
+  }
+
+  async start() {
+    // The token is in the cookie now; the address need not show it.
+    history.replaceState(null, "", "/");
+    listKeys(get("help-rows"));
+    await this.loadProject();
+    if (!this.queue.counts.includes(0)) this.queue.filter.value = "all";
+    this.queue.choose();
+    this.listen();
+    if (this.queue.images.length) await this.go(this.queue.shown[0] ?? 0);
+    else this.say("this project has no image to label");
+    setInterval(() => this.poll(), POLL_MS);
+  }
+
+  async loadProject() {
+    const { status, content } = await ask("/api/project");
+    if (status !== 200) return this.say(content.error);
+    this.project = content;
+    this.version = content.version;
+    this.queue.set(content.images, content.counts, content.keypoints.length);
+    const name = content.folder.split("/").pop();
+    document.title = `${name} \u2013 jaxpose label`;
+    get("name").textContent = name;
+    get("name").title = content.folder;
+    this.drawProgress();
+  }
+
+  // Images ------------------------------------------------------------------------------------------------------------
+
+  async go(number) {
+    if (number === undefined || number < 0) return;
+    this.wanted = number;
+    this.hidesNext = false;
+    this.queue.select(number);
+    const [frame, picture] = await Promise.all([this.frameOf(number), this.pictureOf(number)]);
+    // Another image may have been asked for meanwhile.
+    if (this.wanted !== number) return;
+    this.frame = frame;
+    this.keypoint = Math.max(0, frame ? frame.points.findIndex((point) => !point || point.draft) : 0);
+    const problem = picture.error || frame?.problem || "";
+    get("problem").hidden = !problem;
+    get("problem").textContent = problem;
+    this.stage.show(picture.bitmap ?? null);
+    get("image").textContent = this.project.images[number];
+    this.stage.element.setAttribute("aria-label", `Image ${this.project.images[number]}`);
+    this.draw();
+    this.fetchAhead(number);
+  }
+
+  fetchAhead(number) {
+    const place = this.queue.shown.indexOf(number);
+    const near = AHEAD.map((step) => this.queue.shown[place + step]).filter((other) => other !== undefined);
+    for (const other of place < 0 ? [] : near) {
+      this.pictureOf(other);
+      this.frameOf(other);
+    }
+  }
+
+  // A picture, {bitmap} or {error}; the latest ones are kept.
+  pictureOf(number) {
+    const known = this.pictures.get(number);
+    this.pictures.delete(number);
+    const made = known ?? this.loadPicture(number);
+    this.pictures.set(number, made);
+    return made;
+  }
+
+  async loadPicture(number) {
+    try {
+      const answer = await fetch(`/image/${number}`);
+      if (!answer.ok) return { error: (await answer.json()).error };
+      const bitmap = await createImageBitmap(await answer.blob());
+      this.forgetPictures(bitmap.width * bitmap.height);
+      return { bitmap };
+    } catch {
+      this.pictures.delete(number);
+      return { error: "jaxpose label does not answer" };
+    }
+  }
+
+  forgetPictures(pixels) {
+    const most = Math.max(AHEAD.length + 2, Math.floor(MOST_PIXELS / pixels));
+    for (const [number, made] of [...this.pictures].slice(0, Math.max(0, this.pictures.size - most))) {
+      this.pictures.delete(number);
+      made.then(({ bitmap }) => bitmap && bitmap !== this.stage.picture && bitmap.close());
+    }
+  }
+
+  // The labels of an image, null if the server does not answer.
+  async frameOf(number) {
+    if (this.frames.has(number)) return this.frames.get(number);
+    const made = ask(`/api/frame/${number}`).then(({ status, content }) => {
+      if (status === 200) return new Frame(number, content, (...news) => this.heard(...news));
+      this.frames.delete(number);
+      return null;
+    });
+    this.frames.set(number, made);
+    for (const [other, kept] of [...this.frames].slice(0, Math.max(0, this.frames.size - MOST_FRAMES))) {
+      // Labels that are not saved yet, and drafts, stay.
+      kept.then((frame) => {
+        if (frame?.isSaved && frame !== this.frame && !frame.points.some((point) => point?.draft)) this.frames.delete(other);
+      });
+    }
+    return made;
+  }
+
+  // State -------------------------------------------------------------------------------------------------------------
+
+  // What a frame tells about its saving.
+  heard(frame, kind, text) {
+    if (kind === "refused") this.say(text);
+    this.failure = kind === "failed" ? text : kind === "saved" ? "" : this.failure;
+    this.isSaving = kind === "saving" || (kind === "changed" && this.isSaving);
+    this.queue.counts[frame.number] = frame.points.filter((point) => point && !point.draft).length;
+    this.drawProgress();
+    this.queue.draw();
+    if (frame === this.frame && kind !== "saving") this.draw();
+  }
+
+  async poll() {
+    const { status, content } = await ask(`/api/changes?since=${this.version}`);
+    this.lost = status === 200 ? "" : content.error;
+    if (status !== 200) return this.drawProgress();
+    this.version = content.version;
+    this.unwritten = content.unwritten;
+    this.fileProblem = content.problem;
+    this.queue.flagged = new Set(content.conflicts);
+    if (content.images !== this.queue.images.length) await this.loadProject();
+    for (const [text, count] of Object.entries(content.counts)) {
+      const number = Number(text);
+      this.queue.counts[number] = count;
+      if (!this.frames.has(number)) continue;
+      const frame = await this.frames.get(number);
+      if (frame && !frame.sending) await frame.reload();
+    }
+    this.queue.draw();
+    this.drawProgress();
+  }
+
+  drawProgress() {
+    const labelled = this.queue.counts.filter((count) => count > 0).length;
+    get("progress").textContent = `${labelled} of ${this.queue.images.length} labelled`;
+    const problem = this.failure ? `not saved: ${this.failure}` : this.lost || (this.fileProblem && `label file not written: ${this.fileProblem}`);
+    get("saved").classList.toggle("bad", Boolean(problem));
+    const waits = this.unwritten ? "saved; the label file follows" : "saved";
+    get("saved").textContent = problem || (this.isSaving ? "saving" : waits);
+    get("saved").title = get("saved").textContent;
+  }
+
+  say(text) { get("message").textContent = text; }
+
+  draw() {
+    this.stage.showPoints(this.frame, this.project.keypoints, this.project.edges, this.keypoint);
+    this.drawKeypoints();
+    this.drawConflicts();
+  }
+
+  drawKeypoints() {
+    const list = get("keypoints"), names = this.project.keypoints;
+    if (list.children.length !== names.length) list.replaceChildren(...names.map((name, k) => this.keypointRow(name, k)));
+    names.forEach((_, k) => {
+      const button = list.children[k].firstChild, point = this.frame?.points[k];
+      const isCurrent = k === this.keypoint;
+      const armed = isCurrent && this.hidesNext && !point ? "next: hidden" : "";
+      const state = armed || (!point ? "" : point.draft ? "confirm?" : point.v === 1 ? "hidden" : "placed");
+      button.setAttribute("aria-current", String(isCurrent));
+      button.lastChild.textContent = state;
+      button.setAttribute("aria-label", `${names[k]}, ${state || "no label"}`);
+      if (isCurrent) button.scrollIntoView({ block: "nearest" });
+    });
+  }
+
+  keypointRow(name, k) {
+    const row = document.createElement("li"), button = document.createElement("button");
+    button.type = "button";
+    for (const [kind, text] of [["swatch", ""], ["name", name], ["state", ""]]) {
+      const part = document.createElement("span");
+      part.className = kind;
+      part.textContent = text;
+      button.append(part);
+    }
+    button.title = name;
+    button.firstChild.style.background = colourOf(k);
+    // A mouse click leaves the keys to the picture.
+    button.addEventListener("mousedown", (event) => event.preventDefault());
+    button.addEventListener("click", () => this.choose(k));
+    row.append(button);
+    return row;
+  }
+
+  drawConflicts() {
+    const box = get("conflicts"), k = this.conflict();
+    box.replaceChildren();
+    if (k === undefined) return;
+    const text = document.createElement("p");
+    const mine = this.frame.conflicts.get(k);
+    text.textContent = `${this.project.keypoints[k]} was also changed elsewhere. ${mine ? "The red square is your point." : "You removed it."}`;
+    const buttons = [["Take mine (R)", () => this.takeMine()], ["Keep the other (K)", () => this.keepTheirs()]];
+    box.append(text, ...buttons.map(([words, act]) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = words;
+      button.addEventListener("click", act);
+      return button;
+    }));
+  }
+
+  conflict() { return [...(this.frame?.conflicts.keys() ?? [])][0]; }
+
+  // Edits -------------------------------------------------------------------------------------------------------------
+
+  // Until another image has come, nothing changes the labels of the one before.
+  get canEdit() {
+    return Boolean(this.frame?.number === this.wanted && this.stage.picture && !this.frame.problem);
+  }
+
+  // Changes the points of the frame by a function, and keeps the change for undo; equal kinds in a row are one change.
+  change(alter, kind = "") {
+    if (!this.canEdit) return;
+    const frame = this.frame, before = copyOf(frame.points);
+    alter(frame.points);
+    const last = this.done.at(-1);
+    const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length;
+    if (goesOn) last.after = copyOf(frame.points);
+    else this.done.push({ frame, before, after: copyOf(frame.points), kind });
+    this.undone = [];
+    this.sent(frame);
+  }
+
+  sent(frame) {
+    if (frame === this.frame) this.draw();
+    frame.send();
+  }
+
+  async restore(from, to, side) {
+    const entry = from.pop();
+    if (!entry) return this.say(side === "before" ? "nothing to undo" : "nothing to redo");
+    to.push(entry);
+    entry.kind = "";
+    const { frame, before, after } = entry;
+    this.frames.set(frame.number, Promise.resolve(frame));
+    if (this.frame !== frame) await this.go(frame.number);
+    frame.points.forEach((_, k) => {
+      if (JSON.stringify(before[k]) !== JSON.stringify(after[k])) frame.points[k] = entry[side][k] && { ...entry[side][k] };
+    });
+    this.sent(frame);
+  }
+
+  undo() { return this.restore(this.done, this.undone, "before"); }
+  redo() { return this.restore(this.undone, this.done, "after"); }
+
+  put(points, k, place, v) {
+    const [x, y] = this.stage.inside(place);
+    points[k] = { x, y, v, draft: false };
+  }
+
+  // Places the current keypoint at (x, y) of the image.
+  place(at) {
+    const k = this.keypoint, v = this.hidesNext ? 1 : this.frame.points[k]?.v ?? 2;
+    this.hidesNext = false;
+    this.change((points) => this.put(points, k, at, v));
+  }
+
+  placeHere() { if (this.canEdit) this.place(this.stage.target()); }
+
+  // Goes on to the next keypoint without a label.
+  advance() {
+    const next = this.frame?.points.findIndex((point, k) => k > this.keypoint && (!point || point.draft)) ?? -1;
+    if (next >= 0) this.keypoint = next;
+    this.draw();
+  }
+
+  choose(k) {
+    this.keypoint = k;
+    this.hidesNext = false;
+    this.draw();
+  }
+
+  hide() {
+    if (!this.canEdit) return;
+    if (!this.frame.canHide) return this.say("this label file has no columns visible with 0, 1 and 2: X for a point that cannot be seen");
+    const k = this.keypoint, point = this.frame.points[k];
+    if (point) return this.change((points) => { points[k] = { ...point, v: 3 - point.v, draft: false }; });
+    this.hidesNext = !this.hidesNext;
+    this.draw();
+  }
+
+  remove() {
+    this.change((points) => { points[this.keypoint] = null; });
+    this.hidesNext = false;
+    if (this.canEdit) {
+      this.keypoint = Math.min(this.keypoint + 1, this.project.keypoints.length - 1);
+      this.draw();
+    }
+  }
+
+  async copy() {
+    const number = (this.frame?.number ?? 0) - 1;
+    const other = number >= 0 ? await this.frameOf(number) : null;
+    if (!this.canEdit || !other) return this.say("there is no previous frame");
+    this.change((points) => other.points.forEach((point, k) => {
+      if (point && !points[k]) points[k] = { ...point, draft: true };
+    }));
+    this.say("hollow points are no labels yet: Enter confirms all, a drag or a key that moves one confirms it");
+  }
+
+  swap() {
+    const partners = this.project.partners;
+    if (partners.every((other, k) => other === k)) return this.say("no names of keypoints are pairs of left and right");
+    this.change((points) => {
+      const before = copyOf(points);
+      partners.forEach((other, k) => { points[k] = before[other]; });
+    });
+  }
+
+  nudge(dx, dy) {
+    const k = this.keypoint, point = this.frame?.points[k];
+    if (!point) return this.say("place the keypoint first: click, or P");
+    this.change((points) => this.put(points, k, [point.x + dx, point.y + dy], point.v), `nudge ${k}`);
+  }
+
+  async confirm() {
+    if (this.frame?.points.some((point) => point?.draft)) {
+      this.change((points) => points.forEach((point) => { if (point) point.draft = false; }));
+    }
+    await this.unlabelled(1);
+  }
+
+  takeMine() {
+    const k = this.conflict();
+    if (k !== undefined) this.frame.takeMine(k).then(() => this.draw());
+  }
+
+  keepTheirs() {
+    const k = this.conflict();
+    if (k !== undefined) this.frame.keepTheirs(k);
+  }
+
+  // Moves ---------------------------------------------------------------------------------------------------------------
+
+  step(steps) { return this.go(this.queue.step(steps)); }
+
+  unlabelled(direction) {
+    const number = this.queue.unlabelled(direction);
+    if (number < 0) this.say("every image has labels");
+    return this.go(number);
+  }
+
+  nextKeypoint(steps) {
+    const length = this.project.keypoints.length;
+    this.choose((this.keypoint + steps + length) % length);
+  }
+
+  togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.stage.drawPoints(); }
+  toggleMagnifier() { this.stage.magnifier.hidden = !this.stage.magnifier.hidden; this.stage.magnify(); }
+  contrast() { this.say(`picture: ${this.stage.nextFilter()}`); }
+  zoom(factor) { this.stage.zoom(factor, this.stage.cursor ?? undefined); }
+  fit() { this.stage.fit(); }
+  help() { get("help").showModal(); }
+
+  // Events ------------------------------------------------------------------------------------------------------------
+
+  listen() {
+    document.addEventListener("keydown", (event) => this.pressed(event));
+    document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
+    get("help-button").addEventListener("click", () => this.help());
+    const element = this.stage.element;
+    element.addEventListener("pointerdown", (event) => this.down(event));
+    element.addEventListener("pointermove", (event) => this.moved(event));
+    element.addEventListener("pointerup", (event) => this.up(event));
+    element.addEventListener("pointerleave", () => { this.stage.cursor = null; });
+    element.addEventListener("contextmenu", (event) => event.preventDefault());
+    element.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      // Wheel events have whole pixels only; the cursor is more exact.
+      this.stage.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), this.stage.cursor ?? this.stage.place(event));
+    }, { passive: false });
+    window.addEventListener("beforeunload", (event) => {
+      if (this.frame && !this.frame.isSaved) event.preventDefault();
+    });
+  }
+
+  pressed(event) {
+    if (get("help").open || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
+    const isOnButton = event.target.tagName === "BUTTON" && ["Enter", " "].includes(event.key);
+    if (event.key === " " && !isOnButton) {
+      this.spaceIsDown = true;
+      event.preventDefault();
+    }
+    const action = isOnButton ? undefined : actionOf(event);
+    if (!action) return;
+    event.preventDefault();
+    if (event.key !== "c") this.say("");
+    const [, , name, ...given] = action;
+    this[name](...given);
+  }
+
+  down(event) {
+    this.stage.element.focus({ preventScroll: true });
+    const place = this.stage.place(event);
+    const pans = event.button !== 0 || this.spaceIsDown;
+    this.drag = { pans, place, start: place, k: pans ? -1 : this.stage.hit(place), hasMoved: false };
+    this.stage.element.setPointerCapture(event.pointerId);
+    this.stage.element.classList.toggle("panning", pans);
+  }
+
+  moved(event) {
+    const place = this.stage.place(event);
+    this.stage.cursor = place;
+    const drag = this.drag;
+    if (!drag) return this.stage.magnify();
+    drag.hasMoved ||= Math.hypot(place[0] - drag.start[0], place[1] - drag.start[1]) > DRAG_PX;
+    if (drag.pans) {
+      this.stage.pan(place[0] - drag.place[0], place[1] - drag.place[1]);
+    } else if (drag.k >= 0 && drag.hasMoved && this.canEdit) {
+      // Shown at once, and one change at the end.
+      drag.before ??= { ...this.frame.points[drag.k] };
+      const at = this.stage.toImage(this.stage.toStage([drag.before.x, drag.before.y]).map((value, axis) => value + place[axis] - drag.start[axis]));
+      this.put(this.frame.points, drag.k, at, drag.before.v);
+      this.keypoint = drag.k;
+      this.draw();
+    }
+    drag.place = place;
+  }
+
+  up(event) {
+    const drag = this.drag;
+    this.drag = null;
+    this.stage.element.classList.remove("panning");
+    if (!drag || drag.pans || !this.canEdit) return;
+    if (drag.before) {
+      const moved = this.frame.points[drag.k];
+      this.frame.points[drag.k] = drag.before;
+      this.change((points) => { points[drag.k] = moved; });
+    } else if (drag.k >= 0 && this.frame.points[this.keypoint]) {
+      // All placed: a click on a point chooses it.
+      this.choose(drag.k);
+    } else if (!drag.hasMoved && this.stage.covers(this.stage.toImage(this.stage.place(event)))) {
+      this.place(this.stage.toImage(this.stage.place(event)));
+      this.advance();
+    }
+  }
+}
+
+new Page().start();

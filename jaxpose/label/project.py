@@ -1,0 +1,189 @@
+"""A project to label: its label files, and the images that have labels or could have some."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from jaxpose.config import DataConfig
+from jaxpose.data.frame_names import FrameNames
+from jaxpose.data.inputs import IMAGE_SUFFIXES, natural_key
+from jaxpose.data.label_changes import changing_labels
+from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
+from jaxpose.data.skeleton import flip_permutation, known_pairs
+from jaxpose.errors import UserError, need
+from jaxpose.files import is_regular
+from jaxpose.formats.deeplabcut.project import CONFIG_FILE, ProjectConfig, read_config, spelled_as
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
+from jaxpose.formats.project import COCO, DEEPLABCUT, LIGHTNING_POSE, SLEAP, label_files, recognise, without_config_file
+from jaxpose.label.label_file import LabelFile, new_label_file, read_label_file
+from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
+
+# A network with context sees this many frames on either side of a labelled one; see `jaxpose.data.context`.
+_CONTEXT_FRAMES = 2
+# deeplabcut.check_labels writes drawn copies of images to such folders.
+_DRAWN = "_labeled"
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelProject:
+    """A project of Lightning Pose or DeepLabCut, with one camera and one animal.
+
+    Attributes:
+      folder: the base folder of image names.
+      kind: the tool, as in `jaxpose.formats.project`.
+      files: its label files.
+      new_header: header rows of the label file of a folder that has none (DeepLabCut); () if there is one file.
+      scorer: the person in the names of DeepLabCut's files.
+      keypoint_names: all keypoints, in order.
+      edges: pairs of keypoints that are drawn with a line between them.
+      partners: for each keypoint, the index of the one on the other side, or its own.
+    """
+
+    folder: Path
+    kind: str
+    files: tuple[Path, ...]
+    new_header: tuple[tuple[str, ...], ...]
+    scorer: str
+    keypoint_names: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    partners: tuple[int, ...]
+
+    @property
+    def is_deeplabcut(self) -> bool:
+        """Whether each folder of images has a label file (.csv), and an HDF5 file with the same rows."""
+        return self.kind == DEEPLABCUT
+
+    def file_of(self, image: str) -> Path:
+        """Returns the label file of an image; it may be absent."""
+        if not self.is_deeplabcut:
+            return self.files[0]
+        return (self.folder / image).parent / f"CollectedData_{self.scorer}.csv"
+
+    def read(self, file: Path) -> LabelFile:
+        """Reads a label file; raises as `read_label_file`."""
+        if not is_regular(file) and self.new_header:
+            return new_label_file(file, self.new_header)
+        return read_label_file(self.folder, file, self.is_deeplabcut)
+
+    def images(self, labelled: Iterable[str]) -> tuple[list[str], int]:
+        """Returns the images to label, in order, and how many context frames are left out.
+
+        Args:
+          labelled: the images with rows, which are always in the result.
+        """
+        labelled, found, context = set(labelled), set[str](), 0
+        folders = {PurePosixPath(image).parent for image in labelled}
+        root = self.folder / IMAGES_FOLDER
+        if root.is_dir():
+            # DeepLabCut has images only in a folder for each video.
+            below = [*[root] * (not self.is_deeplabcut), *(entry for entry in root.iterdir() if entry.is_dir())]
+            folders |= {PurePosixPath(entry.relative_to(self.folder).as_posix()) for entry in below}
+        for folder in folders:
+            if self.is_deeplabcut and folder.name.endswith(_DRAWN) and not self._has_labels(folder):
+                continue
+            names = self._image_names(folder)
+            rowless = [name for name in names if str(folder / name) not in labelled]
+            rows = [PurePosixPath(image).name for image in labelled if PurePosixPath(image).parent == folder]
+            if rows and rowless and _are_context(rowless, rows):
+                context += len(rowless)
+            else:
+                found.update(str(folder / name) for name in rowless)
+        return sorted(found | labelled, key=_in_order), context
+
+    def _has_labels(self, folder: PurePosixPath) -> bool:
+        return any(file.parent == self.folder / folder for file in self.files)
+
+    def _image_names(self, folder: PurePosixPath) -> list[str]:
+        place = self.folder / folder
+        entries = place.iterdir() if place.is_dir() else ()
+        return [entry.name for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file()]
+
+
+def _in_order(image: str) -> tuple[list, list]:
+    path = PurePosixPath(image)
+    return natural_key(str(path.parent)), natural_key(path.name)
+
+
+def _are_context(rowless: list[str], rows: list[str]) -> bool:
+    """Returns whether all images without a row are next to labelled ones: the context of these, not frames to label."""
+    names = FrameNames([*rowless, *rows])
+    numbers = {names.number(name) for name in rows}
+    near = {number + step for number in numbers if number is not None for step in range(-2, _CONTEXT_FRAMES + 1)}
+    return all(names.number(name) in near for name in rowless)
+
+
+def open_project(given: str, labels: str) -> LabelProject:
+    """Finds the label files of a project; undoes an interrupted change of them.
+
+    Args:
+      given: the folder of the project, or its config.yaml.
+      labels: the label file of a Lightning Pose project.
+
+    Raises:
+      UserError: the project does not exist, has several cameras or animals, or another tool's files; or a file cannot
+        be understood.
+      OSError: the folder is not writable.
+    """
+    refuse_absent_project(given)
+    data = without_config_file(DataConfig(project=given, labels=labels))
+    path = Path(data.project).expanduser()
+    if path.is_dir():
+        with changing_labels(path):
+            pass
+    kind = recognise(data)
+    if data.views:
+        raise UserError(
+            f"{given} has the cameras {', '.join(data.views)}; jaxpose label shows one at a time: give the folder and "
+            f"its label file, such as jaxpose label {path} --labels CollectedData_{data.views[0]}.csv"
+        )
+    if kind == DEEPLABCUT:
+        return _open_deeplabcut(find_folder(data.project))
+    if kind != LIGHTNING_POSE:
+        raise UserError(_refusal(kind, path))
+    folder = find_folder(data.project)
+    file = find_labels(folder, data.labels, "")
+    if file.is_symlink():
+        raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
+    names = read_label_file(folder, file, False).header.keypoint_names
+    # Only DeepLabCut's config.yaml has edges.
+    return LabelProject(folder, kind, (file,), (), "", names, (), _partners(names))
+
+
+def _refusal(kind: str, path: Path) -> str:
+    if kind in (SLEAP, COCO):
+        return f"{path} is a file of {kind}, which jaxpose label cannot write: label in the tool that made it"
+    names = ", ".join(file.name for file in label_files(path))
+    return f"{path} has several label files, or one of another name; name the one to write with --labels: {names}"
+
+
+def _open_deeplabcut(folder: Path) -> LabelProject:
+    need("deeplabcut", f"labelling {folder}, whose labels DeepLabCut reads from HDF5 files", *MODULES)
+    config = read_config(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else ProjectConfig()
+    found = sorted(folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_*.csv"), key=lambda file: natural_key(str(file)))
+    scorers = list(dict.fromkeys(file.stem.removeprefix("CollectedData_") for file in found))
+    if not config.scorer and len(scorers) != 1:
+        raise UserError(f"{folder} has labels of {', '.join(scorers) or 'nobody'}, and no {CONFIG_FILE} with a scorer")
+    scorer = config.scorer or scorers[0]
+    files = tuple(file for file in found if file.stem == f"CollectedData_{scorer}")
+    for file in folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_{scorer}.h5"):
+        if not file.with_suffix(".csv").is_file():
+            raise UserError(
+                f"{file} has no CSV file next to it; write that first, with pandas: "
+                f"read_hdf({file.name!r}).to_csv({file.with_suffix('.csv').name!r})"
+            )
+    for file in files:
+        refuse_other_labels(folder, file)
+    labelled = [name for file in files for name in read_label_file(folder, file, True).header.keypoint_names]
+    names = tuple(dict.fromkeys(spelled_as(part, labelled) or part for part in config.bodyparts) or labelled)
+    if not names:
+        raise UserError(f"{folder} names no keypoint: neither a label file nor {CONFIG_FILE}")
+    edges = known_pairs([[spelled_as(name, names) for name in edge] for edge in config.skeleton], names)
+    header = plain_header(scorer, names, 3)
+    return LabelProject(folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names))
+
+
+def _partners(names: tuple[str, ...]) -> tuple[int, ...]:
+    try:
+        return flip_permutation(names, ())
+    except UserError:
+        return tuple(range(len(names)))

@@ -1,0 +1,113 @@
+// The list of images: filters, and only the rows in view as elements, so that any number of images scrolls.
+
+const ROW_PX = 24, SPARE_ROWS = 8;
+
+export class Queue {
+  // `open` is called with the number of a clicked image.
+  constructor(open) {
+    this.open = open;
+    this.list = document.getElementById("list");
+    this.rows = document.getElementById("rows");
+    this.filter = document.getElementById("filter");
+    this.video = document.getElementById("video");
+    this.shown = [];
+    this.current = -1;
+    this.flagged = new Set();
+    this.list.addEventListener("scroll", () => this.draw());
+    new ResizeObserver(() => this.draw()).observe(this.list);
+    for (const select of [this.filter, this.video]) {
+      select.addEventListener("change", () => { this.choose(); select.blur(); });
+    }
+  }
+
+  // Takes the images of the project; `full` is the number of keypoints.
+  set(images, counts, full) {
+    this.images = images;
+    this.counts = counts;
+    this.full = full;
+    this.videos = images.map((image) => image.split("/").slice(0, -1).pop() || "");
+    const names = [...new Set(this.videos)];
+    const chosen = this.video.value;
+    this.video.replaceChildren(new Option("all videos", ""), ...names.map((name) => new Option(name, name)));
+    this.video.value = names.includes(chosen) ? chosen : "";
+    this.video.parentElement.hidden = names.length < 2;
+  }
+
+  isIn(number) {
+    const count = this.counts[number];
+    const kind = this.filter.value;
+    const isKind = kind === "all" || (kind === "unlabelled" ? count === 0 : count !== 0);
+    return isKind && (!this.video.value || this.videos[number] === this.video.value);
+  }
+
+  // Applies the filters; an image that is labelled later stays in the list until the next choice.
+  choose() {
+    this.shown = this.images.map((_, number) => number).filter((number) => this.isIn(number));
+    this.draw();
+  }
+
+  // Makes an image the current one, and brings it into view.
+  select(number) {
+    this.current = number;
+    const place = this.shown.indexOf(number);
+    if (place >= 0) {
+      const top = place * ROW_PX, height = this.list.clientHeight;
+      if (top < this.list.scrollTop || top + ROW_PX > this.list.scrollTop + height) {
+        this.list.scrollTop = top - height / 2;
+      }
+    }
+    this.draw();
+  }
+
+  // The image some steps away in the list, at most its first or last one.
+  step(steps) {
+    const place = this.shown.indexOf(this.current);
+    if (place < 0) return this.shown[0] ?? this.current;
+    return this.shown[Math.min(this.shown.length - 1, Math.max(0, place + steps))];
+  }
+
+  // The next image without a label after the current one, first in the list, then anywhere; -1 without one.
+  unlabelled(direction) {
+    for (const numbers of [this.shown, this.images.map((_, number) => number)]) {
+      const start = Math.max(0, numbers.indexOf(this.current)), length = numbers.length;
+      for (let steps = 1; steps < length; steps++) {
+        const number = numbers[(start + direction * steps + length * steps) % length];
+        if (this.counts[number] === 0) return number;
+      }
+    }
+    return -1;
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.list.scrollTop / ROW_PX) - SPARE_ROWS);
+    const last = Math.min(this.shown.length, first + Math.ceil(this.list.clientHeight / ROW_PX) + 2 * SPARE_ROWS);
+    this.rows.style.height = `${this.shown.length * ROW_PX}px`;
+    this.rows.replaceChildren(...this.shown.slice(first, last).map((number, place) => this.row(number, first + place)));
+  }
+
+  row(number, place) {
+    const row = document.createElement("div");
+    row.className = "row";
+    row.setAttribute("role", "option");
+    row.setAttribute("aria-selected", String(number === this.current));
+    row.style.top = `${place * ROW_PX}px`;
+    row.title = this.images[number];
+    const mark = document.createElement("span"), name = document.createElement("span");
+    mark.className = "mark";
+    const [sign, words] = this.sign(number);
+    mark.textContent = sign;
+    mark.setAttribute("aria-label", words);
+    // The end of a long name tells images apart; the mark keeps its direction.
+    name.textContent = `\u2066${this.images[number].replace(/^labeled-data\//, "")}\u2069`;
+    row.append(mark, name);
+    row.addEventListener("click", () => this.open(number));
+    return row;
+  }
+
+  sign(number) {
+    const count = this.counts[number];
+    if (count < 0 || this.flagged.has(number)) return ["!", "look here"];
+    if (count === 0) return ["\u25cb", "no label"];
+    return count < this.full ? ["\u25d0", "some labels"] : ["\u25cf", "all labels"];
+  }
+}

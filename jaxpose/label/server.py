@@ -1,0 +1,345 @@
+"""The server of the page: answers only this machine, and only browsers that know the token.
+
+The token in the printed address is swapped for a cookie. Requests name images by number, never by path.
+"""
+
+import asyncio
+import functools
+import hmac
+import importlib.resources
+import json
+import math
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import cv2
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_outside
+from jaxpose.data.image_file import (
+    AUTO,
+    NORMAL,
+    PixelRule,
+    choose_white,
+    decode_image,
+    describe,
+    read_orientation,
+    values_of,
+)
+from jaxpose.errors import UserError
+from jaxpose.files import NotRegularFile, read_bytes
+from jaxpose.label.label_file import Point
+from jaxpose.label.store import Stale, Store
+from jaxpose.poses import NOT_VISIBLE, VISIBLE
+
+# The names under which a browser reaches this machine; a page of another host that resolves to it has another name.
+_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "icon.svg")
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_MOST_BODY_BYTES, _BODY_WAIT_S = 65_536, 10.0
+_MOST_PX = 1e6
+_JPEG_QUALITY = 95
+_MOST_PICTURE_BYTES = 128 * 2**20
+
+
+class Tokens:
+    """The secrets of a server.
+
+    Attributes:
+      printed: opens the page any number of times.
+      once: opens it once: other users of the machine can read it in the arguments of the browser that is started.
+    """
+
+    def __init__(self) -> None:
+        self.printed, self.once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.cookie = secrets.token_urlsafe(32)
+
+    def opens(self, token: str) -> bool:
+        """Returns whether a token in an address opens the page."""
+        if self.once and hmac.compare_digest(token.encode(), self.once.encode()):
+            self.once = ""
+            return True
+        return hmac.compare_digest(token.encode(), self.printed.encode())
+
+    def is_cookie(self, value: str) -> bool:
+        """Returns whether a cookie is that of this server."""
+        return hmac.compare_digest(value.encode(), self.cookie.encode())
+
+
+class Pictures:
+    """The images as JPEG files with the pixels that training reads; keeps the latest ones."""
+
+    def __init__(self, store: Store, orientation: str):
+        self._store, self._orientation = store, orientation
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> bytes:
+        """Returns the JPEG file of an image.
+
+        Raises:
+          UserError: it does not exist, lies outside of the project, does not decode, or its orientation is unknown.
+        """
+        with self._lock:
+            if number in self._kept:
+                self._kept.move_to_end(number)
+                return self._kept[number]
+        content = self._make(self._store.images[number])
+        with self._lock:
+            self._kept[number] = content
+            while sum(map(len, self._kept.values())) > _MOST_PICTURE_BYTES:
+                self._kept.popitem(last=False)
+        return content
+
+    def _make(self, name: str) -> bytes:
+        file = self._store.project.folder / name
+        refuse_name_outside(name)
+        refuse_link_out_of_project(file, name)
+        try:
+            content = read_bytes(file, most_bytes=None)
+        except (OSError, NotRegularFile) as error:
+            raise UserError(f"{name} cannot be read: {error.strerror}") from None
+        orientation = read_orientation(content)
+        if orientation != NORMAL and self._orientation == AUTO:
+            raise UserError(
+                f"{name} has {describe(orientation)}: are its labels in pixels of the upright image, or of the stored "
+                "one? Start again with --orientation upright or --orientation stored"
+            )
+        values = values_of(content)
+        white = choose_white([values]) if values else 0.0
+        pixels = decode_image(content, PixelRule(self._orientation, white))
+        options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+        return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
+
+
+def make_app(store: Store, tokens: Tokens, orientation: str) -> "Guard":
+    """Returns the application of a store.
+
+    Args:
+      store: the labels.
+      tokens: the secrets that open the page.
+      orientation: of the labels' pixels, as in `image_file.PixelRule`.
+    """
+    answers = _Answers(store, Pictures(store, orientation))
+    routes = [
+        Route("/", answers.page),
+        Route("/{name:str}", answers.file),
+        Route("/api/project", answers.project),
+        Route("/api/changes", answers.changes),
+        Route("/api/frame/{number:int}", answers.frame),
+        Route("/api/frame/{number:int}", answers.edit, methods=["POST"]),
+        Route("/api/frame/{number:int}/keep/{keypoint:int}", answers.keep, methods=["POST"]),
+        Route("/image/{number:int}", answers.image),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _refuse}), tokens)
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]:
+    """Makes an answer of a method of `_Answers` that returns JSON, and of its errors."""
+
+    @functools.wraps(answer)
+    async def checked(self: "_Answers", request: Request) -> Response:
+        number = request.path_params.get("number")
+        if number is not None and number >= len(self.store.images):
+            raise HTTPException(404, f"there is no image {number}")
+        try:
+            found = await answer(self, request)
+        except Stale:
+            return JSONResponse(self.store.frame(int(number or 0)), 409)
+        except UserError as error:
+            raise HTTPException(422, str(error)) from None
+        except OSError as error:
+            raise HTTPException(507, f"{error.filename}: {error.strerror}") from None
+        return found if isinstance(found, Response) else JSONResponse(found)
+
+    return checked
+
+
+class _Answers:
+    """The answers to the requests of the page."""
+
+    def __init__(self, store: Store, pictures: Pictures):
+        self.store, self._pictures = store, pictures
+        package = importlib.resources.files("jaxpose.label")
+        self._files = {name: (package / name).read_bytes() for name in _PAGE}
+
+    async def page(self, request: Request) -> Response:
+        return self._file("page.html")
+
+    async def file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._files:
+            raise HTTPException(404, "there is no such file")
+        return self._file(name)
+
+    def _file(self, name: str) -> Response:
+        return Response(self._files[name], media_type=_TYPES[name.rpartition(".")[2]])
+
+    @_answering
+    async def project(self, request: Request) -> Any:
+        project = self.store.project
+        names = project.keypoint_names
+        return {
+            "folder": str(project.folder),
+            "file": project.files[0].name if len(project.files) == 1 else "the label files",
+            "keypoints": names,
+            "edges": [[names.index(a), names.index(b)] for a, b in project.edges],
+            "partners": project.partners,
+            "images": self.store.images,
+            "counts": self.store.counts(),
+            "context_images": self.store.context_images,
+            "version": self.store.changes(0)["version"],
+        }
+
+    @_answering
+    async def changes(self, request: Request) -> Any:
+        since = request.query_params.get("since", "")
+        if not since.isdigit():
+            raise HTTPException(400, "since must be a number")
+        return self.store.changes(int(since))
+
+    @_answering
+    async def frame(self, request: Request) -> Any:
+        return self.store.frame(request.path_params["number"])
+
+    @_answering
+    async def image(self, request: Request) -> Any:
+        content = await run_in_threadpool(self._pictures.get, request.path_params["number"])
+        return Response(content, media_type="image/jpeg")
+
+    @_answering
+    async def edit(self, request: Request) -> Any:
+        given = await _read_json(request)
+        points = given.get("points")
+        if not isinstance(given.get("revision"), str) or not isinstance(points, dict):
+            raise HTTPException(400, "an edit has a revision and points")
+        count = len(self.store.project.keypoint_names)
+        changes = {_index(key, count): _point(value) for key, value in points.items()}
+        return await run_in_threadpool(self.store.edit, request.path_params["number"], given["revision"], changes)
+
+    @_answering
+    async def keep(self, request: Request) -> Any:
+        keypoint = _index(str(request.path_params["keypoint"]), len(self.store.project.keypoint_names))
+        return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], keypoint)
+
+
+def _index(text: str, count: int) -> int:
+    if not text.isdigit() or int(text) >= count:
+        raise HTTPException(400, f"{text[:20]} is not a keypoint")
+    return int(text)
+
+
+def _point(value: Any) -> Point | None:
+    """Returns a point of JSON: [x, y, visibility] or null."""
+    if value is None:
+        return None
+    is_list = isinstance(value, list) and len(value) == 3
+    if not is_list or not all(type(number) in (int, float) and math.isfinite(number) for number in value):
+        raise HTTPException(400, "a point is [x, y, visibility]")
+    x, y, mark = value
+    if max(abs(x), abs(y)) > _MOST_PX or mark not in (NOT_VISIBLE, VISIBLE):
+        raise HTTPException(400, "a point is [x, y, visibility]")
+    return float(x), float(y), int(mark)
+
+
+async def _read_json(request: Request) -> dict[str, Any]:
+    """Returns the body of a request, which must be a small JSON object that comes soon."""
+    if request.headers.get("content-type") != "application/json":
+        raise HTTPException(415, "the body must be JSON")
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > _MOST_BODY_BYTES:
+        raise HTTPException(413, "the body is too large")
+    body = bytearray()
+
+    async def receive() -> None:
+        async for part in request.stream():
+            body.extend(part)
+            if len(body) > _MOST_BODY_BYTES:
+                raise HTTPException(413, "the body is too large")
+
+    try:
+        await asyncio.wait_for(receive(), _BODY_WAIT_S)
+        given = json.loads(body)
+    except TimeoutError:
+        raise HTTPException(408, "the body did not come") from None
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the body is not JSON") from None
+    if not isinstance(given, dict):
+        raise HTTPException(400, "the body is not a JSON object")
+    return given
+
+
+class Guard:
+    """Passes only requests of browsers on this machine that have the cookie, or the token for it.
+
+    A page of another site cannot read the cookie, which is SameSite, nor name its own host (DNS rebinding), nor change
+    anything: a request that writes must come from the page itself (Origin).
+    """
+
+    def __init__(self, app: Starlette, tokens: Tokens):
+        self._app, self._tokens = app, tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        refusal, cookie = self._judge(request)
+        headers = dict(_HEADERS)
+        if cookie:
+            headers["Set-Cookie"] = f"{_cookie_name(request)}={cookie}; Path=/; HttpOnly; SameSite=Strict"
+
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+            await send(message)
+
+        answer = JSONResponse({"error": refusal}, 403) if refusal else self._app
+        await answer(scope, receive, with_headers)
+
+    def _judge(self, request: Request) -> tuple[str, str]:
+        """Returns why a request is refused ("" if it is not), and the cookie to set."""
+        host = request.headers.get("host", "")
+        if host.rpartition(":")[0] not in _HOSTS and host not in _HOSTS:
+            return "this server answers only its own machine, as 127.0.0.1 or localhost", ""
+        origin = request.headers.get("origin")
+        is_writing = request.method not in ("GET", "HEAD")
+        if origin != f"http://{host}" and (is_writing or origin is not None):
+            return "another page may not do this", ""
+        token = request.query_params.get("token")
+        if token is not None and request.url.path == "/" and not is_writing and self._tokens.opens(token):
+            return "", self._tokens.cookie
+        if not self._tokens.is_cookie(request.cookies.get(_cookie_name(request), "")):
+            return "open the address that jaxpose label printed, with its token", ""
+        return "", ""
+
+
+def _cookie_name(request: Request) -> str:
+    """Returns the name of the cookie: browsers share cookies between the ports of a host."""
+    return f"jaxpose_label_{request.headers.get('host', '').rpartition(':')[2]}"

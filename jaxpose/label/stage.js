@@ -1,0 +1,194 @@
+// The picture with its points: zoom, pan, and the places of points on the screen.
+//
+// Pixel i of the image covers i - 0.5 to i + 0.5, so the point p lies (p + 0.5) * scale from the picture's left edge.
+
+const SVG = "http://www.w3.org/2000/svg";
+const SMALLEST = 0.05, LARGEST = 64;
+const MAGNIFIED = 8;
+const RADIUS_PX = 6;
+const FILTERS = ["none", "contrast(1.7)", "brightness(1.7) contrast(1.3)", "brightness(3)"];
+
+export const colourOf = (k) => `hsl(${Math.round(k * 137.508) % 360} 85% ${k % 2 ? 70 : 58}%)`;
+
+export class Stage {
+  constructor() {
+    this.element = document.getElementById("stage");
+    this.canvas = document.getElementById("picture");
+    this.svg = document.getElementById("points");
+    this.magnifier = document.getElementById("magnifier");
+    this.picture = null;
+    this.scale = 1;
+    this.left = this.top = 0;
+    this.isFitted = true;
+    this.filter = 0;
+    this.hidesPoints = false;
+    this.cursor = null;
+    this.shown = null;
+    new ResizeObserver(() => this.resize()).observe(this.element);
+  }
+
+  get size() { return [this.element.clientWidth, this.element.clientHeight]; }
+
+  resize() {
+    if (this.isFitted) this.fit(); else this.draw();
+  }
+
+  // Shows another picture (an ImageBitmap, or null); the part in view stays if the size does.
+  show(picture) {
+    const before = this.picture;
+    this.picture = picture;
+    const isSame = before && picture && before.width === picture.width && before.height === picture.height;
+    if (picture && (!isSame || this.isFitted)) this.fit(); else this.draw();
+  }
+
+  fit() {
+    if (!this.picture) return this.draw();
+    const [width, height] = this.size;
+    this.scale = Math.min(width / this.picture.width, height / this.picture.height) * 0.98 || 1;
+    this.left = (width - this.picture.width * this.scale) / 2;
+    this.top = (height - this.picture.height * this.scale) / 2;
+    this.isFitted = true;
+    this.draw();
+  }
+
+  // Zooms by a factor; the place (x, y) of the stage stays where it is.
+  zoom(factor, [x, y] = this.size.map((length) => length / 2)) {
+    const scale = Math.min(LARGEST, Math.max(SMALLEST, this.scale * factor));
+    this.left = x - (x - this.left) * (scale / this.scale);
+    this.top = y - (y - this.top) * (scale / this.scale);
+    this.scale = scale;
+    this.isFitted = false;
+    this.draw();
+  }
+
+  pan(dx, dy) {
+    this.left += dx;
+    this.top += dy;
+    this.isFitted = false;
+    this.draw();
+  }
+
+  // The place of an event on the stage.
+  place(event) {
+    const box = this.element.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  }
+
+  toImage([x, y]) { return [(x - this.left) / this.scale - 0.5, (y - this.top) / this.scale - 0.5]; }
+  toStage([x, y]) { return [this.left + (x + 0.5) * this.scale, this.top + (y + 0.5) * this.scale]; }
+
+  // A point inside the picture, with three decimals.
+  inside([x, y]) {
+    const clamp = (value, length) => Math.round(1000 * Math.min(length - 0.5, Math.max(-0.5, value))) / 1000;
+    return [clamp(x, this.picture.width), clamp(y, this.picture.height)];
+  }
+
+  covers([x, y]) {
+    return x >= -0.5 && y >= -0.5 && x <= this.picture.width - 0.5 && y <= this.picture.height - 0.5;
+  }
+
+  // The middle of what is seen of the picture, or the cursor if it is on the picture.
+  target() {
+    if (this.cursor && this.covers(this.toImage(this.cursor))) return this.toImage(this.cursor);
+    return this.toImage(this.size.map((length) => length / 2));
+  }
+
+  nextFilter() {
+    this.filter = (this.filter + 1) % FILTERS.length;
+    this.canvas.style.filter = this.magnifier.style.filter = FILTERS[this.filter];
+    return FILTERS[this.filter];
+  }
+
+  draw() {
+    const ratio = window.devicePixelRatio || 1;
+    const box = this.element.getBoundingClientRect();
+    const [width, height] = [box.width, box.height].map((length) => Math.max(1, Math.ceil(length * ratio)));
+    if (this.canvas.width !== width) this.canvas.width = width;
+    if (this.canvas.height !== height) this.canvas.height = height;
+    const context = this.canvas.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, width, height);
+    if (this.picture) {
+      context.imageSmoothingEnabled = this.scale * ratio < 2;
+      context.setTransform(this.scale * ratio, 0, 0, this.scale * ratio, this.left * ratio, this.top * ratio);
+      context.drawImage(this.picture, 0, 0);
+    }
+    this.drawPoints();
+    this.magnify();
+    document.getElementById("view").textContent = this.picture ? `${Math.round(this.scale * 100)} %` : "";
+  }
+
+  // Shows the points of a frame; `names` and `edges` are of the project, `current` is a keypoint.
+  showPoints(frame, names, edges, current) {
+    this.shown = { frame, names, edges, current };
+    this.drawPoints();
+    this.magnify();
+  }
+
+  drawPoints() {
+    this.svg.replaceChildren();
+    if (!this.shown?.frame || !this.picture || this.hidesPoints) return;
+    const { frame, names, edges, current } = this.shown;
+    for (const [a, b] of edges) {
+      if (!frame.points[a] || !frame.points[b]) continue;
+      const [from, to] = [a, b].map((k) => this.toStage([frame.points[k].x, frame.points[k].y]));
+      this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
+    }
+    frame.points.forEach((point, k) => point && this.drawPoint(point, k, names[k], k === current));
+    for (const [k, mine] of frame.conflicts) {
+      if (!mine) continue;
+      const [x, y] = this.toStage(mine);
+      const group = this.add("g", { role: "img", "aria-label": `${names[k]}, your label` });
+      this.add("rect", { class: "mine", x: x - 7, y: y - 7, width: 14, height: 14 }, group);
+    }
+  }
+
+  drawPoint(point, k, name, isCurrent) {
+    const [x, y] = this.toStage([point.x, point.y]);
+    const state = point.draft ? "draft" : point.v === 1 ? "hidden" : "visible";
+    const group = this.add("g", { class: state, role: "img", "aria-label": `${name}, ${state}`, "data-keypoint": k });
+    const radius = isCurrent ? RADIUS_PX + 3 : RADIUS_PX;
+    this.add("circle", { class: "shade", cx: x, cy: y, r: radius }, group);
+    this.add("circle", { class: "ring", cx: x, cy: y, r: radius, stroke: colourOf(k) }, group);
+    // A draft is hollow.
+    if (!point.draft) this.add("circle", { cx: x, cy: y, r: 1.5, fill: colourOf(k) }, group);
+    if (isCurrent) this.add("text", { x: x + radius + 4, y: y - radius }, group).textContent = name;
+  }
+
+  add(kind, attributes, parent = this.svg) {
+    const element = document.createElementNS(SVG, kind);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    return parent.appendChild(element);
+  }
+
+  // The keypoint whose point is nearest to a place of the stage and at most a few pixels away, -1 without one.
+  hit([x, y]) {
+    if (!this.shown?.frame || this.hidesPoints) return -1;
+    let nearest = -1, least = RADIUS_PX + 4;
+    this.shown.frame.points.forEach((point, k) => {
+      if (!point) return;
+      const [px, py] = this.toStage([point.x, point.y]);
+      const distance = Math.hypot(px - x, py - y);
+      if (distance <= least) [nearest, least] = [k, distance];
+    });
+    return nearest;
+  }
+
+  // Draws the surroundings of the cursor, or of the current point, enlarged.
+  magnify() {
+    if (this.magnifier.hidden || !this.picture) return;
+    const point = this.shown?.frame?.points[this.shown.current];
+    const [x, y] = this.cursor ? this.toImage(this.cursor) : point ? [point.x, point.y] : this.target();
+    const side = this.magnifier.width, middle = side / 2;
+    const context = this.magnifier.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.fillRect(0, 0, side, side);
+    context.imageSmoothingEnabled = false;
+    const shift = (value) => middle - (value + 0.5) * MAGNIFIED;
+    context.setTransform(MAGNIFIED, 0, 0, MAGNIFIED, shift(x), shift(y));
+    context.drawImage(this.picture, 0, 0);
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.strokeStyle = "#ffffff";
+    context.strokeRect(middle - 4, middle - 4, 8, 8);
+  }
+}

@@ -1,0 +1,362 @@
+"""The labels of a project while people change them: label files, edits that these lack, and conflicts.
+
+The label files are the truth. An edit is in the journal when `edit` returns, and in the label files about a second
+later. Files that another program changes are read again, and edits are merged with the change by image and keypoint.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxpose.data.label_changes import changing_labels, write_all
+from jaxpose.errors import UserError
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
+from jaxpose.label.journal import Edit, Journal
+from jaxpose.label.label_file import LabelFile, Point, Points
+from jaxpose.label.project import LabelProject
+from jaxpose.labelling.project_labels import h5_of_csv, refuse_other_labels
+from jaxpose.poses import NOT_VISIBLE
+
+# Label files are written after this long without an edit, at the latest this long after the first one.
+_REST_S, _LONGEST_S = 1.0, 5.0
+_POLL_S = 0.25
+# How often the label files are compared with what was read.
+_LOOK_S = 1.0
+
+_Key = tuple[str, str]
+_Signature = tuple[int, int, int] | None
+
+
+class Stale(Exception):
+    """An edit was made on an older state of the image than the present one."""
+
+
+class Store:
+    """The labels of a project; one process at a time has a store of it.
+
+    Attributes:
+      project: the project.
+      images: names in the order of the queue; an image that another program adds to a label file comes last.
+      context_images: number of images left out, because they are the context of labelled ones.
+      problem: why label files cannot be written or read at the moment, "" if they can.
+    """
+
+    def __init__(self, project: LabelProject):
+        """Reads the labels, and writes what a killed session left in its journal.
+
+        Raises:
+          UserError: a label file or the journal cannot be understood.
+          OSError: a file cannot be read or written.
+        """
+        self.project, self.problem = project, ""
+        self._lock, self._writing = threading.RLock(), threading.Lock()
+        self._files: dict[Path, LabelFile] = {}
+        self._signatures: dict[Path, tuple[_Signature, _Signature]] = {}
+        self._backed_up: set[Path] = set()
+        self._pending: dict[_Key, Edit] = {}
+        self._conflicts: dict[_Key, Edit] = {}
+        self._version, self._changed_at = 0, dict[int, int]()
+        self._first_edit_s = self._last_edit_s = 0.0
+        for file in project.files:
+            self._signatures[file] = _signatures(file)
+            self._files[file] = project.read(file)
+        rows = [image for file in self._files.values() for image in (*file.row_of, *file.problems)]
+        self.images, self.context_images = project.images(rows)
+        self._ids = {image: number for number, image in enumerate(self.images)}
+        self._journal = Journal(project.folder)
+        self.recovered = self._recover()
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep_files, daemon=True)
+        self._thread.start()
+
+    # What the page asks.
+
+    def frame(self, number: int) -> dict[str, Any]:
+        """Returns the state of an image as JSON: `points` by keypoint index, `revision`, `problem` and `conflicts`.
+
+        A conflict is [keypoint index, point]: an edit that does not fit a change from outside, which `points` has.
+        """
+        with self._lock:
+            image = self.images[number]
+            points, names = self._points(image), self.project.keypoint_names
+            conflicts = [[names.index(key[1]), edit.after] for key, edit in self._conflicts.items() if key[0] == image]
+            of_file = self._file(image)
+            return {
+                "points": [points.get(name) for name in names],
+                "revision": _revision(points),
+                "problem": of_file.problems.get(image, ""),
+                "can_hide": of_file.can_hide,
+                "conflicts": conflicts,
+            }
+
+    def counts(self) -> list[int]:
+        """Returns the number of labelled keypoints of each image; -1 if its row cannot be used."""
+        with self._lock:
+            return [self._count(image) for image in self.images]
+
+    def changes(self, since: int) -> dict[str, Any]:
+        """Returns as JSON what has changed after a version: {image number: labelled keypoints}, and what is unsaved."""
+        with self._lock:
+            changed = [number for number, version in self._changed_at.items() if version > since]
+            return {
+                "version": self._version,
+                "images": len(self.images),
+                "counts": {number: self._count(self.images[number]) for number in changed},
+                "conflicts": sorted({self._ids[image] for image, _ in self._conflicts}),
+                "unwritten": len(self._pending),
+                "problem": self.problem,
+            }
+
+    def edit(self, number: int, revision: str, changes: Mapping[int, Point | None]) -> dict[str, Any]:
+        """Changes keypoints of an image; when this returns, the edit is on the disk.
+
+        Args:
+          number: of the image.
+          revision: of the state on which the edit was made.
+          changes: {keypoint index: new point}.
+
+        Returns:
+          The new state, as `frame`.
+
+        Raises:
+          Stale: the image has changed since.
+          UserError: the label file has no place for the edit.
+          OSError: the disk is full, or fails; nothing has changed.
+        """
+        with self._lock:
+            image = self.images[number]
+            if revision != _revision(self._points(image)):
+                raise Stale
+            edits = [self._edit(image, self.project.keypoint_names[index], point) for index, point in changes.items()]
+            self._journal.append(edits)
+            for edit in edits:
+                self._conflicts.pop((image, edit.keypoint), None)
+                self._apply(edit)
+            return self.frame(number)
+
+    def drop_conflict(self, number: int, keypoint: int) -> dict[str, Any]:
+        """Keeps the point from outside instead of a conflicting edit; returns the state, as `frame`.
+
+        Raises:
+          OSError: the journal cannot be written.
+        """
+        with self._lock:
+            key = self.images[number], self.project.keypoint_names[keypoint]
+            if key in self._conflicts:
+                left = [edit for other, edit in self._conflicts.items() if other != key]
+                self._journal.replace([*self._pending.values(), *left])
+                del self._conflicts[key]
+                self._touch(key[0])
+            return self.frame(number)
+
+    # Files.
+
+    def flush(self) -> None:
+        """Writes all edits to the label files.
+
+        Raises:
+          UserError: a label file cannot be understood, or an HDF5 file has other labels than its CSV.
+          OSError: a file cannot be written; the edits stay in the journal.
+        """
+        with self._writing, changing_labels(self.project.folder):
+            self._look()
+            with self._lock:
+                written = dict(self._pending)
+                changes: dict[Path, dict[str, Points]] = {}
+                for edit in written.values():
+                    of_file = changes.setdefault(self.project.file_of(edit.image), {})
+                    of_file.setdefault(edit.image, {})[edit.keypoint] = edit.after
+                files = {file: self._base(file).changed(of_file) for file, of_file in changes.items()}
+            if files:
+                contents = {file: found.content() for file, found in files.items()}
+                h5 = self._h5(contents, files) if self.project.is_deeplabcut else {}
+                write_all(self.project.folder, {**contents, **h5}, {}, self._backed_up)
+                self._backed_up |= {*contents, *h5}
+            with self._lock:
+                self._files |= files
+                self._signatures |= {file: _signatures(file) for file in files}
+                for key, edit in written.items():
+                    if self._pending.get(key) == edit:
+                        del self._pending[key]
+                    elif key in self._pending:
+                        after = self._pending[key].after
+                        self._pending[key] = Edit(*key, before=edit.after, after=after)
+                self._journal.replace([*self._pending.values(), *self._conflicts.values()])
+
+    def close(self) -> None:
+        """Writes all edits to the label files and ends; raises as `flush`."""
+        self._is_closing.set()
+        self._thread.join()
+        self.flush()
+
+    def _keep_files(self) -> None:
+        """Writes and reads label files while the page is open."""
+        looked_s = time.monotonic()
+        while not self._is_closing.wait(_POLL_S):
+            now = time.monotonic()
+            is_due = self._pending and (now - self._last_edit_s > _REST_S or now - self._first_edit_s > _LONGEST_S)
+            if not is_due and now - looked_s < _LOOK_S:
+                continue
+            looked_s = now
+            try:
+                if is_due:
+                    self.flush()
+                    self._first_edit_s = time.monotonic()
+                else:
+                    with self._writing:
+                        self._look()
+                self.problem = ""
+            except UserError as error:
+                self.problem = str(error)
+            except OSError as error:
+                self.problem = f"{error.filename}: {error.strerror}"
+            except Exception as error:
+                self.problem = f"labels are only in {self._journal.file}, because of an error of the program: {error}"
+                raise
+
+    def _look(self) -> None:
+        """Reads the label files that have changed since, and merges their changes; `_writing` is held.
+
+        Raises:
+          UserError: a file cannot be understood.
+        """
+        known = set(self._files)
+        if self.project.is_deeplabcut:
+            known |= set(self.project.folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_{self.project.scorer}.csv"))
+        for file in known:
+            signatures = _signatures(file)
+            if signatures == self._signatures.get(file):
+                continue
+            if signatures[0] is None and self._files[file].row_of:
+                raise UserError(f"{file} has vanished; put it back")
+            if self.project.is_deeplabcut:
+                refuse_other_labels(self.project.folder, file)
+            found = self.project.read(file)
+            with self._lock:
+                self._merge(file, found)
+                self._signatures[file] = signatures
+
+    def _merge(self, file: Path, found: LabelFile) -> None:
+        """Takes over a label file that another program has changed."""
+        old, self._files[file] = self._base(file), found
+        for image in {*old.points, *found.points, *old.problems, *found.problems}:
+            if image not in self._ids:
+                self._ids[image] = len(self.images)
+                self.images.append(image)
+            if old.points.get(image) != found.points.get(image) or image in found.problems:
+                self._touch(image)
+        for key, edit in list(self._pending.items()):
+            if self.project.file_of(edit.image) == file:
+                del self._pending[key]
+                self._settle(edit)
+
+    def _settle(self, edit: Edit) -> None:
+        """Applies an edit to label files that may have changed since: it is pending, done or a conflict."""
+        key, theirs = (edit.image, edit.keypoint), self._theirs(edit.image, edit.keypoint)
+        if theirs == edit.after:
+            pass
+        elif theirs == edit.before:
+            self._pending[key] = edit
+        else:
+            self._conflicts[key] = edit
+        self._touch(edit.image)
+
+    def _h5(self, contents: Mapping[Path, bytes], files: Mapping[Path, LabelFile]) -> dict[Path, bytes]:
+        """Returns the HDF5 files of label files."""
+        h5 = {}
+        for file, content in contents.items():
+            try:
+                h5[file.with_suffix(".h5")] = h5_of_csv(content, files[file].layout(), files[file].encoding)
+            except ValueError as error:
+                raise UserError(f"{file} cannot be written as HDF5, which DeepLabCut reads: {error}") from None
+        return h5
+
+    # Edits in memory; the lock is held.
+
+    def _recover(self) -> int:
+        """Applies the edits that a killed session left, and returns their number."""
+        chains: dict[_Key, list[Edit]] = {}
+        for edit in self._journal.read():
+            chains.setdefault((edit.image, edit.keypoint), []).append(edit)
+        for (image, keypoint), chain in chains.items():
+            if image not in self._ids or keypoint not in self.project.keypoint_names:
+                raise UserError(
+                    f"{self._journal.file} has a label of {keypoint} in {image}, which the project no longer has: put "
+                    "the image back, or copy the file and remove it"
+                )
+            # The killed session may have written any of its points to the label file.
+            theirs = self._theirs(image, keypoint)
+            is_ours = any(theirs in (edit.before, edit.after) for edit in chain)
+            self._settle(Edit(image, keypoint, theirs if is_ours else chain[0].before, chain[-1].after))
+        self.flush()
+        return len(chains)
+
+    def _edit(self, image: str, keypoint: str, point: Point | None) -> Edit:
+        of_file = self._file(image)
+        if image in of_file.problems:
+            raise UserError(f"the row of {image} in {of_file.file} cannot be used: {of_file.problems[image]}")
+        if (keypoint, "x") not in of_file.header.columns:
+            raise UserError(f"{of_file.file} has no columns of {keypoint}")
+        if point and point[2] == NOT_VISIBLE and not of_file.can_hide:
+            raise UserError(
+                f"{of_file.file} cannot mark {keypoint} as hidden: it has no columns visible with 0, 1 and 2"
+            )
+        return Edit(image, keypoint, self._theirs(image, keypoint), point)
+
+    def _theirs(self, image: str, keypoint: str) -> Point | None:
+        """Returns the point in the label file."""
+        return self._file(image).points.get(image, {}).get(keypoint)
+
+    def _apply(self, edit: Edit) -> None:
+        key, now = (edit.image, edit.keypoint), time.monotonic()
+        self._first_edit_s = self._first_edit_s if self._pending else now
+        self._last_edit_s = now
+        self._pending[key] = edit
+        self._touch(edit.image)
+
+    def _base(self, file: Path) -> LabelFile:
+        """Returns the content of a label file, without edits."""
+        if file not in self._files:
+            self._files[file] = self.project.read(file)
+            self._signatures[file] = _signatures(file)
+        return self._files[file]
+
+    def _file(self, image: str) -> LabelFile:
+        return self._base(self.project.file_of(image))
+
+    def _points(self, image: str) -> Points:
+        points = {name: point for name, point in self._file(image).points.get(image, {}).items() if point}
+        of_image = ((name, edit) for name in self.project.keypoint_names if (edit := self._pending.get((image, name))))
+        points |= {name: edit.after for name, edit in of_image}
+        return {name: point for name, point in points.items() if point}
+
+    def _count(self, image: str) -> int:
+        return -1 if image in self._file(image).problems else len(self._points(image))
+
+    def _touch(self, image: str) -> None:
+        self._version += 1
+        self._changed_at[self._ids[image]] = self._version
+
+
+def _revision(points: Points) -> str:
+    """Returns a text that is equal for equal points of an image, also after a restart."""
+    return hashlib.sha256(json.dumps(sorted(points.items())).encode()).hexdigest()[:16]
+
+
+def _signatures(file: Path) -> tuple[_Signature, _Signature]:
+    """Returns what shows that a label file, or the HDF5 file next to it, has changed."""
+    first, second = (_signature(path) for path in (file, file.with_suffix(".h5")))
+    return first, second
+
+
+def _signature(file: Path) -> _Signature:
+    try:
+        status = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

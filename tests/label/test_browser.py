@@ -1,0 +1,148 @@
+"""The page of `jaxpose label` in a headless Chromium: labelling by keys alone, and where a click puts a point."""
+
+import re
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+from playwright.sync_api import Page, expect
+
+from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
+from tests.label.small_projects import KEYPOINTS, header, image_name, serving, write_image, write_project
+
+pytestmark = needs_browser
+LABELS = "CollectedData.csv"
+# A bright square, its middle in pixels of the picture.
+SPOT_PX, SPOT_SIDE_PX = (1203, 402), 9
+
+
+def press(page: Page, keys: str) -> None:
+    for key in keys.split():
+        page.keyboard.press(key)
+
+
+def is_at(page: Page, number: int) -> None:
+    """Waits until an image and its labels are shown."""
+    expect(page.locator("#image")).to_have_text(image_name(number), timeout=PATIENCE_MS)
+
+
+def point(page: Page, name: str, state: str) -> None:
+    """Waits until a keypoint is shown in a state, and no other point of it."""
+    expect(page.locator(f"#points g[aria-label='{name}, {state}']")).to_have_count(1, timeout=PATIENCE_MS)
+
+
+def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
+    head, first = header(("x", "y", "visible")), f"{image_name(0)},1.50,2,2,,,,30.125,4,2\n"
+    project = write_project(tmp_path / "p", 5, first, head)
+    with serving(project) as served:
+        with opened(served.address, 1280, 800) as page:
+            is_at(page, 10)
+            # The token leaves the address, and no image outside of the list comes first.
+            assert page.url == f"http://127.0.0.1:{served.port}/"
+            expect(page.locator("#progress")).to_have_text("1 of 5 labelled")
+            press(page, "p ArrowRight ArrowRight Shift+ArrowUp Shift+ArrowUp s p Control+ArrowLeft v s p x")
+            point(page, "nose", "visible")
+            point(page, "left_paw", "hidden")
+            expect(page.locator("#points g")).to_have_count(2)
+            press(page, "Control+z Control+Shift+z l Enter")
+            is_at(page, 20)
+            # Copied points are hollow, and no labels until they are confirmed or moved.
+            press(page, "c")
+            point(page, "nose", "draft")
+            press(page, "s s ArrowDown")
+            point(page, "right_paw", "hidden")
+            press(page, "d c Enter")
+            is_at(page, 40)
+            # By the last steps, 20 has only the moved point, and 30 was confirmed.
+            press(page, "p Control+z a a w x Control+z")
+            is_at(page, 20)
+            press(page, "F1")
+            expect(page.locator("#help")).to_be_visible()
+            assert page.locator("#help-rows tr").count() > 20
+            press(page, "Escape h")
+            expect(page.locator("#points g")).to_have_count(0)
+            press(page, "h z b + 0")
+            expect(page.locator("#saved")).to_have_text("saved", timeout=PATIENCE_MS)
+            expect(page.locator("#progress")).to_have_text("4 of 5 labelled")
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+        assert served.stop() == 0
+    rows = [
+        first,
+        f"{image_name(10)},31.5,19.3,2,,,,19.5,19.5,1\n",
+        f"{image_name(20)},,,,,,,19.5,20.5,1\n",
+        f"{image_name(30)},31.5,19.3,2,,,,19.5,20.5,1\n",
+    ]
+    assert (project / LABELS).read_text() == head + "".join(rows)
+
+
+def test_a_click_stores_the_pixel_under_it(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 1)
+    picture, half = np.zeros((1200, 1600, 3), np.uint8), SPOT_SIDE_PX // 2
+    x, y = SPOT_PX
+    picture[y - half : y + half + 1, x - half : x + half + 1] = 255
+    write_image(project / image_name(0))
+    assert cv2.imwrite(str(project / image_name(0)), picture)
+    with serving(project) as served:
+        for ratio in (1.0, 2.0):
+            with opened(served.address, 1100, 700, ratio) as page:
+                is_at(page, 0)
+                # Without the two points of the file.
+                press(page, "h")
+                for wheel in (0, -500):
+                    at = spot_on_screen(page, ratio)
+                    page.mouse.move(*at)
+                    if wheel:
+                        while int(page.inner_text("#view").removesuffix(" %")) < 300:
+                            page.mouse.wheel(0, wheel)
+                            time.sleep(0.2)
+                        # The wheel keeps the pixel under the cursor.
+                        assert np.hypot(*np.subtract(spot_on_screen(page, ratio), at)) < 2.5
+                        at = spot_on_screen(page, ratio)
+                    # A little off the middle, by less than a pixel of the picture.
+                    page.mouse.click(*at)
+                    expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
+                    placed = page.evaluate("fetch('/api/frame/0').then((answer) => answer.json())")["points"]
+                    least = min(np.hypot(*np.subtract(one[:2], SPOT_PX)) for one in placed if one)
+                    assert least < 0.5, (ratio, wheel, placed)
+                    press(page, "Control+z")
+
+
+def spot_on_screen(page: Page, ratio: float) -> tuple[float, float]:
+    """The middle of the bright square on the screen, in CSS pixels, from what is painted."""
+    box = page.locator("#stage").bounding_box()
+    assert box
+    painted = cv2.imdecode(np.frombuffer(page.screenshot(), np.uint8), cv2.IMREAD_GRAYSCALE).astype(float)
+    # Without the ring of the focus, and the lines around.
+    edges = (box["x"] + 6, box["y"] + 6, box["x"] + box["width"] - 6, box["y"] + box["height"] - 6)
+    left, top, right, bottom = (round(edge * ratio) for edge in edges)
+    part = np.clip(painted[top:bottom, left:right] - 100, 0, None)
+    rows, columns = np.nonzero(part)
+    weights = part[rows, columns]
+    across, down = (float((places * weights).sum() / weights.sum()) + 0.5 for places in (columns, rows))
+    return (left + across) / ratio, (top + down) / ratio
+
+
+def test_a_change_of_another_program_is_shown_and_decided(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 3)
+    with serving(project) as served, opened(served.address, 1280, 800) as page:
+        is_at(page, 10)
+        (project / LABELS).write_text(f"{header()}{image_name(0)},1.50,2,,,30.125,4\n{image_name(10)},5,6,,,,\n")
+        point(page, "nose", "visible")
+        # The same keypoint here and there, before the label file is written.
+        press(page, "w w w p ArrowUp")
+        text = f"{header()}{image_name(0)},1.50,2,,,30.125,4\n{image_name(10)},7,8,9,10,,\n"
+        (project / LABELS).write_text(text)
+        expect(page.locator("#conflicts")).to_contain_text("nose was also changed elsewhere", timeout=PATIENCE_MS)
+        point(page, "nose", "your label")
+        point(page, "left_paw", "visible")
+        press(page, "r")
+        expect(page.locator("#conflicts")).to_be_empty()
+        end = time.monotonic() + 60
+        while f"{image_name(10)},29.5,18.5,9,10,," not in (project / LABELS).read_text():
+            assert time.monotonic() < end, (project / LABELS).read_text()
+            time.sleep(0.1)
+        assert re.match("saved", page.inner_text("#saved")) and KEYPOINTS[0] in page.content()
