@@ -2,11 +2,12 @@
 
     python benchmarks/cameras.py DATA --out benchmarks/cameras.jsonl
 
-DATA is a folder with `six-cameras/label3d_dannce.mat` (DANNCE's markerless_mouse_1) and `eight-cameras/multiview.slp`
-(of sleap-io.js). The places of 1,715 keypoints are known exactly. Their pixels in six views get noise of 2 px, and a
-share of them moves by 30 to 200 px. Compared are jaxpose, the linear method (DLT) in numpy, the same on the pixels that
-did not move, and with `--aniposelib` that library's own methods, if it is installed. Appends one JSON line for each
-question: parity with OpenCV, errors, speed, labels of eight cameras.
+DATA is a folder with `six-cameras/label3d_dannce.mat` (DANNCE's markerless_mouse_1), `eight-cameras/multiview.slp`
+(of sleap-io.js) and `four-cameras/` (board videos, whose images are of sleap-anipose). The places of 1,715 keypoints
+are known exactly. Their pixels in six views get noise of 2 px, and a share of them moves by 30 to 200 px. Compared are
+jaxpose, the linear method (DLT) in numpy, the same on the pixels that did not move, and with `--aniposelib` that
+library's own methods, if it is installed. Appends one JSON line for each question: parity with OpenCV, errors, speed,
+labels of eight cameras, calibration.
 """
 
 import argparse
@@ -21,6 +22,10 @@ from typing import Any
 import cv2
 import numpy as np
 
+from jaxpose.calibrate.boards import read_board
+from jaxpose.calibrate.recordings import detect, find_recordings
+from jaxpose.cameras.bundle_adjustment import LENSES
+from jaxpose.cameras.calibration import calibrate
 from jaxpose.cameras.calibration_files import read_cameras
 from jaxpose.cameras.cameras import Camera, Cameras
 from jaxpose.cameras.triangulation import measure_noise_px, triangulate
@@ -187,20 +192,44 @@ def labelled(data: Path) -> dict[str, Any]:
     return {"question": "labels of eight cameras", "median_px": each, "noise_px": round(noise_px, 2)}
 
 
+def calibration(data: Path) -> dict[str, Any]:
+    """The errors of frames that the calibration did not see, for each lens, and the square's length in 3D."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    board = read_board("charuco:8x11:24:18.75")
+    seen = detect(board, find_recordings(data / "four-cameras"))
+    detected = time.process_time()
+    found = calibrate(seen)
+    seconds = {"detect_cpu_s": detected - cpu, "adjust_cpu_s": time.process_time() - detected}
+    seconds["wall_s"] = time.perf_counter() - wall
+    lenses = {}
+    for name, lens in LENSES.items():
+        alone = calibrate(seen, {name: lens})
+        lenses[name] = {
+            "held_out_px": round(float(np.nanmedian(alone.held_out_px)), 4),
+            "of_each_px": np.nanmedian(alone.held_out_px, axis=(1, 2)).round(4).tolist(),
+            "square_off_mm": round(float(np.median(np.abs(alone.square - seen.square))), 4),
+            "square_mm": round(float(np.median(alone.square)), 4),
+        }
+    return {
+        "question": "calibration", "cameras": seen.names, "frames": len(seen.frames), "chosen": found.lens,
+        "lenses": lenses, "opencv": cv2.__version__, "load": os.getloadavg()[0],
+        **{name: round(value, 1) for name, value in seconds.items()},
+    }  # fmt: skip
+
+
 def main() -> int:
     """Appends a line for each answer; returns 0."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("data", type=Path, metavar="DATA")
     arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--calibration", action="store_true", help="only the calibration")
     arguments.add_argument("--aniposelib", action="store_true", help="also measure aniposelib, which is installed")
     given = arguments.parse_args()
-    scene = read_six(given.data)
-    questions = [
-        lambda: parity(scene),
-        *(functools.partial(errors, scene, share, given.aniposelib) for share in SHARES),
-        lambda: speed(scene),
-        lambda: labelled(given.data),
-    ]
+    questions = [lambda: calibration(given.data)]
+    if not given.calibration:
+        scene = read_six(given.data)
+        shares = [functools.partial(errors, scene, share, given.aniposelib) for share in SHARES]
+        questions = [lambda: parity(scene), *shares, lambda: speed(scene), lambda: labelled(given.data), *questions]
     with given.out.open("a") as lines:
         for question in questions:
             line = json.dumps(question())

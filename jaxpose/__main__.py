@@ -16,6 +16,7 @@ VERBS = {
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
     "track": "gives the animals of detections, also of other tools, identities over time",
+    "calibrate": "calibrates cameras from videos of a board",
     "triangulate": "makes points in 3D of the predictions of several cameras",
     "draw": "writes a video with the predicted keypoints on it",
     "crop": "makes boxes for a second network from the predictions of a run",

@@ -46,6 +46,7 @@ _TRACK = "tests/tracking/test_tracks.py::test_the_verb_writes_tracks_in_each_for
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _CAMERAS = "tests/cameras/test_calibration_files.py::test_what_a_format_cannot_hold_is_refused_or_reported"
 _TRIANGULATE = "tests/triangulate/test_triangulate.py::test_the_table_has_every_frame_and_says_how_sure_each_point_is"
+_CALIBRATE = "tests/calibrate/test_calibrate.py::test_the_real_boards_meet_the_bars"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
@@ -113,6 +114,9 @@ RUN_BY = {
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",
     "draw --trail": "tests/drawing/test_labelled_video.py::test_a_trail_fades_with_its_age_and_stops_at_gaps",
+    "calibrate": _CALIBRATE,
+    "calibrate --board": _CALIBRATE,
+    "calibrate --out": _CALIBRATE,
     "triangulate": _TRIANGULATE,
     "triangulate --calibration": _TRIANGULATE,
     "triangulate --out": _TRIANGULATE,

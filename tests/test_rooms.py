@@ -52,6 +52,7 @@ BELOW = {
     "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
+    "calibrate": [*FRAMES, "cameras", "report"],
     "triangulate": [*FRAMES, "cameras", "conversion"],
     "tracking": [*FRAMES, "conversion"],
 }

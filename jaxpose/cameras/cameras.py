@@ -130,7 +130,7 @@ class Cameras:
         """Returns the pixels (v, n, 2) of points (n, 3) of the world; NaN behind a camera."""
         x, y, z = self.camera_places(points)
         with np.errstate(divide="ignore", invalid="ignore"):
-            pixels = np.stack(self._pixels(*self._distorted(x / z, y / z)), axis=-1)
+            pixels = np.stack(self._pixels(*self.distorted(x / z, y / z)), axis=-1)
         pixels[~(z > 0)] = np.nan
         return pixels
 
@@ -147,13 +147,13 @@ class Cameras:
             start = np.where(self._is_fisheye, stretched, 1.0)
             x, y = aim_x * start, aim_y * start
             for _ in range(_NEWTON_STEPS):
-                off_x, off_y = self._distorted(x, y)
+                off_x, off_y = self.distorted(x, y)
                 off_x, off_y = off_x - aim_x, off_y - aim_y
                 xx, xy, yx, yy = self.distortion_slopes(x, y)
                 determinant = xx * yy - xy * yx
                 x = x - (yy * off_x - xy * off_y) / determinant
                 y = y - (xx * off_y - yx * off_x) / determinant
-            off_x, off_y = self._distorted(x, y)
+            off_x, off_y = self.distorted(x, y)
             is_found = (np.abs(off_x - aim_x) + np.abs(off_y - aim_y) < _NOT_INVERTED) & (determinant > 0)
         return np.where(is_found[..., None], np.stack([x, y], axis=-1), np.nan)
 
@@ -164,8 +164,18 @@ class Cameras:
     def pixels_and_slopes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns the pixels u, v of normalised places (v, n), and their derivatives du/dx, du/dy, dv/dx, dv/dy."""
         xx, xy, yx, yy = self.distortion_slopes(x, y)
-        u, v = self._pixels(*self._distorted(x, y))
+        u, v = self._pixels(*self.distorted(x, y))
         return u, v, self.fx * xx + self.skew * yx, self.fx * xy + self.skew * yy, self.fy * yx, self.fy * yy
+
+    def distorted(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns where the lens moves normalised places (v, n)."""
+        _, _, p1, p2, _ = self._tangential()
+        r2 = x * x + y * y
+        factor, _ = self._radial(r2)
+        return (
+            x * factor + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
+            y * factor + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
+        )
 
     def distortion_slopes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns the derivatives of distorted places: of x by x and by y, of y by x and by y."""
@@ -197,15 +207,6 @@ class Cameras:
         fish = np.where(near, 1 + r2 * (k1 - 1 / 3), bent / r)
         fish_slope = np.where(near, k1 - 1 / 3, fish_slope)
         return np.where(self._is_fisheye, fish, factor), np.where(self._is_fisheye, fish_slope, slope)
-
-    def _distorted(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        _, _, p1, p2, _ = self._tangential()
-        r2 = x * x + y * y
-        factor, _ = self._radial(r2)
-        return (
-            x * factor + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
-            y * factor + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
-        )
 
     def _pixels(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.fx * x + self.skew * y + self.cx, self.fy * y + self.cy
