@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from jaxpose.data.labels import LabelHeader, read_csv_table, read_header
+from jaxpose.data.labels import LabelHeader, read_csv_table, read_header, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import relocated
@@ -56,9 +56,15 @@ class LabelFile:
     originals: Mapping[str, tuple[str, Points]] = dataclasses.field(default_factory=dict)
 
     @property
+    def columns(self) -> dict[tuple[str, str], int]:
+        """{(keypoint, coord): column}."""
+        (columns,) = self.header.columns.values()
+        return columns
+
+    @property
     def can_hide(self) -> bool:
         """Whether the file can mark a point as hidden: it has columns `visible`, with the marks 0, 1 and 2."""
-        return self.visible_mark == VISIBLE and any(coord == _MARK for _, coord in self.header.columns)
+        return self.visible_mark == VISIBLE and any(coord == _MARK for _, coord in self.columns)
 
     def layout(self) -> LabelLayout:
         """Returns the form of the file."""
@@ -106,7 +112,7 @@ class LabelFile:
         return [*index, *[""] * (self.header.width - len(index))]
 
     def _write(self, cells: list[str], name: str, point: Point | None) -> None:
-        columns = self.header.columns
+        columns = self.columns
         for coord, value in zip("xy", point[:2] if point else (None, None), strict=True):
             cells[columns[name, coord]] = "" if value is None else repr(value)
         if (name, _MARK) in columns:
@@ -133,6 +139,7 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
         raise UserError(f"{file} is not a UTF-8 CSV file, so its rows cannot be kept byte for byte: {SAVE_AS_UTF_8}")
     numbered, texts = _split(file, text)
     header = read_header(file, numbered)
+    refuse_several(file, list(header.columns))
     found = LabelFile(
         file=file,
         header=header,
@@ -167,7 +174,7 @@ def _with_points(
     }
     points_px, visibility = table.poses.labels()
     placed = visibility[(visibility > NOT_USED)]
-    marks = [coord == _MARK for _, coord in found.header.columns]
+    marks = [coord == _MARK for _, coord in found.columns]
     uses_1 = any(marks) and placed.size > 0 and bool((placed == NOT_VISIBLE).all())
     points = {}
     for image, of_image, of_points in zip(row_of, points_px.tolist(), visibility.tolist(), strict=True):

@@ -300,7 +300,7 @@ class Store:
         of_file = self._file(image)
         if image in of_file.problems:
             raise UserError(f"the row of {image} in {of_file.file} cannot be used: {of_file.problems[image]}")
-        if (keypoint, "x") not in of_file.header.columns:
+        if (keypoint, "x") not in of_file.columns:
             raise UserError(f"{of_file.file} has no columns of {keypoint}")
         if point and point[2] == NOT_VISIBLE and not of_file.can_hide:
             raise UserError(
