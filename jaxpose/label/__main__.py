@@ -6,6 +6,7 @@ Input: a project of Lightning Pose or DeepLabCut. Output: its label files. It se
 import argparse
 import contextlib
 import fcntl
+import gc
 import os
 import shlex
 import socket
@@ -60,7 +61,12 @@ def _run(given: argparse.Namespace) -> int:
     with contextlib.closing(_listen(given.port)) as listening:
         port = listening.getsockname()[1]
         with _only_one(project.folder, f"http://127.0.0.1:{port}"):
+            # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
+            # second again and again.
+            gc.disable()
             store = Store(project)
+            gc.freeze()
+            gc.enable()
             _serve(store, listening, port, given)
     return DONE
 

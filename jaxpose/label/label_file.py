@@ -154,6 +154,11 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
     return _with_points(folder, found, numbered[header.rows :], is_deeplabcut) if has_rows else found
 
 
+def read_keypoint_names(file: Path) -> tuple[str, ...]:
+    """Returns the keypoints of a label file; raises as `read_label_file`."""
+    return read_header(file, _split(file, read_text(file)[0])[0]).keypoint_names
+
+
 def new_label_file(file: Path, header: Sequence[Sequence[str]]) -> LabelFile:
     """Returns a label file that does not exist yet, with these header rows."""
     text = io.StringIO(newline="")

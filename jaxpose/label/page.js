@@ -148,7 +148,10 @@ class Page {
   }
 
   async poll() {
+    if (this.isPolling) return;
+    this.isPolling = true;
     const { status, content } = await ask(`/api/changes?since=${this.version}`);
+    this.isPolling = false;
     this.lost = status === 200 ? "" : content.error;
     if (status !== 200) return this.drawProgress();
     this.version = content.version;
@@ -249,6 +252,7 @@ class Page {
     if (!this.canEdit) return;
     const frame = this.frame, before = copyOf(frame.points);
     alter(frame.points);
+    if (JSON.stringify(before) === JSON.stringify(frame.points)) return;
     const last = this.done.at(-1);
     const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length;
     if (goesOn) last.after = copyOf(frame.points);
@@ -327,7 +331,8 @@ class Page {
   async copy() {
     const number = (this.frame?.number ?? 0) - 1;
     const other = number >= 0 ? await this.frameOf(number) : null;
-    if (!this.canEdit || !other) return this.say("there is no previous frame");
+    const isUseful = other?.points.some((point, k) => point && !this.frame.points[k]);
+    if (!this.canEdit || !isUseful) return this.say("the image before has no point that is missing here");
     this.change((points) => other.points.forEach((point, k) => {
       if (point && !points[k]) points[k] = { ...point, draft: true };
     }));
@@ -406,7 +411,7 @@ class Page {
       this.stage.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), this.stage.cursor ?? this.stage.place(event));
     }, { passive: false });
     window.addEventListener("beforeunload", (event) => {
-      if (this.frame && !this.frame.isSaved) event.preventDefault();
+      if (this.failure || this.isSaving) event.preventDefault();
     });
   }
 

@@ -1,6 +1,7 @@
 """A project to label: its label files, and the images that have labels or could have some."""
 
 import dataclasses
+import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +16,7 @@ from jaxpose.files import is_regular
 from jaxpose.formats.deeplabcut.project import CONFIG_FILE, ProjectConfig, read_config, spelled_as
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import COCO, DEEPLABCUT, LIGHTNING_POSE, SLEAP, label_files, recognise, without_config_file
-from jaxpose.label.label_file import LabelFile, new_label_file, read_label_file
+from jaxpose.label.label_file import LabelFile, new_label_file, read_keypoint_names, read_label_file
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
 
 # A network with context sees this many frames on either side of a labelled one; see `jaxpose.data.context`.
@@ -71,8 +72,10 @@ class LabelProject:
         Args:
           labelled: the images with rows, which are always in the result.
         """
-        labelled, found, context = set(labelled), set[str](), 0
-        folders = {PurePosixPath(image).parent for image in labelled}
+        rows_of: dict[PurePosixPath, set[str]] = {}
+        for path in map(PurePosixPath, labelled):
+            rows_of.setdefault(path.parent, set()).add(path.name)
+        found, context, folders = set[str](), 0, set(rows_of)
         root = self.folder / IMAGES_FOLDER
         if root.is_dir():
             # DeepLabCut has images only in a folder for each video.
@@ -81,30 +84,31 @@ class LabelProject:
         for folder in folders:
             if self.is_deeplabcut and folder.name.endswith(_DRAWN) and not self._has_labels(folder):
                 continue
-            names = self._image_names(folder)
-            rowless = [name for name in names if str(folder / name) not in labelled]
-            rows = [PurePosixPath(image).name for image in labelled if PurePosixPath(image).parent == folder]
+            rows = rows_of.get(folder, set())
+            rowless = self._image_names(folder) - rows
             if rows and rowless and _are_context(rowless, rows):
-                context += len(rowless)
-            else:
-                found.update(str(folder / name) for name in rowless)
-        return sorted(found | labelled, key=_in_order), context
+                context, rowless = context + len(rowless), set[str]()
+            before = "" if folder == PurePosixPath() else f"{folder}/"
+            found.update(before + name for name in rows | rowless)
+        return sorted(found, key=_in_order), context
 
     def _has_labels(self, folder: PurePosixPath) -> bool:
         return any(file.parent == self.folder / folder for file in self.files)
 
-    def _image_names(self, folder: PurePosixPath) -> list[str]:
+    def _image_names(self, folder: PurePosixPath) -> set[str]:
         place = self.folder / folder
-        entries = place.iterdir() if place.is_dir() else ()
-        return [entry.name for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file()]
+        if not place.is_dir():
+            return set()
+        with os.scandir(place) as entries:
+            return {entry.name for entry in entries if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()}
 
 
 def _in_order(image: str) -> tuple[list, list]:
-    path = PurePosixPath(image)
-    return natural_key(str(path.parent)), natural_key(path.name)
+    folder, _, name = image.rpartition("/")
+    return natural_key(folder), natural_key(name)
 
 
-def _are_context(rowless: list[str], rows: list[str]) -> bool:
+def _are_context(rowless: set[str], rows: set[str]) -> bool:
     """Returns whether all images without a row are next to labelled ones: the context of these, not frames to label."""
     names = FrameNames([*rowless, *rows])
     numbers = {names.number(name) for name in rows}
@@ -144,7 +148,7 @@ def open_project(given: str, labels: str) -> LabelProject:
     file = find_labels(folder, data.labels, "")
     if file.is_symlink():
         raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
-    names = read_label_file(folder, file, False).header.keypoint_names
+    names = read_keypoint_names(file)
     # Only DeepLabCut's config.yaml has edges.
     return LabelProject(folder, kind, (file,), (), "", names, (), _partners(names))
 
@@ -173,7 +177,7 @@ def _open_deeplabcut(folder: Path) -> LabelProject:
             )
     for file in files:
         refuse_other_labels(folder, file)
-    labelled = [name for file in files for name in read_label_file(folder, file, True).header.keypoint_names]
+    labelled = [name for file in files for name in read_keypoint_names(file)]
     names = tuple(dict.fromkeys(spelled_as(part, labelled) or part for part in config.bodyparts) or labelled)
     if not names:
         raise UserError(f"{folder} names no keypoint: neither a label file nor {CONFIG_FILE}")

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.label.small_projects import KEYPOINTS, header, image_name, serving, write_image, write_project
 
 pytestmark = needs_browser
+expect.set_options(timeout=PATIENCE_MS)
 LABELS = "CollectedData.csv"
 # A bright square, its middle in pixels of the picture.
 SPOT_PX, SPOT_SIDE_PX = (1203, 402), 9
@@ -24,12 +26,12 @@ def press(page: Page, keys: str) -> None:
 
 def is_at(page: Page, number: int) -> None:
     """Waits until an image and its labels are shown."""
-    expect(page.locator("#image")).to_have_text(image_name(number), timeout=PATIENCE_MS)
+    expect(page.locator("#image")).to_have_text(image_name(number))
 
 
 def point(page: Page, name: str, state: str) -> None:
     """Waits until a keypoint is shown in a state, and no other point of it."""
-    expect(page.locator(f"#points g[aria-label='{name}, {state}']")).to_have_count(1, timeout=PATIENCE_MS)
+    expect(page.locator(f"#points g[aria-label='{name}, {state}']")).to_have_count(1)
 
 
 def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
             press(page, "Escape h")
             expect(page.locator("#points g")).to_have_count(0)
             press(page, "h z b + 0")
-            expect(page.locator("#saved")).to_have_text("saved", timeout=PATIENCE_MS)
+            expect(page.locator("#saved")).to_have_text("saved")
             expect(page.locator("#progress")).to_have_text("4 of 5 labelled")
             for width_px, scheme in ((800, "dark"), (1280, "light")):
                 page.set_viewport_size({"width": width_px, "height": 600})
@@ -79,36 +81,35 @@ def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
     assert (project / LABELS).read_text() == head + "".join(rows)
 
 
-def test_a_click_stores_the_pixel_under_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ratio", [2.0, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_a_click_stores_the_pixel_under_it(ratio: float, tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", 1)
     picture, half = np.zeros((1200, 1600, 3), np.uint8), SPOT_SIDE_PX // 2
     x, y = SPOT_PX
     picture[y - half : y + half + 1, x - half : x + half + 1] = 255
     write_image(project / image_name(0))
     assert cv2.imwrite(str(project / image_name(0)), picture)
-    with serving(project) as served:
-        for ratio in (1.0, 2.0):
-            with opened(served.address, 1100, 700, ratio) as page:
-                is_at(page, 0)
-                # Without the two points of the file.
-                press(page, "h")
-                for wheel in (0, -500):
-                    at = spot_on_screen(page, ratio)
-                    page.mouse.move(*at)
-                    if wheel:
-                        while int(page.inner_text("#view").removesuffix(" %")) < 300:
-                            page.mouse.wheel(0, wheel)
-                            time.sleep(0.2)
-                        # The wheel keeps the pixel under the cursor.
-                        assert np.hypot(*np.subtract(spot_on_screen(page, ratio), at)) < 2.5
-                        at = spot_on_screen(page, ratio)
-                    # A little off the middle, by less than a pixel of the picture.
-                    page.mouse.click(*at)
-                    expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
-                    placed = page.evaluate("fetch('/api/frame/0').then((answer) => answer.json())")["points"]
-                    least = min(np.hypot(*np.subtract(one[:2], SPOT_PX)) for one in placed if one)
-                    assert least < 0.5, (ratio, wheel, placed)
-                    press(page, "Control+z")
+    with serving(project) as served, opened(served.address, 1100, 700, ratio) as page:
+        is_at(page, 0)
+        # Without the two points of the file.
+        press(page, "h")
+        for wheel in (0, -500):
+            at = spot_on_screen(page, ratio)
+            page.mouse.move(*at)
+            if wheel:
+                while int(page.inner_text("#view").removesuffix(" %")) < 300:
+                    page.mouse.wheel(0, wheel)
+                    time.sleep(0.2)
+                # The wheel keeps the pixel under the cursor.
+                assert np.hypot(*np.subtract(spot_on_screen(page, ratio), at)) < 2.5
+                at = spot_on_screen(page, ratio)
+            # A little off the middle, by less than a pixel of the picture.
+            page.mouse.click(*at)
+            expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
+            placed = page.evaluate("fetch('/api/frame/0').then((answer) => answer.json())")["points"]
+            least = min(np.hypot(*np.subtract(one[:2], SPOT_PX)) for one in placed if one)
+            assert least < 0.5, (ratio, wheel, placed)
+            press(page, "Control+z")
 
 
 def spot_on_screen(page: Page, ratio: float) -> tuple[float, float]:
@@ -136,7 +137,7 @@ def test_a_change_of_another_program_is_shown_and_decided(tmp_path: Path) -> Non
         press(page, "w w w p ArrowUp")
         text = f"{header()}{image_name(0)},1.50,2,,,30.125,4\n{image_name(10)},7,8,9,10,,\n"
         (project / LABELS).write_text(text)
-        expect(page.locator("#conflicts")).to_contain_text("nose was also changed elsewhere", timeout=PATIENCE_MS)
+        expect(page.locator("#conflicts")).to_contain_text("nose was also changed elsewhere")
         point(page, "nose", "your label")
         point(page, "left_paw", "visible")
         press(page, "r")
