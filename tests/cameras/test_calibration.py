@@ -4,7 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from jaxpose.cameras.calibration import Detections, calibrate, choose_frames, medoid
+from jaxpose.cameras.board_poses import Detections, medoid
+from jaxpose.cameras.calibration import calibrate, choose_frames
 from jaxpose.errors import UserError
 from tests.cameras.boards import CORNERS, SIZE_PX, SQUARE, arc, film
 
