@@ -90,8 +90,8 @@ def relative_poses(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def spread_of(poses: np.ndarray, length: float) -> np.ndarray:
     """Returns the distances (t, t) between poses (t, 3, 4): a turn counts as the arc at a length."""
     flat = poses[:, :, :3].reshape(len(poses), 9)
-    # The Frobenius norm of the difference of two rotations is sqrt(2) times the chord's angle.
-    turns = np.linalg.norm(flat[:, None] - flat, axis=-1) / np.sqrt(2)
+    # The squared norm of the difference of two rotations is 6 - 2 times their product, and twice the squared angle.
+    turns = np.sqrt(np.maximum(3 - flat @ flat.T, 0))
     return turns * length + np.linalg.norm(poses[:, None, :, 3] - poses[:, :, 3], axis=-1)
 
 

@@ -20,8 +20,11 @@ from jaxpose.terminal import count
 _SAME_PX = 0.05
 # Frames that a camera may be ahead or behind, and the frames that must remain.
 _MOST_STEPS, _LEAST_SHARED = 10, 4
-# A shift must lower the spread of the relative poses at least to this share.
-_FITS_BETTER = 0.5
+# A shift must lower the mean logarithm of the distances between relative poses by this much. A board that is held still
+# most of the time shows a shift only in the frames in which it moves.
+_LEAST_GAIN = 0.2
+# Distances far below this share of the distance to the board are as good as none.
+_EXACT_POSE = 0.003
 
 
 def refuse_copies(detections: Detections) -> None:
@@ -89,15 +92,21 @@ def _best_shift(frames: tuple[int, ...], first: np.ndarray, second: np.ndarray) 
     place_of = {frame: place for place, frame in enumerate(frames)}
     step = int(np.median(np.diff(frames))) if len(frames) > 1 else 1
     depth = np.nanmedian(np.linalg.norm(np.concatenate([first, second])[..., 3], axis=-1))
-    spreads: dict[int, float] = {}
+    aligned = relative_poses(first, second)
+    is_aligned = np.isfinite(aligned[:, 0, 0])
+    gains = {0: 0.0}
     for shift in range(-_MOST_STEPS * step, _MOST_STEPS * step + 1, step):
-        pairs = [(place, place_of[frame + shift]) for place, frame in enumerate(frames) if frame + shift in place_of]
-        poses = relative_poses(first[[one for one, _ in pairs]], second[[other for _, other in pairs]])
-        poses = poses[np.isfinite(poses[:, 0, 0])]
-        if len(poses) >= _LEAST_SHARED:
-            # Of the pose that half of the others are nearest to.
-            spreads[shift] = float(np.median(spread_of(poses, depth), axis=0).min())
-    if 0 not in spreads:
-        return 0
-    best = min(spreads, key=lambda shift: (spreads[shift], abs(shift)))
-    return best if spreads[best] < _FITS_BETTER * spreads[0] else 0
+        places = [place for place, frame in enumerate(frames) if frame + shift in place_of]
+        moved = relative_poses(first[places], second[[place_of[frames[place] + shift] for place in places]])
+        # Both are judged by the same frames of the first camera.
+        is_both = np.isfinite(moved[:, 0, 0]) & is_aligned[places]
+        if is_both.sum() >= max(_LEAST_SHARED, is_aligned.sum() / 2):
+            gains[shift] = _roughness(aligned[places][is_both], depth) - _roughness(moved[is_both], depth)
+    best = max(gains, key=lambda shift: (gains[shift], -abs(shift)))
+    return best if gains[best] > _LEAST_GAIN else 0
+
+
+def _roughness(poses: np.ndarray, depth: float) -> float:
+    """Returns the mean logarithm of the distances of poses (t, 3, 4) to the one that most of them are near."""
+    spreads = np.log(spread_of(poses, depth) + _EXACT_POSE * depth)
+    return float(spreads.mean(axis=0).min())

@@ -24,13 +24,14 @@ def arc(count: int) -> Cameras:
     return Cameras(cameras)
 
 
-def film(cameras: Cameras, frames: int = 24, noise_px: float = 0.0, seed: int = 0) -> Detections:
-    """What cameras see of a board that turns and moves around the place that they look at."""
+def film(cameras: Cameras, frames: int = 24, noise_px: float = 0.0, seed: int = 0, held: int = 1) -> Detections:
+    """What cameras see of a board that is held in `held` frames at each of several places that they look at."""
     random = np.random.default_rng(seed)
     places, normals = [], []
     for _ in range(frames):
-        turn = cv2.Rodrigues(random.uniform(-0.5, 0.5, 3))[0]
-        centre = np.array([0, 0, 700.0]) + random.uniform(-60, 60, 3)
+        if len(places) % held == 0:
+            turn = cv2.Rodrigues(random.uniform(-0.5, 0.5, 3))[0]
+            centre = np.array([0, 0, 700.0]) + random.uniform(-60, 60, 3)
         normals.append(turn[:, 2])
         places.append((CORNERS - CORNERS.mean(axis=0)) @ turn.T + centre)
     pixels = cameras.project(np.concatenate(places)).reshape(len(cameras.names), frames, len(CORNERS), 2)
