@@ -117,6 +117,8 @@ RUN_BY = {
     "calibrate": _CALIBRATE,
     "calibrate --board": _CALIBRATE,
     "calibrate --out": _CALIBRATE,
+    "calibrate --floor": "tests/calibrate/test_check.py::test_the_floor_is_the_board_of_a_frame",
+    "calibrate --check": "tests/calibrate/test_check.py::test_a_calibration_is_compared_with_board_images",
     "triangulate": _TRIANGULATE,
     "triangulate --calibration": _TRIANGULATE,
     "triangulate --out": _TRIANGULATE,

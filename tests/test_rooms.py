@@ -52,7 +52,7 @@ BELOW = {
     "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
-    "calibrate": [*FRAMES, "cameras", "report"],
+    "calibrate": [*FRAMES, "cameras", "report", "conversion", "triangulate"],
     "triangulate": [*FRAMES, "cameras", "conversion"],
     "tracking": [*FRAMES, "conversion"],
 }

@@ -12,7 +12,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.calibrate.boards import Board
-from jaxpose.cameras.calibration import Detections
+from jaxpose.cameras.board_poses import Detections
 from jaxpose.data.image_file import STORED, PixelRule, decode_image
 from jaxpose.data.inputs import VIDEO_SUFFIXES
 from jaxpose.errors import UserError
@@ -99,8 +99,13 @@ def _numbered(files: list[Path]) -> dict[int, Path]:
     return dict(zip(numbers if is_numbered else range(len(files)), files, strict=True))
 
 
-def detect(board: Board, recordings: dict[str, Recording]) -> Detections:
-    """Returns the corners of the board in the frames of all recordings.
+def detect(board: Board, recordings: dict[str, Recording], wanted: int | None = None) -> Detections:
+    """Returns the corners of the board in the frames of all recordings; of long videos, in evenly spaced ones.
+
+    Args:
+      board: its markers may be unknown.
+      recordings: by camera.
+      wanted: number of a frame that is searched in any case.
 
     Raises:
       UserError: no frame shows the board, or a recording has frames of two sizes.
@@ -122,7 +127,7 @@ def detect(board: Board, recordings: dict[str, Recording]) -> Detections:
         for name, recording in recordings.items():
             of_camera: dict[int, np.ndarray] = {}
             shapes: set[tuple[int, ...]] = set()
-            greys = _greys(recording, every)
+            greys = _greys(recording, every, wanted)
             while some := list(itertools.islice(greys, _FRAMES_AT_ONCE)):
                 shapes |= {grey.shape for _, grey in some}
                 corners = pool.map(board.find, [grey for _, grey in some])
@@ -154,6 +159,6 @@ def refuse_mirrored(board: Board, name: str, recording: Recording, found: dict[i
             )
 
 
-def _greys(recording: Recording, every: int) -> Iterator[tuple[int, np.ndarray]]:
-    for number, image in recording.frames(lambda number: number % every == 0):
+def _greys(recording: Recording, every: int, wanted: int | None = None) -> Iterator[tuple[int, np.ndarray]]:
+    for number, image in recording.frames(lambda number: number % every == 0 or number == wanted):
         yield number, cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)

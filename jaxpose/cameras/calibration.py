@@ -9,19 +9,27 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-import cv2
 import numpy as np
 
+from jaxpose.cameras.board_poses import (
+    LEAST_CORNERS,
+    Detections,
+    connected,
+    has_pose,
+    medoid,
+    pose_in,
+    relative_poses,
+    shared_frames,
+)
 from jaxpose.cameras.bundle_adjustment import LENSES, NEAR_PX, NO_LENS, ROUGH_PX, SIMPLE_LENS, Scene, adjust
+from jaxpose.cameras.calibration_faults import refuse_copies, refuse_mirrored, refuse_out_of_step, refuse_unconnected
 from jaxpose.cameras.cameras import Camera, Cameras
 from jaxpose.cameras.triangulation import triangulate
 from jaxpose.errors import UserError
 from jaxpose.terminal import count
 
-# A pose needs this many corners; a camera this many frames with a pose.
-LEAST_CORNERS, LEAST_FRAMES = 6, 3
-# Corners of one row have no pose: the smaller spread of the corners, in squares.
-_LEAST_SPREAD = 0.5
+# A camera needs this many frames with a pose of the board.
+LEAST_FRAMES = 3
 # Focal lengths to begin with, in widths of the image.
 _FOCAL_LENGTHS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 15.0, 30.0)
 # Frames that an adjustment uses, and those that choose a focal length.
@@ -31,35 +39,6 @@ CELLS = 6
 _FOLDS = 3
 # The lens with more numbers must lower the held-out error to this share.
 _BETTER_LENS = 0.97
-
-
-@dataclasses.dataclass(frozen=True)
-class Detections:
-    """Corners of a board in the frames of v cameras.
-
-    Attributes:
-      names: of the cameras.
-      sizes_px: (width, height) of the images of each camera.
-      corners: (n, 3), places of the corners on the board, z = 0.
-      square: length of a square, in the unit of the corners.
-      frames: the t numbers of the frames.
-      points_px: (v, t, n, 2), NaN where a corner was not detected.
-    """
-
-    names: tuple[str, ...]
-    sizes_px: tuple[tuple[int, int], ...]
-    corners: np.ndarray
-    square: float
-    frames: tuple[int, ...]
-    points_px: np.ndarray
-
-    def part(self, views: Sequence[int], frames: np.ndarray) -> "Detections":
-        """Returns the detections of some cameras in some frames, both by place."""
-        return dataclasses.replace(
-            self, names=tuple(self.names[view] for view in views),
-            sizes_px=tuple(self.sizes_px[view] for view in views),
-            frames=tuple(np.array(self.frames)[frames].tolist()), points_px=self.points_px[list(views)][:, frames],
-        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +75,12 @@ def calibrate(detections: Detections, lenses: Mapping[str, np.ndarray] = LENSES)
     Raises:
       UserError: a camera sees the board in too few frames, or shares too few with the others.
     """
+    refuse_copies(detections)
     poses, alone = calibrate_alone(detections)
     is_posed = np.isfinite(poses[..., 0, 0])
+    refuse_mirrored(detections, poses)
     refuse_unconnected(detections, is_posed)
+    refuse_out_of_step(detections, poses)
     frames = choose_frames(detections, is_posed)
     used = detections.part(range(len(detections.names)), frames)
     start = _start(used, poses[:, frames], alone)
@@ -124,7 +106,7 @@ def calibrate_alone(detections: Detections) -> tuple[np.ndarray, list[Camera]]:
     cameras = []
     for view, name in enumerate(detections.names):
         points_px = detections.points_px[view]
-        frames = np.flatnonzero([_has_pose(detections, pixels) for pixels in points_px])
+        frames = np.flatnonzero([has_pose(detections, pixels) for pixels in points_px])
         if len(frames) < LEAST_FRAMES:
             raise UserError(
                 f"camera {name} sees the board in {count(len(frames), 'frame')}; at least {LEAST_FRAMES} with "
@@ -133,11 +115,11 @@ def calibrate_alone(detections: Detections) -> tuple[np.ndarray, list[Camera]]:
         alone = detections.part([view], frames)
         chosen = choose_frames(alone, np.ones((1, len(frames)), bool))
         camera = _start_lens(detections, view, points_px[frames[chosen]])
-        scene = _scene(camera, [_pose(camera, detections.corners, pixels) for pixels in points_px[frames[chosen]]])
+        scene = _scene(camera, [pose_in(camera, detections.corners, pixels) for pixels in points_px[frames[chosen]]])
         fitted = adjust(scene, detections.corners, points_px[None, frames[chosen]], SIMPLE_LENS).cameras.each[0]
         cameras.append(fitted)
         for frame in frames:
-            poses[view, frame] = _pose(fitted, detections.corners, points_px[frame])
+            poses[view, frame] = pose_in(fitted, detections.corners, points_px[frame])
     return poses, cameras
 
 
@@ -168,14 +150,6 @@ def _cells(detections: Detections, frame: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _has_pose(detections: Detections, pixels: np.ndarray) -> bool:
-    seen = detections.corners[np.isfinite(pixels[:, 0]), :2]
-    if len(seen) < LEAST_CORNERS:
-        return False
-    spread = np.linalg.svd(seen - seen.mean(axis=0), compute_uv=False)[1] / np.sqrt(len(seen))
-    return bool(spread >= _LEAST_SPREAD * detections.square)
-
-
 def _start_lens(detections: Detections, view: int, points_px: np.ndarray) -> Camera:
     """Returns the camera, without distortion, whose focal length fits some frames best."""
     width, height = detections.sizes_px[view]
@@ -190,19 +164,9 @@ def _start_lens(detections: Detections, view: int, points_px: np.ndarray) -> Cam
     ]  # fmt: skip
     errors = []
     for camera in cameras:
-        scene = _scene(camera, [_pose(camera, detections.corners, pixels) for pixels in some])
+        scene = _scene(camera, [pose_in(camera, detections.corners, pixels) for pixels in some])
         errors.append(np.nanmedian(np.abs(scene.errors_px(detections.corners, some[None]))))
     return cameras[int(np.argmin(errors))]
-
-
-def _pose(camera: Camera, corners: np.ndarray, pixels: np.ndarray) -> np.ndarray:
-    """Returns the pose (3, 4) of the board in a camera at the origin; of the two that fit a plane, the better one."""
-    is_seen = np.isfinite(pixels[:, 0])
-    flags = cv2.SOLVEPNP_IPPE
-    _, turns, places, _ = cv2.solvePnPGeneric(
-        corners[is_seen], pixels[is_seen], camera.matrix, camera.distortion, flags=flags
-    )
-    return np.hstack([cv2.Rodrigues(turns[0])[0], places[0]])
 
 
 def _scene(camera: Camera, poses: Sequence[np.ndarray]) -> Scene:
@@ -214,57 +178,7 @@ def shared_corners(points_px: np.ndarray, is_posed: np.ndarray) -> np.ndarray:
     """Returns how many corners (v, v) each two cameras see in the same frames in which both have a pose."""
     is_seen = np.isfinite(points_px[..., 0]) & is_posed[..., None]
     flat = is_seen.reshape(len(is_seen), -1).astype(float)
-    both = is_posed.astype(float) @ is_posed.T.astype(float)
-    return np.where(both > 0, flat @ flat.T, 0)
-
-
-def refuse_unconnected(detections: Detections, is_posed: np.ndarray) -> None:
-    """Raises UserError, which names the cameras, if the cameras do not see the board together in any chain of pairs."""
-    shared = is_posed.astype(int) @ is_posed.T.astype(int) >= 1
-    groups = connected(shared)
-    if len(groups) == 1:
-        return
-    alone = min(groups, key=len)
-    names = ", ".join(detections.names[view] for view in alone)
-    others = ", ".join(name for view, name in enumerate(detections.names) if view not in alone)
-    raise UserError(
-        f"no overlap: {names} never see{'s' * (len(alone) == 1)} the board in the same frame as {others}: show the "
-        "board to both at once, or leave the camera out; frames belong together by their number"
-    )
-
-
-def connected(pairs: np.ndarray) -> list[list[int]]:
-    """Returns the groups of places that a matrix (v, v) of pairs connects."""
-    groups: list[list[int]] = []
-    for start in range(len(pairs)):
-        if any(start in group for group in groups):
-            continue
-        group, new = {start}, {start}
-        while new:
-            new = {other for one in new for other in np.flatnonzero(pairs[one]).tolist()} - group
-            group |= new
-        groups.append(sorted(group))
-    return groups
-
-
-def relative_poses(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the poses (t, 3, 4) from the first camera to the second, by the board's poses (t, 3, 4) in both."""
-    rotations = second[:, :, :3] @ first[:, :, :3].transpose(0, 2, 1)
-    places = second[:, :, 3] - np.einsum("tij,tj->ti", rotations, first[:, :, 3])
-    return np.concatenate([rotations, places[..., None]], axis=-1)
-
-
-def spread_of(poses: np.ndarray, length: float) -> np.ndarray:
-    """Returns the distances (t, t) between poses (t, 3, 4): a turn counts as the arc at a length."""
-    flat = poses[:, :, :3].reshape(len(poses), 9)
-    # The Frobenius norm of the difference of two rotations is sqrt(2) times the chord's angle.
-    turns = np.linalg.norm(flat[:, None] - flat, axis=-1) / np.sqrt(2)
-    return turns * length + np.linalg.norm(poses[:, None, :, 3] - poses[:, :, 3], axis=-1)
-
-
-def medoid(poses: np.ndarray, length: float) -> np.ndarray:
-    """Returns the pose (3, 4) with the least sum of distances to the others."""
-    return poses[int(np.argmin(spread_of(poses, length).sum(axis=0)))]
+    return np.where(shared_frames(is_posed) > 0, flat @ flat.T, 0)
 
 
 def _start(used: Detections, poses: np.ndarray, lenses: Sequence[Camera]) -> Scene:
@@ -310,8 +224,8 @@ def place_board(cameras: Cameras, detections: Detections) -> Scene:
     poses = np.full((*detections.points_px.shape[:2], 3, 4), np.nan)
     for view, camera in enumerate(cameras.each):
         for frame, pixels in enumerate(detections.points_px[view]):
-            if _has_pose(detections, pixels):
-                poses[view, frame] = _pose(camera, detections.corners, pixels)
+            if has_pose(detections, pixels):
+                poses[view, frame] = pose_in(camera, detections.corners, pixels)
     start = _with_best_poses(cameras, detections, poses)
     return adjust(start, detections.corners, detections.points_px, NO_LENS, fixes_cameras=True)
 
@@ -334,8 +248,7 @@ def _held_out(used: Detections, scene: Scene, lens: np.ndarray) -> tuple[np.ndar
 
 
 def _sees_together(points_px: np.ndarray) -> np.ndarray:
-    is_posed = np.isfinite(points_px[..., 0]).sum(axis=-1) >= LEAST_CORNERS
-    return is_posed.astype(int) @ is_posed.T.astype(int) >= 1
+    return shared_frames(np.isfinite(points_px[..., 0]).sum(axis=-1) >= LEAST_CORNERS) > 0
 
 
 def square_lengths(cameras: Cameras, detections: Detections) -> np.ndarray:

@@ -36,12 +36,12 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
         raise already_exist([file])
     calibration = Path(given.calibration).expanduser()
-    cameras, files = _views(given.views, read_cameras(calibration), calibration)
+    cameras, files = choose_views(given.views, read_cameras(calibration), calibration)
     tables = {view: read_table(table) for view, table in files.items()}
     for note in (note for table in tables.values() for note in table.notes):
         say(note)
-    names = _keypoint_names(tables)
-    points_px, confidence = _arrays(tables, names)
+    names = shared_names(tables)
+    points_px, confidence = stack_tables(tables, names)
     with phase("triangulating"):
         noise_px = measure_noise_px(cameras, points_px, confidence)
         if np.isnan(noise_px):
@@ -62,7 +62,7 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _views(words: Sequence[str], cameras: Cameras, calibration: Path) -> tuple[Cameras, dict[str, Path]]:
+def choose_views(words: Sequence[str], cameras: Cameras, calibration: Path) -> tuple[Cameras, dict[str, Path]]:
     """Returns the cameras of the given views, and the table of each.
 
     Raises:
@@ -84,7 +84,7 @@ def _views(words: Sequence[str], cameras: Cameras, calibration: Path) -> tuple[C
     return Cameras([cameras.each[cameras.names.index(view)] for view in files]), files
 
 
-def _keypoint_names(tables: Mapping[str, PredictionTable]) -> tuple[str, ...]:
+def shared_names(tables: Mapping[str, PredictionTable]) -> tuple[str, ...]:
     """Returns the names of all tables; reports those that only one view has.
 
     Raises:
@@ -107,7 +107,7 @@ def _keypoint_names(tables: Mapping[str, PredictionTable]) -> tuple[str, ...]:
     return names
 
 
-def _arrays(tables: Mapping[str, PredictionTable], names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+def stack_tables(tables: Mapping[str, PredictionTable], names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Returns points_px (v, n, 2) and confidence (v, n), in the order of the cameras."""
     each = [table.poses.with_keypoints(names).one_animal() for table in tables.values()]
     return np.stack([points.reshape(-1, 2) for points, _ in each]), np.stack([known.ravel() for _, known in each])

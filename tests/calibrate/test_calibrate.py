@@ -17,7 +17,7 @@ BOARD = "charuco:6x5:20:15"
 
 
 def write_images(folder: Path, frames: int = 8) -> Path:
-    """Two cameras without distortion, 25 degrees apart; the file names of one begin at frame 1."""
+    """Two cameras without distortion, 20 degrees apart; the file names of one begin at frame 1."""
     board, random = markers_of(read_board(BOARD)), np.random.default_rng(0)
     for name in ("left", "right"):
         (folder / name).mkdir(parents=True)
@@ -65,6 +65,9 @@ def test_the_real_boards_meet_the_bars(real_data: Path, tmp_path: Path, capsys: 
     assert held_out and square
     assert float(held_out[1]) <= 0.21 and float(square[2]) <= 0.07 and abs(float(square[1]) - 24) < 0.02
     assert read_cameras(file).names == ("back", "mid", "side", "top")
+    page = file.with_suffix(".html").read_text()
+    assert page.count('<svg class="frame"') == 3 and page.count("median error in px</span>") == 1
+    assert re.search(r"<td>0\.\d\d \(\d+\)</td>", page) and "<figcaption>side, frame " in page
 
 
 def test_mistakes_are_one_line_each(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from jaxpose.cameras.calibration import Detections, calibrate, choose_frames, medoid
+from jaxpose.cameras.board_poses import Detections, medoid
+from jaxpose.cameras.calibration import calibrate, calibrate_alone, choose_frames
+from jaxpose.cameras.calibration_faults import refuse_out_of_step
 from jaxpose.errors import UserError
 from tests.cameras.boards import CORNERS, SIZE_PX, SQUARE, arc, film
 
@@ -98,3 +100,18 @@ def test_a_camera_with_too_few_frames_is_named() -> None:
     blind(seen, 1, slice(2, None))
     with pytest.raises(UserError, match="camera c1 sees the board in 2 frames; at least 3"):
         calibrate(seen)
+
+
+@pytest.mark.parametrize(("held", "late"), [(1, 0), (5, 0), (5, 1), (12, 0), (12, 2)])
+def test_a_late_camera_is_found_also_if_the_board_is_held_still(held: int, late: int) -> None:
+    """Each place is held for some frames, so only the frames between two places show that a camera is late."""
+    for seed in range(2):
+        seen = film(arc(3), 4 * held + 12, noise_px=0.3, seed=seed, held=held)
+        seen.points_px[1, late:] = seen.points_px[1, : len(seen.frames) - late].copy()
+        blind(seen, 1, slice(0, late))
+        poses, _ = calibrate_alone(seen)
+        if late:
+            with pytest.raises(UserError, match=f"out of step: camera c1 is {late} frame"):
+                refuse_out_of_step(seen, poses)
+        else:
+            refuse_out_of_step(seen, poses)

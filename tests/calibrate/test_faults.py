@@ -1,0 +1,108 @@
+"""Faults that are planted in the corners of real board videos: each is the first thing that the error says."""
+
+import dataclasses
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from jaxpose.calibrate.boards import read_board
+from jaxpose.calibrate.recordings import detect, find_recordings
+from jaxpose.cameras.board_poses import Detections
+from jaxpose.cameras.calibration import calibrate
+from jaxpose.cameras.calibration_check import check_board
+from jaxpose.cameras.cameras import Cameras
+from jaxpose.errors import UserError
+
+BACK, MID, SIDE, TOP = range(4)
+
+
+@pytest.fixture(scope="module")
+def real(real_data: Path) -> Detections:
+    """The corners of four cameras in 21 frames."""
+    return detect(read_board("charuco:8x11:24:18.75"), find_recordings(real_data / "calibrated" / "four-cameras"))
+
+
+def fault(real: Detections, points_px: np.ndarray, views: tuple[int, ...] = (BACK, MID, SIDE, TOP)) -> str:
+    planted = dataclasses.replace(real, points_px=points_px)
+    with pytest.raises(UserError) as raised:
+        calibrate(planted.part(views, np.arange(len(real.frames))))
+    return str(raised.value)
+
+
+def late(points_px: np.ndarray, view: int, frames: int) -> np.ndarray:
+    """The corners if a camera started so many frames before the others."""
+    planted = points_px.copy()
+    planted[view] = np.nan
+    if frames > 0:
+        planted[view, frames:] = points_px[view, :-frames]
+    else:
+        planted[view, :frames] = points_px[view, -frames:]
+    return planted
+
+
+def test_two_identical_cameras_are_named(real: Detections) -> None:
+    planted = real.points_px.copy()
+    planted[MID] = planted[BACK]
+    assert fault(real, planted).startswith("identical: cameras back and mid show the board at the same pixels")
+
+
+def test_a_mirrored_camera_is_named(real: Detections) -> None:
+    planted = real.points_px.copy()
+    planted[TOP, ..., 0] = real.sizes_px[TOP][0] - 1 - planted[TOP, ..., 0]
+    assert fault(real, planted).startswith("mirrored: camera top sees the corners of the board in mirror order")
+
+
+@pytest.mark.parametrize(
+    ("view", "frames", "what"), [(SIDE, 1, "side is 1 frame late"), (BACK, -3, "back is 3 frames early")]
+)
+def test_a_camera_out_of_step_is_named(real: Detections, view: int, frames: int, what: str) -> None:
+    assert fault(real, late(real.points_px, view, frames)).startswith(f"out of step: camera {what}: ")
+
+
+def test_of_two_cameras_out_of_step_the_second_is_named(real: Detections) -> None:
+    planted = late(real.points_px, MID, 2)
+    assert fault(real, planted, (BACK, MID)).startswith("out of step: camera mid is 2 frames late: ")
+
+
+def test_a_camera_without_overlap_is_named(real: Detections) -> None:
+    planted = real.points_px.copy()
+    planted[SIDE, :12] = np.nan
+    planted[[BACK, MID, TOP], 12:] = np.nan
+    assert fault(real, planted).startswith("no overlap: side never sees the board in the same frame as back, mid, top")
+
+
+@pytest.fixture(scope="module")
+def cameras(real: Detections) -> Cameras:
+    return calibrate(real).scene.cameras
+
+
+def test_a_good_calibration_has_no_fault(real: Detections, cameras: Cameras) -> None:
+    found = check_board(cameras, real)
+    assert found.faults == [] and np.nanmedian(found.errors_px) < 0.21 and np.nanmedian(found.expected_px) < 0.6
+
+
+def test_half_a_pixel_of_old_corners_is_named(real: Detections, cameras: Cameras) -> None:
+    """The corners that OpenCV found in these images in 2022 lie 0.48 px further down and to the right."""
+    (fault,) = check_board(cameras, dataclasses.replace(real, points_px=real.points_px - 0.48)).faults
+    assert fault.startswith("half a pixel: with corners half a pixel below and to the right of the detected ones")
+    (fault,) = check_board(cameras, dataclasses.replace(real, points_px=real.points_px + 0.48)).faults
+    assert fault.startswith("half a pixel: with corners half a pixel above and to the left of the detected ones")
+
+
+def test_a_wrong_length_is_named(real: Detections, cameras: Cameras) -> None:
+    wrong = dataclasses.replace(real, corners=real.corners * 25 / 24, square=25.0)
+    (fault,) = check_board(cameras, wrong).faults
+    assert fault.startswith("wrong length: a square measures 24 in 3D, but 25 by --board (-4.0 %)")
+
+
+@pytest.mark.parametrize("view", [BACK, SIDE])
+def test_a_camera_that_was_moved_is_named(real: Detections, cameras: Cameras, view: int) -> None:
+    turn = cv2.Rodrigues(np.array([0.01, 0.02, 0.0]))[0]
+    each = list(cameras.each)
+    each[view] = dataclasses.replace(
+        each[view], rotation=turn @ each[view].rotation, translation=turn @ each[view].translation
+    )
+    (fault,) = check_board(Cameras(each), real).faults
+    assert fault.startswith(f"moved: camera {real.names[view]} sees the board ")
