@@ -95,8 +95,10 @@ def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int
     of_images = np.array(list(Counter(names).values()))
     few, identity = int((of_images < most).sum()), np.asarray(poses.identity)[:, 0]
     known = [poses.individuals[number] for number in sorted({*identity.tolist()} - {-1})]
+    low, high = of_images.min(), of_images.max()
+    some = f"{low} to {high} an image, median {np.median(of_images):g}" if low < high else f"{low} an image"
     lines = [
-        f"{of_images.min()} to {of_images.max()} an image, median {np.median(of_images):g}; data.animals={most}",
+        f"{some}; data.animals={most}",
         f"identities: {', '.join(known)}" if known else "no identities",
     ]
     if known and (unknown := int((identity < 0).sum())):

@@ -10,12 +10,15 @@ import pandas as pd
 import pytest
 
 from jaxpose import load
+from jaxpose.check.__main__ import main as check
+from jaxpose.convert import main as convert
 from jaxpose.crop import main as crop
 from jaxpose.errors import UserError
 from jaxpose.export.__main__ import main as export
 from jaxpose.predict import main as predict
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
+from jaxpose.suggest import main as suggest
 from tests.several_animals import IMAGES, csv_project
 from tests.small_run import assert_same_run, call, log_of, make_config, train
 
@@ -89,6 +92,32 @@ def test_a_loaded_network_refuses_frames(animals_run: Path) -> None:
     for boxes in ((), (0, 0, 32, 32)):
         with pytest.raises(UserError, match="jaxpose does not find the animals in other frames yet"):
             network.predict(frame, boxes)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        (suggest, ["{project}", "--project", "{project}", "--out", "{out}"]),
+        (convert, ["labels", "{project}", "--to", "coco", "--out", "{out}.json"]),
+    ],
+)
+def test_commands_on_labels_of_one_animal_refuse_those_of_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: Callable, arguments: list[str]
+) -> None:
+    project, out = csv_project(tmp_path / "mice"), tmp_path / "out"
+    assert verb([text.format(project=project, out=out) for text in arguments]) == 2
+    assert "CollectedData.csv has up to 2 animals in an image; this command reads only" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_check_looks_at_each_animal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = csv_project(tmp_path / "mice")
+    table = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table.loc[IMAGES[0], ("me", "male", "nose", "x")] = 200
+    table.to_csv(project / "CollectedData.csv")
+    assert check([str(project), "--out", str(tmp_path / "page.html")]) == 1
+    assert "20 usable frames; 1 row is refused" in capsys.readouterr().out
+    assert "CollectedData.csv:5 (male)" in (tmp_path / "page.csv").read_text()
 
 
 def test_a_run_on_one_animal_refuses_labels_of_several(whole: Path, tmp_path: Path) -> None:
