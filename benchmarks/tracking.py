@@ -5,12 +5,14 @@
 DATA has the folders centred-pair, home-cage and two-flies. The detections of each .slp are tracked without their tracks
 and compared with the proofread file, as are the tracks that the file had, and the oracle: the same detections, each
 with the identity of the nearest animal of the truth, and one identity for all false ones. Degraded files are of
-two-flies/clip.slp. With --frames N, instead measures time and memory for 10 made animals in N frames. Appends one JSON
-line for each.
+two-flies/clip.slp. With --crowds, instead makes crowds of four flies of the same files, and degrades them. The first
+rows of each review are answered from the truth, and the tracks are solved again. With --frames N, instead measures time
+and memory for 10 made animals in N frames. Appends one JSON line for each.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -21,18 +23,24 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from jaxpose.errors import UserError
 from jaxpose.formats.sleap_files import read_slp
 from jaxpose.poses import Poses
+from jaxpose.tracking.corrections import DIFFERENT, EXCHANGED, SAME, Correction, solve_corrected
 from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.metrics import GATE, track_errors
-from jaxpose.tracking.tracks import Number, track
+from jaxpose.tracking.review import EXTRA, MISSING, SWAP, Doubt, find_doubts
+from jaxpose.tracking.tracks import Number, Solution, solve
 
 SETS = {
     "home-cage/sleap_tracked.slp": "home-cage/proofread.slp",
     "centred-pair/predictions.slp": "centred-pair/clean.slp",
     "two-flies/clip.predictions.slp": "two-flies/clip.slp",
 }
+CROWDS = ("two-flies/clip.slp", "centred-pair/clean.slp")
 ANIMALS = 2
+# So many first rows of a review are answered.
+ROWS = (3, 10)
 
 
 def main() -> int:
@@ -42,6 +50,7 @@ def main() -> int:
     arguments.add_argument(
         "--degraded", type=Path, nargs="*", default=[], help="worse detections of two-flies/clip.slp"
     )
+    arguments.add_argument("--crowds", action="store_true", help="measure made crowds of four flies")
     arguments.add_argument("--frames", type=int, default=0, help="measure the cost of a made video of so many frames")
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     given = arguments.parse_args()
@@ -50,21 +59,111 @@ def main() -> int:
         return 0
     pairs = [(name, given.data / name, given.data / truth) for name, truth in SETS.items()]
     pairs += [(file.name, file, given.data / "two-flies/clip.slp") for file in given.degraded]
+    if given.crowds:
+        for name in CROWDS:
+            crowd = _crowd(read_slp(given.data / name).poses)
+            for seed in range(3):
+                line = {"detections": f"crowd of {name}, seed {seed}"}
+                _write(given.out, line | _compare(crowd, _degraded(crowd, seed), 2 * ANIMALS))
+        return 0
     for name, file, truth in pairs:
-        _write(given.out, {"detections": name} | _compare(read_slp(truth).poses, read_slp(file).poses))
+        _write(given.out, {"detections": name} | _compare(read_slp(truth).poses, read_slp(file).poses, ANIMALS))
     return 0
 
 
-def _compare(truth: Poses, detections: Poses) -> dict:
-    begun = time.perf_counter()
-    tracked = track(detections, Number(ANIMALS, ANIMALS))
-    found = {"seconds": round(time.perf_counter() - begun, 2)}
-    kinds = {"ours": tracked, "oracle": _oracle(truth, detections)}
+def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
+    number, begun = Number(animals, animals), time.perf_counter()
+    solution = solve(find_detections(detections), number)
+    found: dict = {"seconds": round(time.perf_counter() - begun, 2)}
+    tracked, oracle = solution.named(detections), _oracle(truth, detections)
+    kinds = {"ours": tracked, "oracle": oracle, "ours_true": _oracle(truth, _used(tracked))}
+    doubts = find_doubts(solution)
+    found |= {"rows": len(doubts)}
+    for rows in ROWS:
+        answers = _answers(solution, doubts[:rows], oracle)
+        try:
+            corrected = solve_corrected(solution.found, number, answers).named(detections)
+        except UserError as error:
+            found |= {f"corrected_{rows}": str(error)}
+            continue
+        kinds |= {f"corrected_{rows}": corrected, f"corrected_{rows}_true": _oracle(truth, _used(corrected))}
     kinds |= {"stored": detections} if detections.individuals else {}
     for kind, poses in kinds.items():
         errors = dataclasses.asdict(track_errors(truth, poses))
-        found |= {f"{kind}_{name}": round(value, 4) for name, value in errors.items()}
+        names = ["idf1"] if kind.endswith("_true") else errors
+        found |= {f"{kind}_{name}": round(errors[name], 4) for name in names}
     return found
+
+
+def _used(tracked: Poses) -> Poses:
+    """Returns the animals that a track uses."""
+    is_used = np.asarray(tracked.identity) >= 0
+    return dataclasses.replace(tracked, points_px=np.where(is_used[..., None, None], tracked.points_px, np.nan))
+
+
+def _answers(solution: Solution, doubts: list[Doubt], oracle: Poses) -> list[Correction]:
+    """Returns what a person who knows the truth answers to rows of a review."""
+    found, answers = solution.found, []
+    true = np.asarray(oracle.identity)[found.frames, found.places]
+    for doubt in doubts:
+        if doubt.kind in (EXTRA, MISSING):
+            continue
+        sides = []
+        for track in (doubt.track_a, doubt.track_b):
+            chain = solution.chain(track)
+            last = np.searchsorted(found.frames[chain], doubt.frame_from, side="right") - 1
+            first = np.searchsorted(found.frames[chain], doubt.frame_to)
+            sides.append([int(true[chain[place]]) if 0 <= place < len(chain) else -1 for place in (last, first)])
+        (a, c), (b, d) = sides
+        names = [solution.names[track] if track >= 0 else "" for track in (doubt.track_a, doubt.track_b)]
+        if doubt.kind != SWAP:
+            answer = SAME if a == c else DIFFERENT
+        elif (a == c) == (b == d):
+            # Neither: other animals than these two have changed their tracks, which no answer can say.
+            answer = SAME if a == c else EXCHANGED if (a, b) == (d, c) else ""
+        else:
+            answer, names = SAME, [names[0] if a == c else names[1], ""]
+        if answer:
+            answers.append(Correction(doubt.kind, answer, 0, doubt.frame_from, doubt.frame_to, *names))
+    return answers
+
+
+def _crowd(truth: Poses) -> Poses:
+    """Returns the animals of a recording together with their mirror image, which goes backwards in time."""
+    points = truth.by_identity().points_px
+    mirrored = points[::-1].copy()
+    mirrored[..., 0] = np.nanmin(points[..., 0]) + np.nanmax(points[..., 0]) - mirrored[..., 0]
+    points = np.concatenate([points, mirrored], axis=1)
+    animals = points.shape[1]
+    identity = np.where(np.isfinite(points[..., 0]).any(axis=2), np.arange(animals), -1)
+    names = tuple(f"fly{place + 1}" for place in range(animals))
+    return Poses(truth.keypoint_names, range(len(points)), points, identity=identity, individuals=names)
+
+
+def _degraded(truth: Poses, seed: int) -> Poses:
+    """Returns detections as those of the degraded files: the page says how."""
+    random, points = np.random.default_rng(seed), truth.points_px
+    frames, animals = points.shape[:2]
+    centres = np.nanmedian(points, axis=2)
+    size = np.nanmedian(np.linalg.norm(np.nanmax(points, axis=2) - np.nanmin(points, axis=2), axis=-1))
+    kept = (np.asarray(truth.identity) >= 0) & (random.random((frames, animals)) > 0.1)
+    for animal in range(animals):
+        for _ in range(6):
+            start, length = random.integers(0, frames), random.integers(10, 60)
+            kept[start : start + length, animal] = False
+    for frame in range(frames):
+        for one, other in itertools.combinations(np.flatnonzero(kept[frame]).tolist(), 2):
+            apart = float(np.linalg.norm(centres[frame, one] - centres[frame, other]))
+            if kept[frame, [one, other]].all() and apart < 0.6 * size:
+                kept[frame, random.choice([one, other])] = False
+    shown = np.where(kept[..., None, None], points + random.normal(0, 2.0, points.shape), np.nan)
+    score, false = np.where(kept, 1.0, np.nan), np.full_like(points, np.nan)
+    rows, places = np.nonzero(kept)
+    chosen = random.integers(0, len(rows), int(0.05 * len(rows)))
+    rows, places = rows[chosen], places[chosen]
+    false[rows, places] = shown[rows, places] + random.uniform(-400, 400, (len(rows), 1, 2))
+    both = np.concatenate([score, np.where(np.isfinite(false[..., 0]).any(axis=2), 0.3, np.nan)], axis=1)
+    return Poses(truth.keypoint_names, truth.frames, np.concatenate([shown, false], axis=1), score=both)
 
 
 def _oracle(truth: Poses, detections: Poses) -> Poses:
@@ -99,12 +198,15 @@ def _cost(frames: int, animals: int = 10, keypoints: int = 13) -> dict:
     poses = Poses(tuple(map(str, range(keypoints))), range(frames), points, score=score)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.process_time()
-    tracked = track(poses, Number(animals, animals))
+    solution = solve(find_detections(poses), Number(animals, animals))
+    tracking = time.process_time() - begun
+    doubts = find_doubts(solution)
     seconds = time.process_time() - begun
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     line = {"animals": animals, "frames": frames, "keypoints": keypoints, "cpu_seconds": round(seconds, 1)}
+    line |= {"cpu_seconds_tracks": round(tracking, 1), "rows": len(doubts)}
     line |= {"gib_before": round(before / 2**20, 2), "gib_most": round(most / 2**20, 2)}
-    return line | {"tracks": len(tracked.individuals)}
+    return line | {"tracks": len(solution.names)}
 
 
 def _write(out: Path, line: dict) -> None:

@@ -1,7 +1,7 @@
 """Gives detected animals identities over time: `jaxpose track DETECTIONS --animals 2 --out TRACKS`.
 
 Input: a table of the animals in each frame of a video, by jaxpose, SLEAP or DeepLabCut. Output: the same animals with
-their tracks, in any of these forms.
+their tracks, in any of these forms, and a review: where the tracks may be wrong.
 """
 
 import argparse
@@ -26,6 +26,12 @@ def main(argv: list[str] | None = None) -> int:
         default="",
         metavar="N",
         help="number of animals: N, even while one is out of sight, or at-most:N; default: any number",
+    )
+    arguments.add_argument(
+        "--corrections",
+        default="",
+        metavar="CSV",
+        help="review of earlier tracks with answers (same, different, swap) in its column answer",
     )
     arguments.add_overwrite()
     arguments.add_quiet()

@@ -111,6 +111,11 @@ def form_of(file: Path) -> str:
     return next((form for form, suffix in SUFFIXES.items() if file.name.lower().endswith(suffix)), "")
 
 
+def file_stem(file: Path) -> str:
+    """Returns the name of a file without the suffix of its form."""
+    return file.name[: -len(SUFFIXES[form_of(file)])]
+
+
 def _form_in(file: Path) -> str:
     """Returns the form of an existing table; SLEAP writes its analysis to any name that ends in .h5."""
     form = form_of(file)
@@ -164,7 +169,7 @@ def _dropped(predictions: PredictionTable, target: Target) -> str:
 def _file(table: Path, video: Path | None, place: Path, target: Target) -> Path:
     if _is_file(target):
         return target.out
-    stem = table.name[: -len(SUFFIXES[form_of(table)])]
+    stem = file_stem(table)
     if target.form == DEEPLABCUT:
         return target.out / place / deeplabcut.file_name(video.stem if video else stem, target.scorer)
     return target.out / place / f"{stem}{SUFFIXES[target.form]}"

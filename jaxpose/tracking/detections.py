@@ -19,6 +19,9 @@ class Detections:
       centres_px: (m, 2) the median of the keypoints.
       quality: (m,) the score, 1 for a typical detection of the video; at most 1.
       table: (frame_count, a) numbers of the detections of each frame, -1 where there are fewer.
+      joined: (s, 2) pairs of detections that a person says follow each other in a track.
+      parted: (d, 2) pairs that a person says do not.
+      barred: (b,) detections that no track may use.
     """
 
     frame_count: int
@@ -28,6 +31,9 @@ class Detections:
     centres_px: np.ndarray
     quality: np.ndarray
     table: np.ndarray
+    joined: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), int))
+    parted: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), int))
+    barred: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -39,7 +45,7 @@ def find_detections(poses: Poses) -> Detections:
     points = poses.points_px[frames, places]
     centres = medians(points)
     # All coordinates are keys: animals that agree in all of them are interchangeable.
-    keys = np.concatenate([centres, points.reshape(len(points), -1)], axis=1)
+    keys = np.concatenate([centres, points.reshape(len(points), 2 * points.shape[1])], axis=1)
     order = np.lexsort((*np.nan_to_num(keys, nan=-1e9).T[::-1], frames))
     frames, places, points, centres = frames[order], places[order], points[order], centres[order]
     first = np.searchsorted(frames, frames)

@@ -37,6 +37,11 @@ class Motion:
     any_bend_px: float
     area_px: float
 
+    def reach_px(self, lags: np.ndarray) -> np.ndarray:
+        """Returns distances beyond which no link over some numbers of frames competes with another."""
+        spread = np.exp(np.interp(np.log(lags), np.log(self.lags), np.log(self.spread_px)))
+        return 4 * self.any_bend_px + 10 * spread
+
     def costs(
         self, lags: np.ndarray, moved_px: np.ndarray, bend_px: np.ndarray, before_px: np.ndarray, after_px: np.ndarray
     ) -> np.ndarray:
@@ -54,7 +59,6 @@ class Motion:
         common = np.isfinite(bend_px).sum(axis=1)
         # Poses without a common keypoint may be anywhere within a body.
         spread = np.where(common == 0, np.hypot(spread, self.any_bend_px), spread)
-        # Extrapolated from both sides.
         # Extrapolated from both sides.
         sides = [_surprise(np.linalg.norm(moved_px - carry * way, axis=1) / spread) for way in (before_px, after_px)]
         place = (sides[0] + sides[1]) / 2 + np.minimum(np.log(2 * np.pi * spread**2 / self.area_px), 0.0)

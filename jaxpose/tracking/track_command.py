@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,22 @@ from jaxpose.conversion.prediction_tables import (
     SLEAP_ANALYSIS,
     SLP,
     SUFFIXES,
+    file_stem,
     form_of,
     read_table,
     scorer_for_deeplabcut,
     write_form,
 )
 from jaxpose.errors import UserError
-from jaxpose.files import output_folder
+from jaxpose.files import output_folder, write_atomic
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
-from jaxpose.tracking.tracks import Number, track
+from jaxpose.tracking.corrections import Correction, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.detections import find_detections
+from jaxpose.tracking.review import Doubt, find_doubts, review_table
+from jaxpose.tracking.tracks import Number
 
 _FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
 _AT_MOST = "at-most:"
@@ -56,14 +61,28 @@ def run(given: argparse.Namespace) -> int:
         )
     for note in table.notes:
         say(note)
+    review = out.with_name(f"{file_stem(out)}_review.csv")
+    corrections = _corrections(given.corrections, review)
     with phase(f"tracking {file.name}"):
-        poses = track(table.poses, number)
+        solution = solve_corrected(find_detections(table.poses), number, corrections)
+        doubts = find_doubts(solution)
+    poses = solution.named(table.poses)
     tracked = _without_others(dataclasses.replace(table, poses=poses))
     target = Target(form, out, scorer_for_deeplabcut(table), None, given.overwrite)
     with output_folder(out.parent, given.overwrite) as folder:
         write_form(folder / out.name, tracked, table.footage, target)
-    print_lines("\n".join(_report(out, poses)))
+        write_atomic(folder / review.name, review_table(doubts, solution.names, rounds(corrections)))
+    print_lines("\n".join([*_report(out, poses), _review_line(review, doubts, solution.names)]))
     return DONE
+
+
+def _corrections(name: str, review: Path) -> list[Correction]:
+    if not name:
+        return []
+    file = Path(name).expanduser()
+    if file.exists() and review.exists() and file.samefile(review):
+        raise UserError(f"--corrections is {file}, which this command writes; give your answers another file name")
+    return read_corrections(file)
 
 
 def read_number(text: str) -> Number:
@@ -103,3 +122,12 @@ def _report(out: Path, poses: Poses) -> list[str]:
     if left := int((is_there & (identity < 0)).sum()):
         lines.append(f"left out: {count(left, 'detection')} that belong to no track")
     return lines
+
+
+def _review_line(file: Path, doubts: Sequence[Doubt], names: Sequence[str]) -> str:
+    if not doubts:
+        return f"{file}: no doubtful place"
+    first = doubts[0]
+    tracks = " and ".join(names[track] for track in (first.track_a, first.track_b) if track >= 0)
+    where = f"{first.kind}, {tracks}, frames {first.frame_from} to {first.frame_to}"
+    return f"{file}: {count(len(doubts), 'doubtful place')}; the first: {where}"

@@ -11,7 +11,10 @@ from jaxpose.tracking.motion import VELOCITY_FRAMES, Motion, displacements, firs
 # A link costs at most this, and the second best of both of its ends costs this much more.
 _GATE, _MARGIN = 0.0, 4.0
 _LONGEST_LAG = 3
+# The cost of a link that a person has confirmed.
+JOINED = -10.0
 _FRAMES_AT_ONCE = 1024
+_PAIRS_AT_ONCE = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,21 +22,29 @@ class Tracklets:
     """t tracklets, ordered by their first frame.
 
     Attributes:
+      links: (m,) the next detection of the same tracklet, -1 at its end.
       numbers: (m,) the tracklet of each detection.
       first, last: (t,) detections at their ends.
-      velocity_in, velocity_out: (t, 2) px a frame after the first and before the last detection.
+      before, after: (m, 2) velocity of the tracklet before and after each detection, px a frame; 0 at its ends.
       motion: the learnt motion.
     """
 
+    links: np.ndarray
     numbers: np.ndarray
     first: np.ndarray
     last: np.ndarray
-    velocity_in: np.ndarray
-    velocity_out: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
     motion: Motion
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def costs(self, found: Detections, here: np.ndarray, there: np.ndarray) -> np.ndarray:
+        """Returns the cost (p,) of links between any detections (p,)."""
+        parts = [slice(at, at + _PAIRS_AT_ONCE) for at in range(0, len(here), _PAIRS_AT_ONCE)]
+        costs = [pair_costs(found, self.motion, self.before, self.after, here[part], there[part]) for part in parts]
+        return np.concatenate(costs) if costs else np.zeros(0)
 
 
 def make_tracklets(found: Detections) -> Tracklets:
@@ -42,16 +53,27 @@ def make_tracklets(found: Detections) -> Tracklets:
     links = _linked(found, motion, still, still, 1)
     motion = learn_motion(found, _numbers(links), _velocities(found, links))
     links = np.full(len(found), -1)
+    links[found.joined[:, 0]] = found.joined[:, 1]
     for lag in range(1, _LONGEST_LAG + 1):
         links = _linked(found, motion, _velocities(found, links), _velocities(found, links, -1), lag, links)
+    motion = learn_motion(found, _numbers(links), _velocities(found, links))
+    return _tracklets(found, links, motion)
+
+
+def split(found: Detections, made: Tracklets, ends: np.ndarray) -> Tracklets:
+    """Returns the tracklets after some of them end at detections `ends` and begin anew after these."""
+    links = made.links.copy()
+    links[ends] = -1
+    return _tracklets(found, links, made.motion)
+
+
+def _tracklets(found: Detections, links: np.ndarray, motion: Motion) -> Tracklets:
     numbers = _numbers(links)
-    before = _velocities(found, links)
-    motion = learn_motion(found, numbers, before)
-    after = _velocities(found, links, -1)
     order = np.lexsort((found.frames, numbers))
     first = order[np.flatnonzero(np.diff(numbers[order], prepend=-1))]
     last = order[np.append(np.flatnonzero(np.diff(numbers[order])), len(order) - 1)] if len(order) else first
-    return Tracklets(numbers, first, last, after[first], before[last], motion)
+    before, after = _velocities(found, links), _velocities(found, links, -1)
+    return Tracklets(links, numbers, first, last, before, after, motion)
 
 
 def _linked(
@@ -99,7 +121,11 @@ def pair_costs(
     """Returns the cost (p,) of links between detections (p,)."""
     moved, bend = displacements(found, here, there)
     lags = found.frames[there] - found.frames[here]
-    return motion.costs(lags, moved, bend, before[here], after[there])
+    costs = motion.costs(lags, moved, bend, before[here], after[there])
+    for pairs, cost in ((found.joined, JOINED), (found.parted, np.inf)):
+        if len(pairs):
+            costs[np.isin(here * len(found) + there, pairs @ [len(found), 1])] = cost
+    return costs
 
 
 def _second(costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

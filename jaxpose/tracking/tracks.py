@@ -1,20 +1,22 @@
 """Joins tracklets into tracks of a known, a largest or a free number of animals: one solution for the whole video."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from jaxpose.poses import Poses
 from jaxpose.tracking.detections import Detections, find_detections
-from jaxpose.tracking.flow import Graph, cheapest_flow
-from jaxpose.tracking.tracklets import Tracklets, make_tracklets, pair_costs
+from jaxpose.tracking.flow import Flow, Graph, cheapest_flow
+from jaxpose.tracking.tracklets import Tracklets, make_tracklets, pair_costs, split
 
 # In nats. A detection of typical score is this much likelier to be an animal than not; one of score 0 this much less.
 _REWARD, _FALSE = 5.0, 1.0
 # An animal disappears, or appears, where no other detection explains it.
-_LOST = 3.0
+LOST = 3.0
 # A track of one animal more, if their number is free.
 _BIRTH = 40.0
+_BARRED = 1e6
 # Each tracklet may go on in so many of those that start next.
 _NEXT = 48
 
@@ -27,6 +29,40 @@ class Number:
     most: int | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """The tracks of a video.
+
+    Attributes:
+      found: the m detections.
+      made: their t tracklets.
+      values: (t,) the cost of using each tracklet.
+      tracks: (t,) the track of each tracklet, -1 for those that belong to none.
+      names: the name of each track.
+    """
+
+    found: Detections
+    made: Tracklets
+    values: np.ndarray
+    tracks: np.ndarray
+    names: tuple[str, ...]
+
+    @functools.cached_property
+    def of_detections(self) -> np.ndarray:
+        """The track (m,) of each detection, -1 for those that belong to none."""
+        return self.tracks[self.made.numbers]
+
+    def chain(self, track: int) -> np.ndarray:
+        """Returns the detections of a track, in the order of their frames."""
+        return np.flatnonzero(self.of_detections == track)
+
+    def named(self, poses: Poses) -> Poses:
+        """Returns the poses with the identities of the tracks; detections that belong to none get -1."""
+        identity = np.full(poses.points_px.shape[:2], -1)
+        identity[self.found.frames, self.found.places] = self.of_detections
+        return dataclasses.replace(poses, identity=identity, individuals=self.names)
+
+
 def track(poses: Poses, number: Number) -> Poses:
     """Returns the poses with an identity for each animal: animal1, animal2, ... in the order of their first frames.
 
@@ -37,26 +73,27 @@ def track(poses: Poses, number: Number) -> Poses:
       poses: the detections of a video.
       number: the number of animals. If least = most, there are exactly so many tracks.
     """
-    found = find_detections(poses)
-    tracks = assign(found, number)
-    identity = np.full(poses.points_px.shape[:2], -1)
-    identity[found.frames, found.places] = tracks
-    count = max(int(tracks.max(initial=-1)) + 1, number.least)
-    return dataclasses.replace(
-        poses, identity=identity, individuals=tuple(f"animal{place + 1}" for place in range(count))
-    )
+    return solve(find_detections(poses), number).named(poses)
 
 
-def assign(found: Detections, number: Number) -> np.ndarray:
-    """Returns the track (m,) of each detection, -1 for those that belong to none."""
-    if not len(found):
-        return np.zeros(0, int)
+def solve(found: Detections, number: Number) -> Solution:
+    """Returns the cheapest tracks of detections."""
     made = make_tracklets(found)
-    links = _links(found, made)
-    graph, edges = _graph(found, made, *links)
+    links, values = _links(found, made), _values(found, made)
+    graph, edges = _graph(found, made, values, *links)
     most = len(made) if number.most is None else number.most
     flow = cheapest_flow(graph, number.least, most, 0.0 if number.least else _BIRTH)
-    return _tracks(found, made, links, edges, flow.units)[made.numbers]
+    tracks = _tracks(found, made, links, edges, flow)
+    count = max(int(tracks.max(initial=-1)) + 1, number.least)
+    return Solution(found, made, values, tracks, tuple(f"animal{place + 1}" for place in range(count)))
+
+
+def regrouped(solution: Solution, tracks: np.ndarray) -> Solution:
+    """Returns a solution with other tracks (m,) of the detections; tracklets that change their track are split."""
+    found, links = solution.found, solution.made.links
+    here = np.flatnonzero(links >= 0)
+    made = split(found, solution.made, here[tracks[here] != tracks[links[here]]])
+    return Solution(found, made, _values(found, made), tracks[made.first], solution.names)
 
 
 def _links(found: Detections, made: Tracklets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -66,22 +103,15 @@ def _links(found: Detections, made: Tracklets) -> tuple[np.ndarray, np.ndarray, 
     ones = np.repeat(np.arange(len(made)), _NEXT)
     others = (after[:, None] + np.arange(_NEXT)).ravel()
     ones, others = ones[others < len(made)], others[others < len(made)]
-    costs = _link_costs(found, made, ones, others)
-    kept = costs < 2 * _LOST
+    costs = made.costs(found, made.last[ones], made.first[others])
+    kept = costs < 2 * LOST
     return ones[kept], others[kept], costs[kept]
-
-
-def _link_costs(found: Detections, made: Tracklets, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
-    before, after = np.zeros((2, len(found), 2))
-    before[made.last], after[made.first] = made.velocity_out, made.velocity_in
-    parts = [slice(at, at + 2**16) for at in range(0, len(ones), 2**16)]
-    costs = [pair_costs(found, made.motion, before, after, made.last[ones[p]], made.first[others[p]]) for p in parts]
-    return np.concatenate(costs) if costs else np.zeros(0)
 
 
 def _values(found: Detections, made: Tracklets) -> np.ndarray:
     """Returns the cost (t,) of the tracklets themselves."""
     costs = np.bincount(made.numbers, _FALSE - _REWARD * found.quality, len(made))
+    costs[made.numbers[found.barred]] = _BARRED
     order = np.lexsort((found.frames, made.numbers))
     here, there = order[:-1], order[1:]
     inside = made.numbers[here] == made.numbers[there]
@@ -94,7 +124,7 @@ def _values(found: Detections, made: Tracklets) -> np.ndarray:
 
 
 def _graph(
-    found: Detections, made: Tracklets, ones: np.ndarray, others: np.ndarray, costs: np.ndarray
+    found: Detections, made: Tracklets, values: np.ndarray, ones: np.ndarray, others: np.ndarray, costs: np.ndarray
 ) -> tuple[Graph, dict[str, slice]]:
     """Returns the graph of all tracks, and where its edges of a kind are.
 
@@ -107,10 +137,10 @@ def _graph(
     source, sink = 2 * count + len(frames), 2 * count + len(frames) + 1
     lost = np.searchsorted(frames, ends + 1)
     parts = {
-        "inside": (numbers, count + numbers, _values(found, made), True),
+        "inside": (numbers, count + numbers, values, True),
         "link": (count + ones, others, costs, True),
-        "lost": (count + numbers, np.where(lost < len(frames), 2 * count + lost, sink), np.full(count, _LOST), True),
-        "seen": (pool[np.searchsorted(frames, starts)], numbers, np.full(count, _LOST), True),
+        "lost": (count + numbers, np.where(lost < len(frames), 2 * count + lost, sink), np.full(count, LOST), True),
+        "seen": (pool[np.searchsorted(frames, starts)], numbers, np.full(count, LOST), True),
         "wait": (np.append(source, pool), np.append(pool, sink), np.zeros(len(pool) + 1), False),
     }
     edges, at = {}, 0
@@ -127,10 +157,10 @@ def _tracks(
     made: Tracklets,
     links: tuple[np.ndarray, np.ndarray, np.ndarray],
     edges: dict[str, slice],
-    units: np.ndarray,
+    flow: Flow,
 ) -> np.ndarray:
     """Returns the track (t,) of each tracklet, -1 without one."""
-    ones, others, _ = links
+    (ones, others, _), units = links, flow.units
     before = np.full(len(made), -1)
     used = units[edges["link"]] > 0
     before[others[used]] = ones[used]
@@ -145,8 +175,10 @@ def _tracks(
             waiting.append(unseen.pop(0))
         if before[number] < 0 and waiting:
             # Which of the lost animals is seen again, the flow leaves open.
-            costs = _link_costs(found, made, np.array(waiting), np.full(len(waiting), number))
-            before[number] = waiting.pop(int(costs.argmin()))
+            costs = made.costs(found, made.last[waiting], np.full(len(waiting), made.first[number]))
+            # A person's word that it is none of them needs a track that is still free.
+            if np.isfinite(costs).any() or count == flow.paths:
+                before[number] = waiting.pop(int(costs.argmin()))
         if before[number] < 0:
             tracks[number], count = count, count + 1
         else:

@@ -1,0 +1,157 @@
+"""The review of tracks, and the corrections that are read back, by the verb and with real tables."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpose import track as verb
+from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.formats.lightning_pose.tables import write_individuals
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
+from tests.tracking.test_tracks import BODY, shuffled_columns
+
+FRAMES, MEETING = 200, 60
+
+
+def meeting(hidden: int = 0, gap_px: float = 8.0) -> Poses:
+    """Two equal animals that meet at frame 60, are hidden there for some frames, and part again."""
+    random = np.random.default_rng(0)
+    apart = np.maximum(np.abs(np.arange(FRAMES) - MEETING) * 2.0, gap_px)
+    places = np.stack([np.stack([sign * apart / 2 + 200, np.full(FRAMES, 150.0)], axis=1) for sign in (-1, 1)], axis=1)
+    places += random.normal(0, 2.0, places.shape)
+    points = places[:, :, None] + BODY + random.normal(0, 0.5, (FRAMES, 2, 3, 2))
+    start = MEETING - hidden // 2
+    points[start : start + hidden] = np.nan
+    identity = np.where(np.isfinite(points[..., 0, 0]), np.arange(2), -1)
+    confidence = np.where(np.isnan(points[..., 0]), np.nan, 0.9)
+    names = ("animal1", "animal2")
+    return Poses(("nose", "back", "tail"), range(FRAMES), points, confidence, identity=identity, individuals=names)
+
+
+def tracked(folder: Path, poses: Poses, *flags: str) -> tuple[Poses, list[dict[str, str]]]:
+    """Runs the verb; returns the tracks and the rows of the review."""
+    write_individuals(folder / "in.csv", PredictionTable(folder, shuffled_columns(poses), "net"))
+    out = folder / "out.csv"
+    assert verb.main([str(folder / "in.csv"), "--out", str(out), "--overwrite", *flags]) == 0
+    with open(folder / "out_review.csv", newline="") as file:
+        return read_table(out, several=True).poses, list(csv.DictReader(file))
+
+
+def answered(folder: Path, rows: list[dict[str, str]], **answers: str) -> str:
+    """Writes a file of corrections, with answers for kinds of rows."""
+    with open(folder / "corrections.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(row | {"answer": answers.get(row["kind"], "")} for row in rows)
+    return str(folder / "corrections.csv")
+
+
+@pytest.mark.parametrize("hidden", [0, 12])
+def test_animals_that_meet_are_the_first_row_and_a_swap_exchanges_all_behind_it(tmp_path: Path, hidden: int) -> None:
+    """Without hidden frames the decision lies within tracklets, with them between two."""
+    poses = meeting(hidden, gap_px=1.0)
+    before, rows = tracked(tmp_path, poses, "--animals", "2")
+    first = rows[0]
+    assert first["kind"] == "swap" and {first["track_a"], first["track_b"]} == {"animal1", "animal2"}
+    assert MEETING - 25 < int(first["frame_from"]) < int(first["frame_to"]) < MEETING + 25
+    assert 0 <= float(first["margin"]) < 6 and float(first["expected_wrong"]) > 0.2
+    after, again = tracked(
+        tmp_path, poses, "--animals", "2", "--corrections", answered(tmp_path, rows[:1], swap="swap")
+    )
+    for frames, order in ((slice(0, int(first["frame_from"])), [0, 1]), (slice(int(first["frame_to"]), None), [1, 0])):
+        np.testing.assert_array_equal(after.points_px[frames], before.points_px[frames][:, order])
+    assert [row["round"] for row in rows + again] == ["0"] * len(rows) + ["1"] * len(again)
+    same, _ = tracked(tmp_path, poses, "--animals", "2", "--corrections", answered(tmp_path, rows[:1], swap="same"))
+    np.testing.assert_array_equal(same.points_px, before.points_px)
+
+
+def test_the_rows_of_a_second_round_name_the_corrected_tracks(tmp_path: Path) -> None:
+    """Read as names of the first round, the second answer would contradict the first."""
+    poses = meeting(12, gap_px=1.0)
+    _, rows = tracked(tmp_path, poses, "--animals", "2")
+    once = answered(tmp_path, rows[:1], swap="swap")
+    swapped, _ = tracked(tmp_path, poses, "--animals", "2", "--corrections", once)
+    with open(once, "a", newline="") as file:
+        csv.DictWriter(file, rows[0]).writerow(rows[0] | {"answer": "same", "round": "1"})
+    twice, third = tracked(tmp_path, poses, "--animals", "2", "--corrections", once)
+    np.testing.assert_array_equal(twice.points_px, swapped.points_px)
+    assert {row["round"] for row in third} == {"2"}
+
+
+def test_an_animal_that_went_on_as_another_is_two_tracks_if_their_number_is_free(tmp_path: Path) -> None:
+    poses = meeting(gap_px=60.0)
+    points = poses.points_px.copy()
+    points[80:95, 0] = np.nan
+    points[95:, 0] += [40, 60]
+    poses = dataclasses.replace(poses, points_px=points)
+    before, rows = tracked(tmp_path, poses, "--animals", "at-most:3")
+    assert len(before.individuals) == 2
+    assert [rows[0][name] for name in ("kind", "frame_from", "frame_to")] == ["gap", "79", "95"]
+    after, _ = tracked(
+        tmp_path, poses, "--animals", "at-most:3", "--corrections", answered(tmp_path, rows, gap="different")
+    )
+    assert len(after.individuals) == 3
+
+
+def test_short_tracks_of_doubtful_detections_are_listed(tmp_path: Path) -> None:
+    """A weak detection that a track uses is extra; one that no track uses, though it may, is missing."""
+    poses = meeting(gap_px=60.0)
+    points, confidence = poses.points_px.copy(), np.array(poses.confidence)
+    points[100:110, 0] = np.nan
+    points[104, 0] = BODY + [156, 160]
+    confidence[104, 0] = 0.05
+    points[150, 1] = np.nan
+    poses = dataclasses.replace(poses, points_px=points, confidence=confidence)
+    _, rows = tracked(tmp_path, poses, "--animals", "2")
+    assert ("104", "104") in {
+        (row["frame_from"], row["frame_to"]) for row in rows if row["kind"] in ("extra", "missing")
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            "perhaps,0,swap,40,80,animal1,animal2",
+            "c.csv:2: the answer is perhaps; it must be one of same, different, swap",
+        ),
+        ("swap,0,swap,40,80,animal1,", "c.csv:2: swap needs two different tracks"),
+        ("same,0,,40,80,,", "c.csv:2: same needs a track_a"),
+        ("same,0,extra,40,80,animal1,", "c.csv:2: a row of kind extra takes no answer"),
+        ("same,0,,80,80,animal1,", "frame_from must be less than frame_to"),
+        ("same,0,,40,80,animal7,", "c.csv:2: there is no track animal7 in round 0; it has animal1, animal2"),
+        ("same,0,,40,900,animal1,", "animal1 are not seen both up to frame 40 and from frame 900 on"),
+        (",0,,40,80,animal1,", "c.csv has no answer; write same, different, swap into the column answer of a row"),
+    ],
+)
+def test_mistakes_in_corrections(tmp_path: Path, rows: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_individuals(tmp_path / "in.csv", PredictionTable(tmp_path, meeting(), "net"))
+    (tmp_path / "c.csv").write_text(f"answer,round,kind,frame_from,frame_to,track_a,track_b\n{rows}\n")
+    command = [str(tmp_path / "in.csv"), "--animals", "2", "--out", str(tmp_path / "o.csv"), "--corrections"]
+    assert verb.main([*command, str(tmp_path / "c.csv")]) == 2
+    assert text in capsys.readouterr().err and not (tmp_path / "o.csv").exists()
+
+
+def test_the_review_itself_is_not_overwritten_by_its_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracked(tmp_path, meeting(), "--animals", "2")
+    review = tmp_path / "out_review.csv"
+    command = [
+        str(tmp_path / "in.csv"),
+        "--out",
+        str(tmp_path / "out.csv"),
+        "--overwrite",
+        "--corrections",
+        str(review),
+    ]
+    assert verb.main(command) == 2 and "which this command writes" in capsys.readouterr().err
+    absent = [*command[:-1], str(tmp_path / "absent.csv")]
+    assert verb.main(absent) == 2 and "there is no file of corrections" in capsys.readouterr().err
+    (tmp_path / "x.csv").write_text("frame,track\n1,2\n")
+    assert verb.main([*command[:-1], str(tmp_path / "x.csv")]) == 2
+    assert "has no column answer, round, frame_from" in capsys.readouterr().err
