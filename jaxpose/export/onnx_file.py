@@ -345,9 +345,8 @@ def _dot_with_matrix(call: Call, value: Tensor, matrix: np.ndarray, axis: int) -
     """Sums over an axis with a matrix (side, new side); the new axis becomes the last one."""
     graph = call.graph
     x = graph.tensor(graph.expanded(value, call.given[0]))
-    order, rank = list(x.order), len(x.order)
-    is_few = x.shape[order[-1]] < _FEW
-    is_moved = order.index(axis) < rank - (1 if is_few else 2) and (rank, order.index(axis)) != (4, 1)
+    order, rank, place = list(x.order), len(x.order), x.order.index(axis)
+    is_moved = place < rank - (1 if x.shape[order[-1]] < _FEW else 2) and (rank, place) != (4, 1)
     if is_moved:
         # A convolution of images sums over their second axis; otherwise the last axis is as good.
         others = [other for other in order if other != axis]
@@ -361,8 +360,7 @@ def _dot_with_matrix(call: Call, value: Tensor, matrix: np.ndarray, axis: int) -
         name = graph.node("MatMul", graph.constant(matrix.T), name)
     if is_moved and rank == 4:
         # What follows is faster where the few channels come second.
-        order = [order[0], *order[2:], axis]
-        name = graph.node("Transpose", name, perm=[0, 2, 3, 1])
+        order, name = [order[0], *order[2:], axis], graph.node("Transpose", name, perm=[0, 2, 3, 1])
     order = [rank - 1 if other == axis else other - (other > axis) for other in order]
     return Tensor(name, tuple(order), call.results[0], call.dtype)
 
