@@ -146,12 +146,12 @@ def _exchanges(
     is_new &= (found.frames[one[0]] == frames) | (found.frames[other[0]] == frames)
     ends = np.concatenate([one, other])[[0, 2, 1, 3]][:, is_new]
     a, b, c, d = ends
-    kept = np.minimum([made.costs(found, a, c), made.costs(found, b, d)], 2 * LOST)
+    kept = solution.link_costs[[a, b]]
     apart = np.linalg.norm(found.centres_px[[a, b]] - found.centres_px[[d, c]], axis=2).max(axis=0)
     lag = np.maximum(found.frames[d] - found.frames[a], found.frames[c] - found.frames[b])
-    is_near = (apart < made.motion.reach_px(lag)) | (kept.sum(axis=0) > 4 * LOST - most)
+    is_near = (apart < made.motion.reach_px(lag)) | (np.minimum(kept, 2 * LOST).sum(axis=0) > 4 * LOST - most)
     a, b, c, d = ends = ends[:, is_near]
-    costs = np.stack([made.costs(found, *link) for link in ((a, c), (b, d), (a, d), (b, c))])
+    costs = np.stack([*kept[:, is_near], made.costs(found, a, d), made.costs(found, b, c)])
     # Only motion says which of two lost animals is which; any other link costs at most what two lost ends cost.
     both_lost = (costs[:2] > 2 * LOST).all(axis=0)
     costs = np.where(both_lost, costs, np.minimum(costs, 2 * LOST))

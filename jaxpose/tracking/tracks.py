@@ -52,6 +52,16 @@ class Solution:
         """The track (m,) of each detection, -1 for those that belong to none."""
         return self.tracks[self.made.numbers]
 
+    @functools.cached_property
+    def link_costs(self) -> np.ndarray:
+        """The cost (m,) of the link from each detection to the next of its track, 0 without one."""
+        order = np.argsort(self.of_detections, kind="stable")
+        here, there = order[:-1], order[1:]
+        inside = (self.of_detections[here] == self.of_detections[there]) & (self.of_detections[here] >= 0)
+        costs = np.zeros(len(self.found))
+        costs[here[inside]] = self.made.costs(self.found, here[inside], there[inside])
+        return costs
+
     def chain(self, track: int) -> np.ndarray:
         """Returns the detections of a track, in the order of their frames."""
         return np.flatnonzero(self.of_detections == track)
