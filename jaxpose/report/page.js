@@ -158,7 +158,7 @@
 
   boxes.forEach((box) => box.addEventListener("change", switched));
   for (const [id, value] of [["all", true], ["none", false]]) {
-    document.getElementById(id).addEventListener("click", () => { boxes.forEach((box) => { box.checked = value; }); switched(); });
+    document.getElementById(id)?.addEventListener("click", () => { boxes.forEach((box) => { box.checked = value; }); switched(); });
   }
   const chooser = document.getElementById("video");
   if (chooser) chooser.addEventListener("change", () => { choose(Number(chooser.value)); drawTraces(); });

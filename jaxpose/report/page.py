@@ -153,7 +153,7 @@ def make_page(
       title: plain text.
       sections: in their order.
       videos: for the traces, from `traces.pack`.
-      keypoint_names: k names; each has a box that switches it off.
+      keypoint_names: k names; each has a box that switches it off; may be empty.
       verb: writes it, and may replace it later (`refuse_other_file`).
     """
     style, script = _file("page.css"), _file("page.js")
@@ -193,7 +193,7 @@ def make_page(
 {_switches(keypoint_names)}
 <main id="main">{body}</main>
 <footer><p>Written by jaxpose {escaped(__version__)}.{_CREDIT if has_figures else ""}</p></footer>
-<noscript><p>{_LOST if has_figures else _LOST_SWITCHES}</p></noscript>
+<noscript><p>{_LOST if has_figures else _LOST_SWITCHES if keypoint_names else ""}</p></noscript>
 <script type="application/json" id="content">{_in_script(json_text(content))}</script>
 {_plotly(nonce) if has_figures else ""}
 <script nonce="{nonce}">{script}</script>
@@ -214,6 +214,8 @@ def _file(name: str) -> str:
 
 
 def _switches(keypoint_names: Sequence[str]) -> str:
+    if not keypoint_names:
+        return ""
     boxes = "".join(
         f'<label><input type="checkbox" data-keypoint="{place}" checked><span class="dot" style="background:{colour}">'
         f"</span>{escaped(name)}</label>"

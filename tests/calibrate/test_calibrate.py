@@ -66,6 +66,7 @@ def test_the_real_boards_meet_the_bars(real_data: Path, tmp_path: Path, capsys: 
     assert float(held_out[1]) <= 0.21 and float(square[2]) <= 0.07 and abs(float(square[1]) - 24) < 0.02
     assert read_cameras(file).names == ("back", "mid", "side", "top")
     page = file.with_suffix(".html").read_text()
+    assert "Keypoints shown" not in page
     assert page.count('<svg class="frame"') == 3 and page.count("median error in px</span>") == 1
     assert re.search(r"<td>0\.\d\d \(\d+\)</td>", page) and "<figcaption>side, frame " in page
 
