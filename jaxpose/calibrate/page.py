@@ -32,14 +32,14 @@ def _worst_pictures(found: Calibration, recordings: Mapping[str, Recording]) -> 
     is_seen = np.isfinite(found.errors_px)
     medians = np.where(is_seen.any(axis=2), _median(found.errors_px, 2), -1)
     order = np.argsort(-medians, axis=None, kind="stable")[:_WORST]
-    predicted_px = used.points_px + found.scene.errors_px(used.corners, used.points_px)
+    predicted_px = used.corners_px + found.scene.errors_px(used.corners, used.corners_px)
     names = [f"corner {place}" for place in range(len(used.corners))]
     parts = []
     for view, at in (divmod(int(place), medians.shape[1]) for place in order):
         name, frame = used.names[view], used.frames[at]
         image = next(image for _, image in recordings[name].frames(frame.__eq__))
         caption = f"{name}, frame {frame}: median error {medians[view, at]:.2f} px"
-        there_px, seen_px = predicted_px[view, at], used.points_px[view, at]
+        there_px, seen_px = predicted_px[view, at], used.corners_px[view, at]
         picture = draw_picture(image, names, [], caption, _LONGEST_PX, predicted_px=there_px, labelled_px=seen_px)
         parts.append(f"<figure>{picture}<figcaption>{escaped(caption)}</figcaption></figure>")
     text = "Rings are the detected corners, dots are where the calibrated cameras see them."
@@ -52,7 +52,7 @@ def _cell_tables(found: Calibration) -> str:
     parts = [paragraph(text)]
     head = ["", *(f"column {column + 1}" for column in range(CELLS))]
     for view, (name, size_px) in enumerate(zip(found.used.names, found.used.sizes_px, strict=True)):
-        pixels, errors_px = found.used.points_px[view], found.errors_px[view]
+        pixels, errors_px = found.used.corners_px[view], found.errors_px[view]
         cells = np.floor(np.nan_to_num(pixels, nan=-1e6) / np.array(size_px) * CELLS).astype(int)
         rows = []
         for row in range(CELLS):

@@ -24,7 +24,7 @@ class Detections:
       corners: (n, 3), places of the corners on the board, z = 0.
       square: length of a square, in the unit of the corners.
       frames: the t numbers of the frames.
-      points_px: (v, t, n, 2), NaN where a corner was not detected.
+      corners_px: (v, t, n, 2), NaN where a corner was not detected.
     """
 
     names: tuple[str, ...]
@@ -32,14 +32,14 @@ class Detections:
     corners: np.ndarray
     square: float
     frames: tuple[int, ...]
-    points_px: np.ndarray
+    corners_px: np.ndarray
 
     def part(self, views: Sequence[int], frames: np.ndarray) -> "Detections":
         """Returns the detections of some cameras in some frames, both by place."""
         return dataclasses.replace(
             self, names=tuple(self.names[view] for view in views),
             sizes_px=tuple(self.sizes_px[view] for view in views),
-            frames=tuple(np.array(self.frames)[frames].tolist()), points_px=self.points_px[list(views)][:, frames],
+            frames=tuple(np.array(self.frames)[frames].tolist()), corners_px=self.corners_px[list(views)][:, frames],
         )  # fmt: skip
 
 

@@ -86,8 +86,8 @@ def calibrate(detections: Detections, lenses: Mapping[str, np.ndarray] = LENSES)
     start = _start(used, poses[:, frames], alone)
     best: Calibration | None = None
     for name, lens in lenses.items():
-        scene = adjust(start, detections.corners, used.points_px, lens, scales_px=NEAR_PX if best else ROUGH_PX)
-        errors_px = np.linalg.norm(scene.errors_px(detections.corners, used.points_px), axis=-1)
+        scene = adjust(start, detections.corners, used.corners_px, lens, scales_px=NEAR_PX if best else ROUGH_PX)
+        errors_px = np.linalg.norm(scene.errors_px(detections.corners, used.corners_px), axis=-1)
         found = Calibration(scene, used, errors_px, *_held_out(used, scene, lens), name)
         if best and not np.nanmedian(found.held_out_px) < _BETTER_LENS * np.nanmedian(best.held_out_px):
             break
@@ -102,10 +102,10 @@ def calibrate_alone(detections: Detections) -> tuple[np.ndarray, list[Camera]]:
     Raises:
       UserError: a camera sees the board in too few frames.
     """
-    poses = np.full((*detections.points_px.shape[:2], 3, 4), np.nan)
+    poses = np.full((*detections.corners_px.shape[:2], 3, 4), np.nan)
     cameras = []
     for view, name in enumerate(detections.names):
-        points_px = detections.points_px[view]
+        points_px = detections.corners_px[view]
         frames = np.flatnonzero([has_pose(detections, pixels) for pixels in points_px])
         if len(frames) < LEAST_FRAMES:
             raise UserError(
@@ -145,7 +145,7 @@ def _cells(detections: Detections, frame: int) -> np.ndarray:
     """Returns how many corners of a frame lie in each cell of each image."""
     found = [
         np.histogram2d(*pixels[np.isfinite(pixels[:, 0])].T, bins=CELLS, range=[(0, width), (0, height)])[0].ravel()
-        for pixels, (width, height) in zip(detections.points_px[:, frame], detections.sizes_px, strict=True)
+        for pixels, (width, height) in zip(detections.corners_px[:, frame], detections.sizes_px, strict=True)
     ]
     return np.concatenate(found)
 
@@ -184,7 +184,7 @@ def shared_corners(points_px: np.ndarray, is_posed: np.ndarray) -> np.ndarray:
 def _start(used: Detections, poses: np.ndarray, lenses: Sequence[Camera]) -> Scene:
     """Returns the cameras in the world of the first one, and the board's pose in each frame."""
     is_posed = np.isfinite(poses[..., 0, 0])
-    shared = shared_corners(used.points_px, is_posed)
+    shared = shared_corners(used.corners_px, is_posed)
     length = float(np.nanmedian(np.linalg.norm(poses[..., 3], axis=-1)))
     placed = {0: np.hstack([np.eye(3), np.zeros((3, 1))])}
     while len(placed) < len(lenses):
@@ -211,9 +211,9 @@ def _with_best_poses(cameras: Cameras, used: Detections, poses: np.ndarray) -> S
     losses = []
     for view in range(len(poses)):
         safe = np.where(np.isfinite(rotations[view]), rotations[view], np.eye(3))
-        off = Scene(cameras, safe, np.nan_to_num(places[view])).errors_px(used.corners, used.points_px)
+        off = Scene(cameras, safe, np.nan_to_num(places[view])).errors_px(used.corners, used.corners_px)
         squares = np.nan_to_num((off**2).sum(axis=-1), nan=1e6)
-        loss = np.where(np.isfinite(used.points_px[..., 0]), np.log1p(squares), 0).sum(axis=(0, 2))
+        loss = np.where(np.isfinite(used.corners_px[..., 0]), np.log1p(squares), 0).sum(axis=(0, 2))
         losses.append(np.where(np.isfinite(rotations[view, :, 0, 0]), loss, np.inf))
     best = np.argmin(losses, axis=0)
     return Scene(cameras, rotations[best, frames], places[best, frames])
@@ -221,28 +221,28 @@ def _with_best_poses(cameras: Cameras, used: Detections, poses: np.ndarray) -> S
 
 def place_board(cameras: Cameras, detections: Detections) -> Scene:
     """Returns the board's poses that fit fixed cameras best; each frame needs a camera that sees enough corners."""
-    poses = np.full((*detections.points_px.shape[:2], 3, 4), np.nan)
+    poses = np.full((*detections.corners_px.shape[:2], 3, 4), np.nan)
     for view, camera in enumerate(cameras.each):
-        for frame, pixels in enumerate(detections.points_px[view]):
+        for frame, pixels in enumerate(detections.corners_px[view]):
             if has_pose(detections, pixels):
                 poses[view, frame] = pose_in(camera, detections.corners, pixels)
     start = _with_best_poses(cameras, detections, poses)
-    return adjust(start, detections.corners, detections.points_px, NO_LENS, fixes_cameras=True)
+    return adjust(start, detections.corners, detections.corners_px, NO_LENS, fixes_cameras=True)
 
 
 def _held_out(used: Detections, scene: Scene, lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the errors (v, t, n) of frames by cameras that were calibrated without them, and the squares' lengths."""
-    errors_px, lengths = np.full(used.points_px.shape[:-1], np.nan), []
+    errors_px, lengths = np.full(used.corners_px.shape[:-1], np.nan), []
     views = range(len(used.names))
     for fold in range(_FOLDS):
         is_out = np.arange(len(used.frames)) % _FOLDS == fold
         inside = Scene(scene.cameras, scene.rotations[~is_out], scene.translations[~is_out])
-        if len(connected(_sees_together(used.points_px[:, ~is_out]))) > 1 or not is_out.any():
+        if len(connected(_sees_together(used.corners_px[:, ~is_out]))) > 1 or not is_out.any():
             continue
-        cameras = adjust(inside, used.corners, used.points_px[:, ~is_out], lens, scales_px=NEAR_PX).cameras
+        cameras = adjust(inside, used.corners, used.corners_px[:, ~is_out], lens, scales_px=NEAR_PX).cameras
         outside = used.part(views, np.flatnonzero(is_out))
         placed = place_board(cameras, outside)
-        errors_px[:, is_out] = np.linalg.norm(placed.errors_px(used.corners, outside.points_px), axis=-1)
+        errors_px[:, is_out] = np.linalg.norm(placed.errors_px(used.corners, outside.corners_px), axis=-1)
         lengths.append(square_lengths(cameras, outside))
     return errors_px, np.concatenate([np.zeros(0), *lengths])
 
@@ -253,7 +253,7 @@ def _sees_together(points_px: np.ndarray) -> np.ndarray:
 
 def square_lengths(cameras: Cameras, detections: Detections) -> np.ndarray:
     """Returns the distances in 3D between corners that are neighbours on the board, each corner triangulated alone."""
-    pixels = detections.points_px.reshape(len(cameras.names), -1, 2)
+    pixels = detections.corners_px.reshape(len(cameras.names), -1, 2)
     places = triangulate(cameras, pixels, np.ones(pixels.shape[:2]), 0.5).places
     places = places.reshape(len(detections.frames), -1, 3)
     apart = np.linalg.norm(detections.corners[:, None] - detections.corners, axis=-1)

@@ -54,7 +54,7 @@ def check_board(cameras: Cameras, detections: Detections) -> BoardCheck:
                 f"its board images have {size_px[0]} x {size_px[1]} px"
             )
     views = range(len(cameras.names))
-    is_posed = np.array([[has_pose(detections, pixels) for pixels in frames] for frames in detections.points_px])
+    is_posed = np.array([[has_pose(detections, pixels) for pixels in frames] for frames in detections.corners_px])
     used = detections.part(views, np.flatnonzero(is_posed.sum(axis=0) >= 2))
     if not used.frames:
         raise UserError("no frame shows the board to two cameras: nothing can be checked")
@@ -89,7 +89,7 @@ def _faults(
             f"({100 * (ratio - 1):+.1f} %): one of the two calibrations or boards has a wrong length"
         ]
     for sign, moved in ((1, "below and to the right of"), (-1, "above and to the left of")):
-        then = _error_of(cameras, used, points_px=used.points_px + sign * _HALF_PX)
+        then = _error_of(cameras, used, corners_px=used.corners_px + sign * _HALF_PX)
         if then < _FITS_BETTER * now:
             return [
                 f"half a pixel: with corners half a pixel {moved} the detected ones, the error falls from {now:.2f} to "
@@ -108,7 +108,7 @@ def _error_of(cameras: Cameras, used: Detections, **changes: np.ndarray) -> floa
 
 
 def _lengths(scene: Scene, used: Detections) -> np.ndarray:
-    return np.linalg.norm(scene.errors_px(used.corners, used.points_px), axis=-1)
+    return np.linalg.norm(scene.errors_px(used.corners, used.corners_px), axis=-1)
 
 
 def on_floor(cameras: Cameras, detections: Detections, frame: int) -> Cameras:
@@ -121,7 +121,7 @@ def on_floor(cameras: Cameras, detections: Detections, frame: int) -> Cameras:
     """
     seen = [
         number
-        for number, pixels in zip(detections.frames, detections.points_px.transpose(1, 0, 2, 3), strict=True)
+        for number, pixels in zip(detections.frames, detections.corners_px.transpose(1, 0, 2, 3), strict=True)
         if any(has_pose(detections, of_camera) for of_camera in pixels)
     ]
     if frame not in seen:

@@ -30,7 +30,7 @@ _EXACT_POSE = 0.003
 def refuse_copies(detections: Detections) -> None:
     """Raises UserError, which names two cameras, if both have the same corners."""
     for first, second in itertools.combinations(range(len(detections.names)), 2):
-        one, other = detections.points_px[first], detections.points_px[second]
+        one, other = detections.corners_px[first], detections.corners_px[second]
         both = np.isfinite(one[..., 0]) & np.isfinite(other[..., 0])
         if both.any() and np.abs(one[both] - other[both]).max() < _SAME_PX:
             raise UserError(

@@ -25,7 +25,7 @@ def real(real_data: Path) -> Detections:
 
 
 def fault(real: Detections, points_px: np.ndarray, views: tuple[int, ...] = (BACK, MID, SIDE, TOP)) -> str:
-    planted = dataclasses.replace(real, points_px=points_px)
+    planted = dataclasses.replace(real, corners_px=points_px)
     with pytest.raises(UserError) as raised:
         calibrate(planted.part(views, np.arange(len(real.frames))))
     return str(raised.value)
@@ -43,13 +43,13 @@ def late(points_px: np.ndarray, view: int, frames: int) -> np.ndarray:
 
 
 def test_two_identical_cameras_are_named(real: Detections) -> None:
-    planted = real.points_px.copy()
+    planted = real.corners_px.copy()
     planted[MID] = planted[BACK]
     assert fault(real, planted).startswith("identical: cameras back and mid show the board at the same pixels")
 
 
 def test_a_mirrored_camera_is_named(real: Detections) -> None:
-    planted = real.points_px.copy()
+    planted = real.corners_px.copy()
     planted[TOP, ..., 0] = real.sizes_px[TOP][0] - 1 - planted[TOP, ..., 0]
     assert fault(real, planted).startswith("mirrored: camera top sees the corners of the board in mirror order")
 
@@ -58,16 +58,16 @@ def test_a_mirrored_camera_is_named(real: Detections) -> None:
     ("view", "frames", "what"), [(SIDE, 1, "side is 1 frame late"), (BACK, -3, "back is 3 frames early")]
 )
 def test_a_camera_out_of_step_is_named(real: Detections, view: int, frames: int, what: str) -> None:
-    assert fault(real, late(real.points_px, view, frames)).startswith(f"out of step: camera {what}: ")
+    assert fault(real, late(real.corners_px, view, frames)).startswith(f"out of step: camera {what}: ")
 
 
 def test_of_two_cameras_out_of_step_the_second_is_named(real: Detections) -> None:
-    planted = late(real.points_px, MID, 2)
+    planted = late(real.corners_px, MID, 2)
     assert fault(real, planted, (BACK, MID)).startswith("out of step: camera mid is 2 frames late: ")
 
 
 def test_a_camera_without_overlap_is_named(real: Detections) -> None:
-    planted = real.points_px.copy()
+    planted = real.corners_px.copy()
     planted[SIDE, :12] = np.nan
     planted[[BACK, MID, TOP], 12:] = np.nan
     assert fault(real, planted).startswith("no overlap: side never sees the board in the same frame as back, mid, top")
@@ -85,9 +85,9 @@ def test_a_good_calibration_has_no_fault(real: Detections, cameras: Cameras) -> 
 
 def test_half_a_pixel_of_old_corners_is_named(real: Detections, cameras: Cameras) -> None:
     """The corners that OpenCV found in these images in 2022 lie 0.48 px further down and to the right."""
-    (fault,) = check_board(cameras, dataclasses.replace(real, points_px=real.points_px - 0.48)).faults
+    (fault,) = check_board(cameras, dataclasses.replace(real, corners_px=real.corners_px - 0.48)).faults
     assert fault.startswith("half a pixel: with corners half a pixel below and to the right of the detected ones")
-    (fault,) = check_board(cameras, dataclasses.replace(real, points_px=real.points_px + 0.48)).faults
+    (fault,) = check_board(cameras, dataclasses.replace(real, corners_px=real.corners_px + 0.48)).faults
     assert fault.startswith("half a pixel: with corners half a pixel above and to the left of the detected ones")
 
 

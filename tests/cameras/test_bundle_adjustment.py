@@ -38,7 +38,7 @@ def curved(cameras: Cameras) -> Cameras:
 
 def test_the_jacobian_is_that_of_finite_differences() -> None:
     scene = scene_of(curved(arc(3)))
-    pixels = film(scene.cameras, FRAMES).points_px
+    pixels = film(scene.cameras, FRAMES).corners_px
     pixels[1, 2, 5:9] = np.nan
     residuals, by_lens, by_camera, by_board, is_used = residuals_and_slopes(scene, CORNERS, pixels)
     assert not is_used[1, 2, 5:9].any() and not residuals[1, 2, 5:9].any() and not by_board[1, 2, 5:9].any()
@@ -56,7 +56,7 @@ def test_the_jacobian_is_that_of_finite_differences() -> None:
 def test_the_jacobian_is_that_of_jax() -> None:
     """One camera and one pose, in float64."""
     scene = scene_of(curved(arc(2)), 1)
-    pixels = film(scene.cameras, 1).points_px
+    pixels = film(scene.cameras, 1).corners_px
     _, by_lens, by_camera, by_board, _ = residuals_and_slopes(scene, CORNERS, pixels)
     camera = scene.cameras.each[1]
     lens = np.concatenate([camera.matrix[[0, 1, 0, 1], [0, 1, 2, 2]], np.pad(camera.distortion, (0, 5))[:5]])
@@ -89,16 +89,16 @@ def test_the_minimum_is_that_of_scipy() -> None:
     """Two cameras and Cauchy's loss, with noise and outliers."""
     cameras = arc(2)
     seen = film(cameras, FRAMES, noise_px=0.3)
-    seen.points_px[0, 1, 3] += 40
+    seen.corners_px[0, 1, 3] += 40
     rough = scene_of(cameras)
-    found = adjust(rough, CORNERS, seen.points_px, SIMPLE_LENS)
+    found = adjust(rough, CORNERS, seen.corners_px, SIMPLE_LENS)
 
     def at(numbers: np.ndarray) -> Scene:
         lens, pose, boards = numbers[:4].reshape(2, 2), numbers[4:10], numbers[10:].reshape(FRAMES, 6)
         return moved(found, lens @ SIMPLE_LENS.T, np.stack([np.zeros(6), pose]), boards)
 
     def off(numbers: np.ndarray) -> np.ndarray:
-        return np.linalg.norm(at(numbers).errors_px(CORNERS, seen.points_px), axis=-1).ravel()
+        return np.linalg.norm(at(numbers).errors_px(CORNERS, seen.corners_px), axis=-1).ravel()
 
     # Cauchy's loss of a distance, not of x and of y.
     best = scipy.optimize.least_squares(off, np.zeros(10 + 6 * FRAMES), loss="cauchy", x_scale="jac", max_nfev=30)
@@ -112,6 +112,6 @@ def test_a_scene_without_noise_is_found_exactly(frames: int) -> None:
     cameras = arc(3)
     seen = film(cameras, frames)
     rough = moved(scene_of(cameras, frames), cameras=np.array([[0] * 6, [0.02] * 3 + [5] * 3, [-0.02] * 3 + [-5] * 3]))
-    found = adjust(rough, CORNERS, seen.points_px, SIMPLE_LENS)
-    assert np.nanmax(np.abs(found.errors_px(CORNERS, seen.points_px))) < 1e-5
+    found = adjust(rough, CORNERS, seen.corners_px, SIMPLE_LENS)
+    assert np.nanmax(np.abs(found.errors_px(CORNERS, seen.corners_px))) < 1e-5
     assert np.abs(found.cameras.rotations - cameras.rotations).max() < 1e-6

@@ -12,7 +12,7 @@ from tests.cameras.boards import CORNERS, SIZE_PX, SQUARE, arc, film
 
 
 def blind(seen: Detections, view: int, frames: slice) -> None:
-    seen.points_px[view, frames] = np.nan
+    seen.corners_px[view, frames] = np.nan
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -47,10 +47,10 @@ def test_wrong_corners_and_poses_change_little() -> None:
     """In four of the frames one camera shows another board pose; some corners are wrong by 30 px."""
     cameras = arc(3)
     seen = film(cameras, noise_px=0.1)
-    seen.points_px[1, 3:7] = film(cameras, seed=9).points_px[1, 3:7]
+    seen.corners_px[1, 3:7] = film(cameras, seed=9).corners_px[1, 3:7]
     random = np.random.default_rng(2)
-    is_wrong = random.random(seen.points_px.shape[:-1]) < 0.03
-    seen.points_px[is_wrong] += random.normal(0, 30, (is_wrong.sum(), 2))
+    is_wrong = random.random(seen.corners_px.shape[:-1]) < 0.03
+    seen.corners_px[is_wrong] += random.normal(0, 30, (is_wrong.sum(), 2))
     found = calibrate(seen).scene.cameras
     assert np.abs(found.rotations - cameras.rotations).max() < 5e-3
     assert np.abs(found.centres - cameras.centres).max() < 3
@@ -66,8 +66,8 @@ def test_the_medoid_is_one_of_the_poses_and_ignores_a_wrong_one() -> None:
 def test_the_cameras_are_those_of_opencv() -> None:
     """calibrateCamera for each view, then stereoCalibrate, with the same lens; its pixels are float32."""
     seen = film(arc(2), 30)
-    is_whole = np.isfinite(seen.points_px).all(axis=(0, 2, 3))
-    pixels = seen.points_px[:, is_whole].astype(np.float32)
+    is_whole = np.isfinite(seen.corners_px).all(axis=(0, 2, 3))
+    pixels = seen.corners_px[:, is_whole].astype(np.float32)
     flags = cv2.CALIB_FIX_PRINCIPAL_POINT | cv2.CALIB_FIX_ASPECT_RATIO | cv2.CALIB_ZERO_TANGENT_DIST
     flags |= cv2.CALIB_FIX_K2 | cv2.CALIB_FIX_K3
     board = [CORNERS.astype(np.float32)] * len(pixels[0])
@@ -107,7 +107,7 @@ def test_a_late_camera_is_found_also_if_the_board_is_held_still(held: int, late:
     """Each place is held for some frames, so only the frames between two places show that a camera is late."""
     for seed in range(2):
         seen = film(arc(3), 4 * held + 12, noise_px=0.3, seed=seed, held=held)
-        seen.points_px[1, late:] = seen.points_px[1, : len(seen.frames) - late].copy()
+        seen.corners_px[1, late:] = seen.corners_px[1, : len(seen.frames) - late].copy()
         blind(seen, 1, slice(0, late))
         poses, _ = calibrate_alone(seen)
         if late:
