@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxpose import cache
 from jaxpose.config import DataConfig
-from jaxpose.data.animals import number_animals, row_name
+from jaxpose.data.animals import image_of_row, number_animals, row_name
 from jaxpose.data.boxes import BoxTable, box_file_of_labels, read_image_boxes
 from jaxpose.data.image_file import (
     AUTO,
@@ -377,16 +377,18 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             return f"{table.sources[row]}: {error}"
         return moment, image
 
-    images, problems = {}, list(table.problems)
+    images, problems, first_of = {}, list(table.problems), dict[str, int]()
+    entries = table.entries or range(len(opened))
     for row, image in enumerate(opened):
         checked = image if isinstance(image, str) else check(row, image)
         if isinstance(checked, str):
             problems += [checked] * bool(checked)
         else:
             moment, image = checked
-            if moment in images:
-                first, name = table.sources[images[moment][0]], table.poses.frames[row]
-                problems.append(f"{table.sources[row]}: {name} is already labelled in {first}")
+            first = first_of.setdefault(image_of_row(moment) if animals else moment, row)
+            if entries[first] != entries[row]:
+                name = table.poses.frames[row]
+                problems.append(f"{table.sources[row]}: {name} is already labelled in {table.sources[first]}")
             else:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))

@@ -229,7 +229,27 @@ def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
     notes += describe_repeats(table.poses.keypoint_names, points, visibility == VISIBLE)
     columns = hidden_columns(hidden[:, None]) if table.poses.columns else {}
     poses = dataclasses.replace(table.poses, points_px=points[:, None], visibility=visibility[:, None], columns=columns)
-    return dataclasses.replace(table, poses=poses, notes=tuple(notes))
+    table = dataclasses.replace(table, poses=poses, notes=tuple(notes))
+    return _with_labelled_animals(table) if table.entries else table
+
+
+def _with_labelled_animals(table: LabelTable) -> LabelTable:
+    """Returns only the animals with a labelled position, each once; positions that are not labels are removed."""
+    (points, visibility), entries = table.poses.labels(), table.entries
+    labelled = np.isfinite(points).all(axis=-1) & (visibility > NOT_USED)
+    points = np.where(labelled[..., None], points, np.nan)
+    kept, problems, first = [], list(table.problems), dict[tuple[int, bytes], int]()
+    for row in np.flatnonzero(labelled.any(axis=1)).tolist():
+        # The sum turns -0.0 into 0.0.
+        other = first.setdefault((entries[row], (points[row] + 0.0).tobytes()), row)
+        if other == row:
+            kept.append(row)
+        else:
+            image = table.poses.frames[row]
+            problems.append(f"{table.sources[row]}: {image} has the same animal in {table.sources[other]}")
+    found = dataclasses.replace(table, poses=dataclasses.replace(table.poses, points_px=points[:, None])).at(kept)
+    absent = len({*entries}) - len({*found.entries})
+    return dataclasses.replace(found, problems=tuple(problems), without_animals=table.without_animals + absent)
 
 
 def _with_visible_marks(table: LabelTable) -> LabelTable:

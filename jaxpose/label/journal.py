@@ -7,6 +7,7 @@ applies it.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,7 +47,7 @@ class Journal:
         """Returns the edits that a killed session left; the last line may be torn, and was never acknowledged.
 
         Raises:
-          UserError: an earlier line is damaged.
+          UserError: a line is damaged.
           OSError: the file cannot be read.
         """
         try:
@@ -54,15 +55,17 @@ class Journal:
         except FileNotFoundError:
             return []
         edits = []
-        for number, line in enumerate(lines[:-1], 1):
-            try:
-                entries = json.loads(line)
-                edits += [Edit(*entry[:2], *(_point(point) for point in entry[2:])) for entry in entries]
-            except (ValueError, TypeError):
+        for number, line in enumerate(lines, 1):
+            entries = _edits(line)
+            # What follows the last line end is torn, unless only the line end is damaged.
+            if number == len(lines) and _edits(line[:-1]) is None:
+                break
+            if entries is None or number == len(lines):
                 raise UserError(
                     f"{self.file}:{number} is damaged: an earlier jaxpose label wrote here the labels that it could "
                     "not save any more; copy the file, then remove it"
-                ) from None
+                )
+            edits += entries
         return edits
 
     def append(self, edits: Iterable[Edit]) -> None:
@@ -88,7 +91,21 @@ class Journal:
 
 
 def _record(edits: Iterable[Edit]) -> bytes:
-    return json.dumps([dataclasses.astuple(edit) for edit in edits]).encode() + b"\n"
+    """Returns a line: a checksum, and what it is of."""
+    content = json.dumps([dataclasses.astuple(edit) for edit in edits]).encode()
+    return b"%b %b\n" % (_checksum(content), content)
+
+
+def _edits(line: bytes) -> list[Edit] | None:
+    """Returns the edits in a line without its end, None if it is damaged."""
+    checksum, _, content = line.partition(b" ")
+    if checksum != _checksum(content):
+        return None
+    return [Edit(*entry[:2], *(_point(point) for point in entry[2:])) for entry in json.loads(content)]
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:16].encode()
 
 
 def _point(value: list | None) -> Point | None:

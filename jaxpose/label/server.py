@@ -58,7 +58,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_BODY_BYTES, _BODY_WAIT_S = 65_536, 10.0
-_MOST_PX = 1e6
+_MOST_PX, _MOST_DIGITS = 1e6, 15
 _JPEG_QUALITY = 95
 _MOST_PICTURE_BYTES = 128 * 2**20
 
@@ -148,10 +148,10 @@ def make_app(store: Store, tokens: Tokens, orientation: str) -> "Guard":
         Route("/{name:str}", answers.file),
         Route("/api/project", answers.project),
         Route("/api/changes", answers.changes),
-        Route("/api/frame/{number:int}", answers.frame),
-        Route("/api/frame/{number:int}", answers.edit, methods=["POST"]),
-        Route("/api/frame/{number:int}/keep/{keypoint:int}", answers.keep, methods=["POST"]),
-        Route("/image/{number:int}", answers.image),
+        Route("/api/frame/{number:str}", answers.frame),
+        Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
+        Route("/api/frame/{number:str}/keep/{keypoint:str}", answers.keep, methods=["POST"]),
+        Route("/image/{number:str}", answers.image),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _refuse}), tokens)
 
@@ -166,13 +166,15 @@ def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]
 
     @functools.wraps(answer)
     async def checked(self: "_Answers", request: Request) -> Response:
-        number = request.path_params.get("number")
-        if number is not None and number >= len(self.store.images):
-            raise HTTPException(404, f"there is no image {number}")
+        number = 0
+        if "number" in request.path_params:
+            request.path_params["number"] = number = _number(request.path_params["number"])
+            if not 0 <= number < len(self.store.images):
+                raise HTTPException(404, "there is no such image")
         try:
             found = await answer(self, request)
         except Stale:
-            return JSONResponse(self.store.frame(int(number or 0)), 409)
+            return JSONResponse(self.store.frame(number), 409)
         except UserError as error:
             raise HTTPException(422, str(error)) from None
         except OSError as error:
@@ -220,10 +222,10 @@ class _Answers:
 
     @_answering
     async def changes(self, request: Request) -> Any:
-        since = request.query_params.get("since", "")
-        if not since.isdigit():
+        since = _number(request.query_params.get("since", ""))
+        if since < 0:
             raise HTTPException(400, "since must be a number")
-        return self.store.changes(int(since))
+        return self.store.changes(since)
 
     @_answering
     async def frame(self, request: Request) -> Any:
@@ -246,14 +248,19 @@ class _Answers:
 
     @_answering
     async def keep(self, request: Request) -> Any:
-        keypoint = _index(str(request.path_params["keypoint"]), len(self.store.project.keypoint_names))
+        keypoint = _index(request.path_params["keypoint"], len(self.store.project.keypoint_names))
         return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], keypoint)
 
 
+def _number(text: str) -> int:
+    """Returns the number that a text of digits is; -1 for any other text, and for more digits than are needed."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else -1
+
+
 def _index(text: str, count: int) -> int:
-    if not text.isdigit() or int(text) >= count:
+    if not 0 <= (index := _number(text)) < count:
         raise HTTPException(400, f"{text[:20]} is not a keypoint")
-    return int(text)
+    return index
 
 
 def _point(value: Any) -> Point | None:
@@ -273,8 +280,7 @@ async def _read_json(request: Request) -> dict[str, Any]:
     """Returns the body of a request, which must be a small JSON object that comes soon."""
     if request.headers.get("content-type") != "application/json":
         raise HTTPException(415, "the body must be JSON")
-    length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > _MOST_BODY_BYTES:
+    if not 0 <= _number(request.headers.get("content-length", "0")) <= _MOST_BODY_BYTES:
         raise HTTPException(413, "the body is too large")
     body = bytearray()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.label.journal import Edit, Journal
 from jaxpose.label.label_file import LabelFile, Point, Points
@@ -29,7 +30,9 @@ _POLL_S = 0.25
 _LOOK_S = 1.0
 
 _Key = tuple[str, str]
-_Signature = tuple[int, int, int] | None
+_Signature = tuple[int, ...] | None
+# File systems round the times of files to this at most; a file that is younger may change without another time.
+_COARSE_NS = 2_000_000_000
 
 
 class Stale(Exception):
@@ -56,7 +59,7 @@ class Store:
         self.project, self.problem = project, ""
         self._lock, self._writing = threading.RLock(), threading.Lock()
         self._files: dict[Path, LabelFile] = {}
-        self._signatures: dict[Path, tuple[_Signature, _Signature]] = {}
+        self._signatures: dict[Path, tuple[tuple[_Signature, ...], bool]] = {}
         self._backed_up: set[Path] = set()
         self._pending: dict[_Key, Edit] = {}
         self._conflicts: dict[_Key, Edit] = {}
@@ -230,9 +233,10 @@ class Store:
             known |= set(self.project.folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_{self.project.scorer}.csv"))
         for file in known:
             signatures = _signatures(file)
-            if signatures == self._signatures.get(file):
+            if not self._has_changed(file, signatures):
+                self._signatures[file] = signatures
                 continue
-            if signatures[0] is None and self._files[file].row_of:
+            if signatures[0][0] is None and file in self._files and self._files[file].row_of:
                 raise UserError(f"{file} has vanished; put it back")
             if self.project.is_deeplabcut:
                 refuse_other_labels(self.project.folder, file)
@@ -240,6 +244,16 @@ class Store:
             with self._lock:
                 self._merge(file, found)
                 self._signatures[file] = signatures
+
+    def _has_changed(self, file: Path, signatures: tuple[tuple[_Signature, ...], bool]) -> bool:
+        """Returns whether a label file differs from what was read; compares the bytes where its time proves nothing."""
+        (now, is_young), (before, was_young) = signatures, self._signatures.get(file, ((), False))
+        if now != before or not (is_young or was_young):
+            return now != before
+        try:
+            return read_bytes(file, most_bytes=None) != self._files[file].content()
+        except FileNotFoundError:
+            return False
 
     def _merge(self, file: Path, found: LabelFile) -> None:
         """Takes over a label file that another program has changed."""
@@ -258,9 +272,10 @@ class Store:
     def _settle(self, edit: Edit) -> None:
         """Applies an edit to label files that may have changed since: it is pending, done or a conflict."""
         key, theirs = (edit.image, edit.keypoint), self._theirs(edit.image, edit.keypoint)
-        if theirs == edit.after:
+        has_place = not self._obstacle(edit.image, edit.keypoint, edit.after)
+        if theirs == edit.after and has_place:
             pass
-        elif theirs == edit.before:
+        elif theirs == edit.before and has_place:
             self._pending[key] = edit
         else:
             self._conflicts[key] = edit
@@ -291,22 +306,27 @@ class Store:
                 )
             # The killed session may have written any of its points to the label file.
             theirs = self._theirs(image, keypoint)
-            is_ours = any(theirs in (edit.before, edit.after) for edit in chain)
+            has_place = not self._obstacle(image, keypoint, chain[-1].after)
+            is_ours = has_place and any(theirs in (edit.before, edit.after) for edit in chain)
             self._settle(Edit(image, keypoint, theirs if is_ours else chain[0].before, chain[-1].after))
         self.flush()
         return len(chains)
 
     def _edit(self, image: str, keypoint: str, point: Point | None) -> Edit:
+        if obstacle := self._obstacle(image, keypoint, point):
+            raise UserError(obstacle)
+        return Edit(image, keypoint, self._theirs(image, keypoint), point)
+
+    def _obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+        """Returns why the label file has no place for a point, "" if it has."""
         of_file = self._file(image)
         if image in of_file.problems:
-            raise UserError(f"the row of {image} in {of_file.file} cannot be used: {of_file.problems[image]}")
+            return f"the row of {image} in {of_file.file} cannot be used: {of_file.problems[image]}"
         if (keypoint, "x") not in of_file.columns:
-            raise UserError(f"{of_file.file} has no columns of {keypoint}")
+            return f"{of_file.file} has no columns of {keypoint}"
         if point and point[2] == NOT_VISIBLE and not of_file.can_hide:
-            raise UserError(
-                f"{of_file.file} cannot mark {keypoint} as hidden: it has no columns visible with 0, 1 and 2"
-            )
-        return Edit(image, keypoint, self._theirs(image, keypoint), point)
+            return f"{of_file.file} cannot mark {keypoint} as hidden: it has no columns visible with 0, 1 and 2"
+        return ""
 
     def _theirs(self, image: str, keypoint: str) -> Point | None:
         """Returns the point in the label file."""
@@ -322,8 +342,8 @@ class Store:
     def _base(self, file: Path) -> LabelFile:
         """Returns the content of a label file, without edits."""
         if file not in self._files:
-            self._files[file] = self.project.read(file)
             self._signatures[file] = _signatures(file)
+            self._files[file] = self.project.read(file)
         return self._files[file]
 
     def _file(self, image: str) -> LabelFile:
@@ -348,10 +368,10 @@ def _revision(points: Points) -> str:
     return hashlib.sha256(json.dumps(sorted(points.items())).encode()).hexdigest()[:16]
 
 
-def _signatures(file: Path) -> tuple[_Signature, _Signature]:
-    """Returns what shows that a label file, or the HDF5 file next to it, has changed."""
-    first, second = (_signature(path) for path in (file, file.with_suffix(".h5")))
-    return first, second
+def _signatures(file: Path) -> tuple[tuple[_Signature, ...], bool]:
+    """Returns what shows that a label file, or the HDF5 file next to it, has changed, and whether one is young."""
+    found = tuple(map(_signature, (file, file.with_suffix(".h5"))))
+    return found, any(time.time_ns() - max(one[:2]) < _COARSE_NS for one in found if one)
 
 
 def _signature(file: Path) -> _Signature:
@@ -359,4 +379,4 @@ def _signature(file: Path) -> _Signature:
         status = os.stat(file)
     except FileNotFoundError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

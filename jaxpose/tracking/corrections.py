@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.text_file import read_unicode
 from jaxpose.tracking.detections import Detections
@@ -20,6 +21,7 @@ _COLUMNS = ("answer", "round", "frame_from", "frame_to", "track_a", "track_b")
 _RULE = "corrections have the columns of the review that jaxpose track wrote"
 # Solving again, a correction may break another one; so often it is tried.
 _MOST_TURNS = 20
+_MOST_DIGITS = 15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +88,12 @@ def _correction(place: str, row: dict[str, str]) -> Correction:
     if not track_a or (answer == EXCHANGED and track_b in ("", track_a)):
         raise UserError(f"{place}: {answer} needs {'two different tracks' if track_a else 'a track_a'}")
     numbers = [row[name] for name in ("round", "frame_from", "frame_to")]
-    if not all(text.isascii() and text.isdigit() for text in numbers) or int(numbers[1]) >= int(numbers[2]):
+    is_whole = all(text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS for text in numbers)
+    if not is_whole or int(numbers[1]) >= int(numbers[2]):
+        shown = excerpt(", ".join(numbers), quoted=False)
         raise UserError(
-            f"{place}: round, frame_from and frame_to are {', '.join(numbers)}; they must be whole numbers, and "
-            "frame_from must be less than frame_to"
+            f"{place}: round, frame_from and frame_to are {shown}; they must be whole numbers, and frame_from must be "
+            "less than frame_to"
         )
     turn, first, last = map(int, numbers)
     return Correction(place, answer, turn, first, last, track_a, "" if track_b == track_a else track_b)

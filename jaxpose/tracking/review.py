@@ -94,8 +94,10 @@ def _swaps(solution: Solution, chains: list[np.ndarray]) -> list[Doubt]:
         sides = np.concatenate([seen[one], seen[other]])
         # A person can tell them apart in frames that show both.
         last, first = np.searchsorted(both, cuts[:, 0], side="right"), np.searchsorted(both, cuts[:, 1])
-        starts = np.where(last > 0, both[last - 1], cuts[:, 0]).astype(int)
-        stops = np.where(first < len(both), both[np.minimum(first, len(both) - 1)], cuts[:, 1]).astype(int)
+        # The last place stands for a frame that does not exist.
+        shared = np.append(both, -1)
+        starts = np.where(last > 0, shared[last - 1], cuts[:, 0]).astype(int)
+        stops = np.where(first < len(both), shared[first], cuts[:, 1]).astype(int)
         apart = np.flatnonzero(starts[1:] - np.maximum.accumulate(stops)[:-1] > _CERTAIN_FRAMES) + 1
         for part in np.split(np.arange(len(cuts)), apart):
             start, stop = int(starts[part].min()), int(stops[part].max())

@@ -1,5 +1,6 @@
 """Labels of several animals: every tool's file gives the same rows, with a box around each animal."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -165,3 +166,66 @@ def test_a_bad_animal_is_left_out_and_the_other_one_stays(tmp_path: Path) -> Non
     (folder / IMAGES[0]).unlink()
     found = read(folder, data__on_bad_frame="skip")[1]
     assert len(found.problems) == 1 and IMAGES[0] not in found.images
+
+
+@pytest.mark.parametrize("place", [-1.0, 0.0])
+@pytest.mark.parametrize("make", [csv_project, deeplabcut_project])
+def test_an_animal_without_a_point_is_none_however_a_tool_writes_it(
+    make: Callable, place: float, tmp_path: Path
+) -> None:
+    """One individual has no label in any image, and an image has neither."""
+    folder = make(tmp_path / "p") if make == csv_project else make(tmp_path / "p", suffix=".csv")
+    index = [0] if make == csv_project else [0, 1, 2]
+    for file in folder.rglob("CollectedData*.csv"):
+        table = pd.read_csv(file, header=[0, 1, 2, 3], index_col=index)
+        table.loc[:, table.columns.get_level_values(1) == "female"] = place
+        table.iloc[1] = place
+        table.to_csv(file)
+    config, found = read(folder, data__missing_at_px=() if place else (0.0, 0.0))
+    assert (config.data.animals, config.data.body_size_px, found.most_animals, found.boxes_px) == (0, 0.0, 0, ())
+    # The second row of each file has none.
+    empty = (1, EMPTY) if make == csv_project else (1, EMPTY, 7)
+    assert found.images == tuple(image for row, image in enumerate(IMAGES) if row not in empty)
+
+
+def test_points_that_count_as_not_labelled_change_no_box(tmp_path: Path) -> None:
+    """A visibility of 0 says that a position means nothing."""
+    folder = csv_project(tmp_path)
+    expected = read(folder)[1]
+    table = pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table.columns.names = [None] * 4
+    marks = table.xs("x", axis=1, level=3, drop_level=False).notna() * 2
+    marks.columns = pd.MultiIndex.from_tuples([(*column[:3], "visible") for column in marks.columns])
+    marked = pd.concat([table, marks], axis=1)
+    for row in (1, EMPTY):
+        absent = table.columns[table.iloc[row].isna()]
+        marked.loc[IMAGES[row], absent] = 2000.0
+    marked.columns.names = ["scorer", "individuals", "bodyparts", "coords"]
+    marked.to_csv(folder / "CollectedData.csv")
+    found = read(folder)[1]
+    assert (found.images, found.body_size_px, found.boxes_px) == (
+        expected.images, expected.body_size_px, expected.boxes_px,
+    )  # fmt: skip
+
+
+def test_an_animal_that_is_listed_twice_is_refused_by_name(tmp_path: Path) -> None:
+    file = coco_file(tmp_path)
+    tree = json.loads(file.read_text())
+    tree["annotations"].insert(5, tree["annotations"][0] | {"id": 500})
+    file.write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="annotation 500: .*img000.png has the same animal in .*annotation 1$"):
+        read(file)
+    config, found = read(file, data__on_bad_frame="skip")
+    assert len(found.problems) == 1 and config.data.animals == 2 and len(found.images) == 21
+
+
+def test_an_image_with_two_entries_keeps_the_animals_of_the_first(tmp_path: Path) -> None:
+    """Which of them is right is unknown; animals of both would be more than the image shows."""
+    folder = deeplabcut_project(tmp_path)
+    file = folder / "labeled-data" / "a" / "CollectedData_me.h5"
+    table = pd.DataFrame(pd.read_hdf(file))
+    table = pd.concat([table, table.iloc[:1] + 1])
+    table.iloc[0, table.columns.get_level_values(1) == "female"] = np.nan
+    table.to_hdf(file, key="df_with_missing", mode="w")
+    found = read(folder, data__on_bad_frame="skip")[1]
+    assert len(found.problems) == 2 and found.images.count(IMAGES[0]) == 1

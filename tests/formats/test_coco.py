@@ -208,8 +208,10 @@ def test_a_bad_annotation_is_named_and_can_be_skipped(tmp_path: Path, how: Any, 
 
 
 def test_an_image_with_two_animals_makes_a_row_for_each(tmp_path: Path) -> None:
-    file = change(coco_project(tmp_path), with_annotation(id=7))
-    found = read(file)
+    file = coco_project(tmp_path)
+    keypoints = json.loads(file.read_text())["annotations"][0]["keypoints"]
+    other = [value + (number % 3 == 0) for number, value in enumerate(keypoints)]
+    found = read(change(file, with_annotation(id=7, keypoints=other)))
     assert len(found.poses.frames) == 7 and found.most_animals == 2
     assert [name.rpartition("/")[2] for name in found.poses.frames if "day1/img03" in name] == [
         "img03.png#1",

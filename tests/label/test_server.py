@@ -126,12 +126,15 @@ def test_only_the_page_itself_may_write(served: Served, cookie: str, project: Pa
 
 def test_wrong_and_huge_bodies_are_refused(served: Served, cookie: str) -> None:
     revision = json.loads(ask(served, "/api/frame/1", Cookie=cookie)[2])["revision"]
-    for points in ({"9": None}, {"-1": None}, {"x": None}, {"0": [1, 2]}, {"0": [1, 2, 3]}, {"0": [True, 2, 2]},
-                   {"0": [1e300, 2, 2]}, {"0": "1"}, []):  # fmt: skip
+    many = "9" * 5000
+    for points in ({"9": None}, {"-1": None}, {"x": None}, {"²": None}, {many: None}, {"0": [1, 2]}, {"0": [1, 2, 3]},
+                   {"0": [True, 2, 2]}, {"0": [1e300, 2, 2]}, {"0": "1"}, []):  # fmt: skip
         assert post(served, cookie, "/api/frame/1", {"revision": revision, "points": points})[0] == 400, points
     for body in (b"", b"[1]", b"{", b'{"revision": "a", "points": {"0": [NaN, 1, 2]}}', b"[" * 60_000):
         assert post(served, cookie, "/api/frame/1", body)[0] == 400
     assert post(served, cookie, "/api/frame/99", {})[0] == 404
+    for since in ("", "-1", "%C2%B2", many):
+        assert ask(served, f"/api/changes?since={since}", Cookie=cookie)[0] == 400
     # 100 MB are refused by their length, before they are sent.
     with socket.create_connection(("127.0.0.1", served.port), 60) as connection:
         head = (
@@ -151,7 +154,7 @@ def test_wrong_and_huge_bodies_are_refused(served: Served, cookie: str) -> None:
 def test_no_path_leads_to_a_file_and_a_link_out_is_not_followed(served: Served, cookie: str, project: Path) -> None:
     for path in ("/../secret.png", "/%2e%2e/secret.png", "/..%2fserver.py", "/server.py", "/image/..%2f..%2fsecret.png",
                  "/CollectedData.csv", f"/image/{project}/CollectedData.csv", "/image/0/../../secret.png", "/image/-1",
-                 "/image/1e3", "/image/99999999999999999999", "//etc/passwd"):  # fmt: skip
+                 "/image/1e3", "/image/99999999999999999999", f"/image/{'9' * 5000}", "//etc/passwd"):  # fmt: skip
         status, _, content = ask(served, path, Cookie=cookie)
         assert status == 404, (path, content)
     found = json.loads(ask(served, "/api/project", Cookie=cookie)[2])

@@ -1,6 +1,7 @@
 """The store of `jaxpose label`: rows keep their bytes, no edit is lost or overwritten, and files of tools agree."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.labels import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import read_h5
-from jaxpose.label.journal import JOURNAL_FILE
+from jaxpose.label.journal import JOURNAL_FILE, Journal
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Stale, Store
 from tests.disks import full_disk
@@ -351,3 +352,80 @@ def test_a_row_with_a_mistake_is_shown_and_not_changed(opened: Open, tmp_path: P
         edit(store, image_name(0), nose=(1.0, 2.0, 2))
     store.close()
     assert (project / LABELS).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        f"{header()}{image_name(0)},abc,2,,,30.125,4\n",
+        f"scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n{image_name(0)},1.50,2\n",
+    ],
+)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_edit_for_which_the_label_file_has_no_place_any_more_waits(
+    outside: str, is_killed: bool, opened: Open, tmp_path: Path
+) -> None:
+    """Another program breaks the row, or removes the keypoint's columns, before the edit is written."""
+    project = write_project(tmp_path / "p")
+    store = opened(project)
+    edit(store, image_name(0), left_paw=(5.0, 6.0, 2), right_paw=None)
+    before, journal = (project / LABELS).read_text(), (project / JOURNAL_FILE).read_bytes()
+    (project / LABELS).write_text(outside)
+    if is_killed:
+        store._is_closing.set()
+        store._thread.join()
+    if is_killed and "abc" not in outside:
+        with pytest.raises(UserError, match="has a label of left_paw in .*img000.png, which the project no longer has"):
+            opened(project)
+        assert (project / JOURNAL_FILE).read_bytes() == journal
+    else:
+        store = opened(project) if is_killed else store
+        store.flush()
+        assert store.frame(0)["conflicts"] == [[1, (5.0, 6.0, 2)], [2, None]]
+    assert (project / LABELS).read_text() == outside
+    store.close()
+    # Once the file is right again, the edit can be made.
+    (project / LABELS).write_text(before)
+    store = opened(project)
+    store.close()
+    assert lines_of(project)[3] == f"{image_name(0)},1.50,2,5.0,6.0,,\n".encode()
+
+
+def test_no_damaged_bit_of_the_journal_gives_another_label(opened: Open, tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p")
+    store = opened(project)
+    edit(store, image_name(0), left_paw=(5.25, 6.5, 2))
+    edit(store, image_name(10), nose=(7.25, 8.5, 2))
+    store._is_closing.set()
+    store._thread.join()
+    content = (project / JOURNAL_FILE).read_bytes()
+    edits = Journal(project).read()
+    assert [edit.after for edit in edits] == [(5.25, 6.5, 2), (7.25, 8.5, 2)]
+    for place in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        (project / JOURNAL_FILE).write_bytes(damaged)
+        with pytest.raises(UserError, match=f"{JOURNAL_FILE}:[12] is damaged"):
+            Journal(project).read()
+    # A kill leaves only the first part of a record, which was never acknowledged.
+    for length in range(content.index(b"\n") + 1, len(content)):
+        (project / JOURNAL_FILE).write_bytes(content[:length])
+        assert Journal(project).read() == edits[:1]
+    (project / JOURNAL_FILE).unlink()
+
+
+def test_a_change_from_outside_at_the_time_of_the_own_one_is_seen(opened: Open, tmp_path: Path) -> None:
+    """Times of files are coarse: a file of the same size and time may have another content."""
+    project = write_project(tmp_path / "p")
+    store = opened(project)
+    edit(store, image_name(0), left_paw=(5.0, 6.0, 2))
+    store.flush()
+    status = os.stat(project / LABELS)
+    with open(project / LABELS, "r+b") as file:
+        content = file.read().replace(b"1.50,2,", b"7.25,3,")
+        file.seek(0)
+        file.write(content)
+    os.utime(project / LABELS, ns=(status.st_atime_ns, status.st_mtime_ns))
+    edit(store, image_name(0), right_paw=(9.0, 9.0, 2))
+    store.close()
+    assert lines_of(project)[3] == f"{image_name(0)},7.25,3,5.0,6.0,9.0,9.0\n".encode()

@@ -97,6 +97,15 @@ def test_an_animal_that_went_on_as_another_is_two_tracks_if_their_number_is_free
     assert len(after.individuals) == 3
 
 
+def test_animals_that_are_never_seen_together_are_reviewed(tmp_path: Path) -> None:
+    """Two animals that are detected in turns, close to each other."""
+    poses = meeting(gap_px=12.0)
+    points = poses.points_px.copy()
+    points[::2, 0], points[1::2, 1] = np.nan, np.nan
+    _, rows = tracked(tmp_path, dataclasses.replace(poses, points_px=points), "--animals", "2")
+    assert any(row["kind"] == "swap" and int(row["frame_from"]) < int(row["frame_to"]) for row in rows)
+
+
 def test_short_tracks_of_doubtful_detections_are_listed(tmp_path: Path) -> None:
     """A weak detection that a track uses is extra; one that no track uses, though it may, is missing."""
     poses = meeting(gap_px=60.0)
@@ -122,6 +131,7 @@ def test_short_tracks_of_doubtful_detections_are_listed(tmp_path: Path) -> None:
         ("swap,0,swap,40,80,animal1,", "c.csv:2: swap needs two different tracks"),
         ("same,0,,40,80,,", "c.csv:2: same needs a track_a"),
         ("same,0,extra,40,80,animal1,", "c.csv:2: a row of kind extra takes no answer"),
+        (f"same,0,,40,{'9' * 5000},animal1,", "they must be whole numbers"),
         ("same,0,,80,80,animal1,", "frame_from must be less than frame_to"),
         ("same,0,,40,80,animal7,", "c.csv:2: there is no track animal7 in round 0; it has animal1, animal2"),
         ("same,0,,40,900,animal1,", "animal1 are not seen both up to frame 40 and from frame 900 on"),
