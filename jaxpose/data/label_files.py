@@ -154,8 +154,14 @@ def refuse_absent_project(project: str, name: str = "PROJECT") -> None:
     raise UserError(f"{name} is {project!r}, but {path} does not exist; {hint}")
 
 
-def find_labels(folder: Path, labels: str, view: str) -> Path:
+def find_labels(folder: Path, labels: str, view: str, option: str = "data.labels") -> Path:
     """Returns the label file of a view, "" for the only one; `labels` is the name without the view.
+
+    Args:
+      folder: the project.
+      labels: the value of `option`.
+      view: a camera.
+      option: what the user gives to name the file, for the message.
 
     Raises:
       UserError: it does not exist.
@@ -168,8 +174,8 @@ def find_labels(folder: Path, labels: str, view: str) -> Path:
     if alike := of_name(name, {entry: entry for entry in names}):
         return folder / alike
     lacks = f"{file} is a folder" if file.is_dir() else f"{folder} has no {name}"
-    asked = f"data.views has {view!r}" if view else f"data.labels is {labels!r}"
+    asked = f"data.views has {view!r}" if view else f"{option} is {labels!r}"
     raise UserError(
         f"{asked}, but {lacks}"
-        + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
+        + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file: give the folder with labels")
     )

@@ -277,8 +277,8 @@ def _kind_of_file(file: Path) -> str:
     kind = _FILES.get(file.suffix.lower()) if is_regular(file) else None
     if not kind:
         raise UserError(
-            f"{file} is neither a folder nor a file of SLEAP (.slp) or COCO (.json); give a label file (.csv) by its "
-            "folder in data.project and its name in data.labels"
+            f"{file} is neither a folder nor a file of SLEAP (.slp) or COCO (.json); to use a label file (.csv), "
+            "give its folder"
         )
     return kind
 

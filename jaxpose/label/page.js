@@ -312,7 +312,7 @@ class Page {
 
   hide() {
     if (!this.canEdit) return;
-    if (!this.frame.canHide) return this.say("this label file has no columns visible with 0, 1 and 2: X for a point that cannot be seen");
+    if (!this.frame.canHide) return this.say("this label file has no \"visible\" columns, so it cannot mark hidden points; X leaves a point out");
     const k = this.keypoint, point = this.frame.points[k];
     if (point) return this.change((points) => { points[k] = { ...point, v: 3 - point.v, draft: false }; });
     this.hidesNext = !this.hidesNext;
@@ -332,16 +332,16 @@ class Page {
     const number = (this.frame?.number ?? 0) - 1;
     const other = number >= 0 ? await this.frameOf(number) : null;
     const isUseful = other?.points.some((point, k) => point && !this.frame.points[k]);
-    if (!this.canEdit || !isUseful) return this.say("the image before has no point that is missing here");
+    if (!this.canEdit || !isUseful) return this.say("the previous image has no point that is missing here");
     this.change((points) => other.points.forEach((point, k) => {
       if (point && !points[k]) points[k] = { ...point, draft: true };
     }));
-    this.say("hollow points are no labels yet: Enter confirms all, a drag or a key that moves one confirms it");
+    this.say("hollow points are not labels yet: Enter confirms all of them; moving a point confirms it");
   }
 
   swap() {
     const partners = this.project.partners;
-    if (partners.every((other, k) => other === k)) return this.say("no names of keypoints are pairs of left and right");
+    if (partners.every((other, k) => other === k)) return this.say("no two keypoint names form a left and right pair");
     this.change((points) => {
       const before = copyOf(points);
       partners.forEach((other, k) => { points[k] = before[other]; });

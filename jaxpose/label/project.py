@@ -145,7 +145,7 @@ def open_project(given: str, labels: str) -> LabelProject:
     if kind != LIGHTNING_POSE:
         raise UserError(_refusal(kind, path))
     folder = find_folder(data.project)
-    file = find_labels(folder, data.labels, "")
+    file = find_labels(folder, data.labels, "", "--labels")
     if file.is_symlink():
         raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
     names = read_keypoint_names(file)

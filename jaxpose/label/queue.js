@@ -43,7 +43,8 @@ export class Queue {
   // Applies the filters; an image that is labelled later stays in the list until the next choice.
   choose() {
     this.shown = this.images.map((_, number) => number).filter((number) => this.isIn(number));
-    this.draw();
+    this.rows.style.height = `${this.shown.length * ROW_PX}px`;
+    this.select(this.current);
   }
 
   // Makes an image the current one, and brings it into view.
@@ -81,7 +82,6 @@ export class Queue {
   draw() {
     const first = Math.max(0, Math.floor(this.list.scrollTop / ROW_PX) - SPARE_ROWS);
     const last = Math.min(this.shown.length, first + Math.ceil(this.list.clientHeight / ROW_PX) + 2 * SPARE_ROWS);
-    this.rows.style.height = `${this.shown.length * ROW_PX}px`;
     this.rows.replaceChildren(...this.shown.slice(first, last).map((number, place) => this.row(number, first + place)));
   }
 

@@ -225,7 +225,7 @@ def fetch(name: str) -> Path:
     raise UserError(
         f"model.weights is {name}: {weights.file} of the hub's {weights.repository} is not in {cache}, and {reason}. "
         f"On a machine with internet access, run `hf download {weights.repository} {weights.file}` and copy the folder "
-        f"{folder} of its cache into {cache}"
+        f"{folder} of its cache into {cache}, or start from random weights with model.weights=none"
     )
 
 

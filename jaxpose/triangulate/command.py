@@ -134,7 +134,7 @@ def _report(file: Path, table: PointTable, noise_px: float, views: Sequence[str]
     frames = count(len(table.confidence), "frame")
     lines = [
         f"{file}: {frames} with {count(len(table.keypoint_names), 'keypoint')} from {count(len(views), 'view')}; "
-        f"{has_place.sum():,} of {count(len(has_place), 'point')} have a place",
+        f"{has_place.sum():,} of {count(len(has_place), 'point')} have a position",
         f"standard deviation of a point: median {np.median(points.sd[has_place]):.3g} {table.unit}, "
         f"95 % below {np.quantile(points.sd[has_place], 0.95):.3g} {table.unit}",
         f"standard deviation of a prediction: {noise_px:.2f} px, from how well the views agree",

@@ -109,7 +109,7 @@ def test_a_missing_label_file_lists_those_that_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="CSV files are CollectedData.csv"):
         read_project(data)
     (tmp_path / "CollectedData.csv").unlink()
-    with pytest.raises(ValueError, match="no CSV file at all"):
+    with pytest.raises(ValueError, match="no CSV file: give the folder with labels"):
         read_project(data)
 
 

@@ -71,6 +71,12 @@ def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
                 page.set_viewport_size({"width": width_px, "height": 600})
                 page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
                 assert not page.evaluate(OVERFLOWS)
+            # Another filter brings the current image into view.
+            page.set_viewport_size({"width": 800, "height": 200})
+            press(page, "d d")
+            page.evaluate("document.getElementById('list').scrollTop = 0")
+            page.select_option("#filter", "all")
+            expect(page.locator("#rows [aria-selected=true]")).to_be_in_viewport()
         assert served.stop() == 0
     rows = [
         first,

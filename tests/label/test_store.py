@@ -332,7 +332,10 @@ def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path, opened: Open)
     )
     damaged = write_project(tmp_path / "damaged")
     (damaged / JOURNAL_FILE).write_bytes(b"[[]\n[]\n")
+    (tmp_path / "empty").mkdir()
     for project, problem in (
+        (tmp_path / "empty", f"^--labels is '{LABELS}', but .*; it has no CSV file: give the folder"),
+        (latin / LABELS, "to use a label file .*, give its folder$"),
         (tmp_path / "a.slp", "is a file of SLEAP, which jaxpose label cannot write"),
         (tmp_path / "b.json", "is a file of COCO, which jaxpose label cannot write"),
         (folder, "name the one to write with --labels: CollectedData_top.csv"),

@@ -34,5 +34,5 @@ def test_offline_the_cache_serves_and_an_absent_file_is_named_with_its_place(tmp
         f"model.weights is resnet50_superanimal_quadruped: {file} of the hub's {repository} is not in "
         f"{tmp_path}/hub, and HF_HUB_OFFLINE forbids the download. On a machine with internet access, run `hf download "
         f"{repository} {file}` and copy the folder models--mwmathis--DeepLabCutModelZoo-SuperAnimal-Quadruped of its "
-        f"cache into {tmp_path}/hub",
+        f"cache into {tmp_path}/hub, or start from random weights with model.weights=none",
     ]

@@ -67,7 +67,7 @@ def test_the_table_has_every_frame_and_says_how_sure_each_point_is(
     assert np.isfinite(cells).all() and np.mean(errors < 2 * cells[..., 3]) > 0.9
     assert cells[7, 0, 5] == 2 and cells[7, 0, 4] > 50 and (cells[3:6, 1, 5] == 2).all()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("points.csv: 20 frames with 3 keypoints from 3 views; 60 of 60 points have a place")
+    assert lines[0].endswith("points.csv: 20 frames with 3 keypoints from 3 views; 60 of 60 points have a position")
     assert lines[1].startswith("standard deviation of a point: median ") and lines[1].endswith(" mm")
     assert lines[4].startswith("  c1  error: median ") and "agrees with 98.3 % of its points" in lines[4]
     assert len(lines) == 6
