@@ -301,8 +301,11 @@ def test_the_advice_about_predicted_labels_works(tmp_path: Path) -> None:
     labels = make_labels(tmp_path)
     labels.labeled_frames = labels.labeled_frames[:2]
     one, other = labels.labeled_frames
-    instance = sleap_io.PredictedInstance.from_numpy(3.0 * np.arange(8).reshape(4, 2), labels.skeletons[0])
-    one.instances, other.instances = [instance], [instance] * 2
+    near, far = (
+        sleap_io.PredictedInstance.from_numpy(3.0 * np.arange(8).reshape(4, 2) + place, labels.skeletons[0])
+        for place in (0, 9)
+    )
+    one.instances, other.instances = [near], [near, far]
     file = save(labels, tmp_path / "predicted.slp")
     with pytest.raises(UserError, match="in 2 frames: .*data.predicted_labels=True trains on them"):
         read(file)
