@@ -80,8 +80,8 @@ class DataConfig(Section):
     )
     animals: int = option(
         0,
-        "largest number of animals in a frame; above 1, the network sees a box around each animal; 0 = the largest "
-        "number in the labels",
+        "largest number of animals in a frame; above 1, the network sees a box around each animal (a finder sees whole "
+        "frames); 0 = the largest number in the labels",
         minimum=0,
         maximum=100,
         common=True,
@@ -89,7 +89,7 @@ class DataConfig(Section):
     body_size_px: float = option(
         0.0,
         "with several animals, the longest side of an animal in frame pixels: the boxes around animals are squares of "
-        "1.6 times this size; 0 = the 95th percentile of the labels",
+        "1.6 times this size, and a finder sees such an animal at about 32 px; 0 = the 95th percentile of the labels",
         minimum=0.0,
     )
     frame_sizes_px: tuple[int, ...] = option(

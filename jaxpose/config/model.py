@@ -6,6 +6,8 @@ from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0, "finder": 0}
+# Longest side of a typical animal in the input of a finder.
+BODY_PX = 32.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +56,9 @@ class ModelConfig(Section):
     kind: str = option(
         "heatmap",
         "heatmap: one heatmap per keypoint from one frame; heatmap_context: from five frames, with two heads; "
-        "regression: one point per keypoint, without heatmaps",
-        choices=("heatmap", "heatmap_context", "regression"),
+        "regression: one point per keypoint, without heatmaps; finder: the centres and the rough keypoints of all "
+        "animals of a whole frame (docs/several_animals.md)",
+        choices=("heatmap", "heatmap_context", "regression", "finder"),
         common=True,
     )
     backbone: str = option(

@@ -220,6 +220,20 @@ def _animals(config: Config) -> Iterator[str]:
         yield f"losses.{name} is on, and {_SEVERAL}, which cannot be found in unlabelled video yet: set its weight to 0"
 
 
+def _finder(config: Config) -> Iterator[str]:
+    """Rules about the network that finds animals; `_animals` has those about several animals."""
+    model, default, kind = config.model, ModelConfig(), "model.kind is finder"
+    if model.kind != "finder":
+        return
+    for name in ("head", "decoding", "loss", "sigma_cells", "views_agree"):
+        if (value := getattr(model, name)) != getattr(default, name):
+            yield f"{kind}, and model.{name} is {value}; a finder needs {getattr(default, name)}, the default"
+    if config.data.animals == 1:
+        yield f"{kind}, and data.animals is 1; a finder finds several animals: leave model.kind out"
+    if config.train.init_from:
+        yield f"{kind}, and train.init_from is {config.train.init_from}; give model.weights, which sets the backbone"
+
+
 def refuse_for_several_animals(config: Config) -> None:
     """Checks the options that frames with several animals (`data.animals` above 1) exclude.
 
@@ -419,8 +433,8 @@ def remote_problems(config: Config) -> Iterator[str]:
 
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
-    _input, _animals, _split, _names, _augment, _model, _deeplabcut, _weights, _train, *LOSS_RULES, _optim, _profile,
-    _smooth, pretrain_rules,
+    _input, _animals, _finder, _split, _names, _augment, _model, _deeplabcut, _weights, _train, *LOSS_RULES, _optim,
+    _profile, _smooth, pretrain_rules,
 )  # fmt: skip
 
 

@@ -71,6 +71,29 @@ def body_size_px(poses: Poses) -> float:
     return float(np.percentile(sides, _PERCENTILE))
 
 
+def places_of(moments: np.ndarray) -> np.ndarray:
+    """Returns the number (n,) of each animal in its image, from 0.
+
+    Args:
+      moments: (n,), the number of the image of each animal, ascending from 0 without gaps.
+    """
+    return np.arange(len(moments)) - np.searchsorted(moments, moments)
+
+
+def by_image(values: np.ndarray, moments: np.ndarray, most: int) -> np.ndarray:
+    """Returns the values of the animals of each image, (images, most, ...): NaN, or 0 in integers, where one is absent.
+
+    Args:
+      values: (n, ...), of the animals.
+      moments: as in `places_of`.
+      most: the largest number of animals in an image.
+    """
+    absent = np.nan if values.dtype.kind == "f" else 0
+    found = np.full((moments.max(initial=-1) + 1, most, *values.shape[1:]), absent, values.dtype)
+    found[moments, places_of(moments)] = values
+    return found
+
+
 def boxes_px(poses: Poses, size_px: float) -> tuple[tuple[int, ...], ...]:
     """Returns the square box (x, y, width, height) around each pose; it may extend past the frame.
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import SYNTHETIC, Config, DataConfig
-from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.model import BODY_PX, CONTEXT_RADIUS, feature_stride
 from jaxpose.config.rules import refuse_for_several_animals
 from jaxpose.config.train import chooses_by_validation
-from jaxpose.data import boxes, context, images, inputs, project, split, synthetic
+from jaxpose.data import animals, boxes, context, images, inputs, project, split, synthetic
 from jaxpose.data.cells import same_letters
 from jaxpose.data.checked_table import describe_resized
 from jaxpose.data.image_file import WHOLE_RANGE, decode_image
-from jaxpose.data.loader import Samples
+from jaxpose.data.loader import FrameSamples, Samples
 from jaxpose.data.named_files import of_name
 from jaxpose.data.project import Project
 from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
@@ -171,6 +171,11 @@ class Dataset:
         """Returns the row numbers (m,) of a set."""
         return np.flatnonzero(self.sets == name)
 
+    def sample_rows(self, name: str) -> np.ndarray:
+        """Returns the rows (m,) in `samples` of a set: those of `rows` or, if a sample is an image, its images."""
+        rows = self.rows(name)
+        return np.unique(self.project.moments[rows]) if isinstance(self.samples, FrameSamples) else rows
+
     def is_selection_tested(self, monitor: str) -> bool:
         """Returns whether some errors are of frames that did not select the checkpoint by `monitor`."""
         return len(self.rows(TEST)) > 0 or not len(self.rows(VALIDATION)) or not chooses_by_validation(monitor)
@@ -182,6 +187,10 @@ class Dataset:
     def measured_frame_px(self, rows: np.ndarray) -> np.ndarray:
         """Returns the labels (m, k, 2) of rows to measure errors from: see `Project.measured_frame_px`."""
         return self.project.measured_frame_px()[rows]
+
+    def measured_of_images(self, most: int) -> np.ndarray:
+        """Returns the same (m, most, k, 2) of all images with several animals, NaN where an animal is absent."""
+        return animals.by_image(self.project.measured_frame_px(), self.project.moments, most)
 
 
 def prepare(config: Config, found: project.Project | None = None) -> tuple[Config, project.Project]:
@@ -216,7 +225,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         files = _videos(found, dataclasses.replace(config, data=data, video=video))
     notes = check_recordings(found, files, data.threads)
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
-    width, height = images.input_size_px(found, data)
+    width, height = _input_size_px(found, config)
     data = dataclasses.replace(
         data,
         input_width_px=width,
@@ -230,16 +239,39 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         animals=data.animals or found.most_animals,
         body_size_px=found.body_size_px,
     )
-    refuse_for_several_animals(dataclasses.replace(config, data=data))
+    _check_animals(found, dataclasses.replace(config, data=data), given)
+    if data.boxes:
+        videos = list(inputs.video_files(data, video).values())
+        found = dataclasses.replace(found, notes=(*found.notes, *boxes.describe_boxes(data, videos)))
+    return dataclasses.replace(config, data=data, video=video), found
+
+
+def _check_animals(found: project.Project, config: Config, given: DataConfig) -> None:
+    """Checks the options against the number of animals in the images.
+
+    Args:
+      found: the labels.
+      config: the options, filled in.
+      given: the options of the data as given.
+    """
+    refuse_for_several_animals(config)
+    if config.model.kind == "finder" and config.data.animals < 2:
+        raise UserError(
+            f"model.kind is finder, and no image of {found.label_file} has several labelled animals: leave it out, or "
+            "give the largest number of animals in a frame, above 1, in data.animals"
+        )
     if given.body_size_px and not found.most_animals:
         raise UserError(
             f"data.body_size_px is {given.body_size_px:g}, but no image of {found.label_file} has several labelled "
             "animals: leave it out"
         )
-    if data.boxes:
-        videos = list(inputs.video_files(data, video).values())
-        found = dataclasses.replace(found, notes=(*found.notes, *boxes.describe_boxes(data, videos)))
-    return dataclasses.replace(config, data=data, video=video), found
+
+
+def _input_size_px(found: project.Project, config: Config) -> tuple[int, int]:
+    is_given = config.data.input_width_px and config.data.input_height_px
+    if config.model.kind != "finder" or not found.most_animals or is_given:
+        return images.input_size_px(found, config.data)
+    return images.whole_input_px(found, BODY_PX, feature_stride(config.model))
 
 
 def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:
@@ -390,6 +422,8 @@ def check_decoding(found: project.Project, config: Config) -> list[str]:
     if config.model.kind == "heatmap_context":
         radius = CONTEXT_RADIUS["heatmap_context"]
         return context.check_windows(found, data, size_px, radius, _videos(found, config))
+    if config.model.kind == "finder":
+        found = found.whole_images(data.animals)
     affines = images.fit_affines(found, data, size_px)
 
     def read(row: int) -> None:
@@ -410,6 +444,8 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     """
     data, messages = config.data, list[str]()
     size_px = data.input_width_px, data.input_height_px
+    if config.model.kind == "finder":
+        return _decode_whole(found, data, size_px), tuple(_other_white(found, data))
     if config.model.kind == "heatmap_context":
         radius = CONTEXT_RADIUS["heatmap_context"]
         frames, messages = context.load_windows(found, data, size_px, radius, _videos(found, config))
@@ -424,3 +460,13 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     )
     samples = Samples(frames.pixels, poses, frames.frame_from_input)
     return samples, (*messages, *_other_white(found, data))
+
+
+def _decode_whole(found: project.Project, data: DataConfig, size_px: tuple[int, int]) -> FrameSamples:
+    """Returns the whole images of a project with all animals of each."""
+    whole = found.whole_images(data.animals)
+    frames, points_px = images.load_frames(whole, data, size_px), whole.poses.points_px
+    shape = points_px.shape
+    points_px = geometry.apply(frames.input_from_frame, points_px.reshape(shape[0], -1, 2)).reshape(shape)
+    poses = dataclasses.replace(whole.poses, points_px=points_px.astype(np.float32), pixels="input")
+    return FrameSamples(frames.pixels, poses, frames.frame_from_input, np.zeros(shape[0], bool))

@@ -58,6 +58,19 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
     return side_px, side_px
 
 
+def whole_input_px(project: Project, body_px: float, stride: int) -> tuple[int, int]:
+    """Returns the (width, height) of an input for whole images in which an animal's longest side is about `body_px`.
+
+    Args:
+      project: images with several animals.
+      body_px: that side of a typical animal, at least.
+      stride: which both sides are multiples of.
+    """
+    median_px = np.median(project.sizes_px, axis=0) * (body_px / project.body_size_px)
+    width, height = (np.ceil(median_px / stride).astype(int) * stride).tolist()
+    return width, height
+
+
 def square_side_px(sizes_px: np.ndarray, labelled_frames: int) -> int:
     """Returns the side of a square input by the rule of `input_size_px`.
 

@@ -141,6 +141,32 @@ class Project:
         """
         return is_hidden(self.poses) & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
+    def whole_images(self, most: int) -> "Project":
+        """Returns the project with a row for each image, with up to `most` animals, and without boxes."""
+        _, first = np.unique(self.moments, return_index=True)
+
+        def at(values: tuple) -> tuple:
+            return tuple(values[row] for row in first.tolist())
+
+        points, visibility = (animals.by_image(values, self.moments, most) for values in self.poses.labels())
+        images = at(self.images)
+        poses = Poses(self.poses.keypoint_names, images, points, visibility=visibility, skeleton=self.poses.skeleton)
+        return dataclasses.replace(
+            self,
+            poses=poses,
+            paths=at(self.paths),
+            sources=at(self.sources),
+            videos=at(self.videos),
+            views=at(self.views),
+            moments=self.moments[first],
+            sizes_px=self.sizes_px[first],
+            byte_counts=at(self.byte_counts),
+            checksums=at(self.checksums),
+            pixel_checksums=at(self.pixel_checksums),
+            boxes_px=(),
+            most_animals=0,
+        )
+
     def labels_checksums(self) -> tuple[str, ...]:
         """Returns n hexadecimal SHA-256, one for the labels of each frame."""
         return tuple(

@@ -41,7 +41,7 @@ def data_report(config: Config, found: Project) -> list[str]:
     rows = {
         "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
         "labels": f"{found.label_file.name}: {_rows(found)} with {_labels(found)}",
-        **_animals(found, data),
+        **_animals(found, config),
         "keypoints": f"{len(found.poses.keypoint_names)}: {', '.join(found.poses.keypoint_names)}",
         **_views(found),
         "sets": ", ".join(f"{sets[name]:,} {name}" for name in SETS if sets[name])
@@ -124,13 +124,13 @@ def _rows(found: Project) -> str:
     return f"{count(len(found.poses.frames), 'animal')} in {images}" if found.most_animals else images
 
 
-def _animals(found: Project, data: DataConfig) -> dict[str, str]:
+def _animals(found: Project, config: Config) -> dict[str, str]:
     if not found.most_animals:
         return {}
-    lines = describe_animals(found.images, found.poses, data.animals, found.images_without_animals)
-    side_px = found.boxes_px[0][2]
-    boxes = f"boxes of {side_px} x {side_px} px: {BOX_RATIO:g} times the body size, {found.body_size_px:.1f} px"
-    return {"animals": "; ".join([*lines, boxes])}
+    lines = describe_animals(found.images, found.poses, config.data.animals, found.images_without_animals)
+    side_px, body = found.boxes_px[0][2], f"the body size, {found.body_size_px:.1f} px"
+    boxes = f"boxes of {side_px} x {side_px} px: {BOX_RATIO:g} times {body}"
+    return {"animals": "; ".join([*lines, f"whole images; {body}" if config.model.kind == "finder" else boxes])}
 
 
 def _views(found: Project) -> dict[str, str]:

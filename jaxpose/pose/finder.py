@@ -13,10 +13,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxpose.config.model import BODY_PX
 from jaxpose.geometry import cells_from_input, input_from_cells
 
-# Longest side of a typical animal in the input of a finder.
-BODY_PX = 32.0
+# A maximum of the map of centres below this score is not an animal.
+WORKING_SCORE = 0.3
+# The least score of what an evaluation ranks: the probability that training starts from.
+LEAST_SCORE = 0.01
 
 # Standard deviation of a centre's target.
 _SIGMA_CELLS = 1.0

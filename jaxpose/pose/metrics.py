@@ -221,10 +221,8 @@ def summarize_animals(
     predicted, labelled = (np.asarray(p, np.float64) for p in (predicted_frame_px, labelled_frame_px))
     is_animal = _labelled_animals(labelled)
     is_sure = np.asarray(_is_predicted(predicted) & (score >= threshold))
-    oks = _animal_oks(predicted, labelled, np.full(labelled.shape[2], _ANIMAL_SIGMAS[0]))
-    (partner,) = _matched(np.where(is_sure[..., None], oks, -1.0), score, np.array([_LEAST_OKS]))
-    frames, places = np.nonzero(partner >= 0)
-    errors = pixel_errors(predicted[frames, places], labelled[frames, partner[frames, places]])
+    frames, places, partners = _pairs(predicted, score, labelled, is_sure)
+    errors = pixel_errors(predicted[frames, places], labelled[frames, partners])
     animals, found, false = int(is_animal.sum()), len(frames), int(is_sure.sum()) - len(frames)
     return {
         "frames": len(labelled),
@@ -237,6 +235,35 @@ def summarize_animals(
         "p95_px_error": _over(functools.partial(np.percentile, q=95), errors),
         "oks_ap": {f"{sigma:g}": animals_ap(predicted, score, labelled, sigma) for sigma in _ANIMAL_SIGMAS},
     }
+
+
+def of_labelled_animals(
+    predicted_frame_px: Float[np.ndarray, "f n k 2"],
+    score: Float[np.ndarray, "f n"],
+    labelled_frame_px: Float[np.ndarray, "f a k 2"],
+    threshold: float,
+) -> tuple[Float[np.ndarray, "f a k 2"], Float[np.ndarray, "f a"]]:
+    """Returns the prediction of each labelled animal and its score, NaN and 0 of a missed one.
+
+    Arguments and pairs are those of `summarize_animals`.
+    """
+    is_sure = np.asarray(_is_predicted(predicted_frame_px) & (score >= threshold))
+    frames, places, partners = _pairs(predicted_frame_px, score, labelled_frame_px, is_sure)
+    points_px = np.full(labelled_frame_px.shape, np.nan, predicted_frame_px.dtype)
+    points_px[frames, partners] = predicted_frame_px[frames, places]
+    scores = np.zeros(labelled_frame_px.shape[:2], score.dtype)
+    scores[frames, partners] = score[frames, places]
+    return points_px, scores
+
+
+def _pairs(
+    predicted: np.ndarray, score: np.ndarray, labelled: np.ndarray, is_sure: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the frame, the place and the labelled animal of each sure prediction (f, n) that has one."""
+    oks = _animal_oks(predicted, labelled, np.full(labelled.shape[2], _ANIMAL_SIGMAS[0]))
+    (partner,) = _matched(np.where(is_sure[..., None], oks, -1.0), score, np.array([_LEAST_OKS]))
+    frames, places = np.nonzero(partner >= 0)
+    return frames, places, partner[frames, places]
 
 
 def animals_ap(

@@ -92,14 +92,14 @@ class BatchRunner:
           stops: called before every batch; True stops. Must return the same in all processes.
 
         Returns:
-          `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
+          As `build_evaluate` says: `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum`
+          and `loss_count` (n,); or, of a finder, with an axis of animals.
 
         Raises:
           Stopped: `stops` returned true.
         """
-        fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
         batches = (
-            ({name: batch[name] for name in fields}, int(batch["valid"].sum()))
+            ({name: batch[name] for name in batch if name not in ("draw", "valid")}, int(batch["valid"].sum()))
             for batch in _until(stops, evaluation_batches(samples, rows, self._labelled_per_step))
         )
         found = list(self._run(self._evaluate, params, statistics, batches))
@@ -201,6 +201,7 @@ class BatchRunner:
     def _run(
         self, function: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
     ) -> Iterator[Predictions]:
+        has_windows = function is self._predict
         # Fetches the previous batch while one is in flight.
         flying: tuple[list[dict[str, jax.Array]], int] | None = None
         for batch, count in batches:
@@ -208,10 +209,10 @@ class BatchRunner:
             with self._lock, pinned_settings(self._precision):
                 started = self._start(function, (params, statistics), batch), count
             if flying:
-                yield self._fetch(*flying)
+                yield self._fetch(*flying, has_windows)
             flying = started
         if flying:
-            yield self._fetch(*flying)
+            yield self._fetch(*flying, has_windows)
 
     def _start(self, function: Callable, weights: tuple[dict, dict], batch: Batch) -> list[dict[str, jax.Array]]:
         """Starts computing a batch; returns the results of each device of this process."""
@@ -231,12 +232,12 @@ class BatchRunner:
             found.append(self._programs[key](place, *arguments))
         return found
 
-    def _fetch(self, found: list[dict[str, jax.Array]], count: int) -> Predictions:
+    def _fetch(self, found: list[dict[str, jax.Array]], count: int, has_windows: bool) -> Predictions:
         with pinned_settings(self._precision):
             parts = {name: np.concatenate([np.asarray(of_device[name]) for of_device in found]) for name in found[0]}
             if jax.process_count() > 1:
                 parts = multihost_utils.process_allgather(parts, tiled=True)
-            return {name: _rows(part, name)[:count] for name, part in parts.items()}
+            return {name: (_rows(part, name) if has_windows else part)[:count] for name, part in parts.items()}
 
 
 def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -247,6 +248,6 @@ def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batc
 
 
 def _rows(part: np.ndarray, name: str) -> np.ndarray:
-    """Concatenates the windows of all sequences; labelled frames have no window axis."""
-    per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
-    return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part
+    """Concatenates the windows of all sequences."""
+    per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}[name]
+    return part.reshape(-1, *part.shape[part.ndim - per_row :])

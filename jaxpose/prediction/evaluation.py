@@ -19,6 +19,7 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
 from jaxpose.config.data import with_orientation
 from jaxpose.data import dataset, synthetic
+from jaxpose.data.animals import by_image, image_of_row, places_of
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.project import Project
@@ -28,14 +29,23 @@ from jaxpose.files import write_atomic
 from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.pose import metrics
-from jaxpose.poses import TEST, TRAIN
+from jaxpose.pose.finder import WORKING_SCORE
+from jaxpose.poses import TEST, TRAIN, VALIDATION
+from jaxpose.prediction.batch_runner import Predictions
 from jaxpose.prediction.ensemble import MEMBERS, EnsemblePredictor, load_labelling, write_spread
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.progress import phase
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE, run_folder
 from jaxpose.run.pca import pose_errors_px
-from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, not_visible_text, read_summary, write_evaluated
+from jaxpose.run.status import (
+    CONVERTED,
+    NOT_VISIBLE_ERROR,
+    animals_text,
+    not_visible_text,
+    read_summary,
+    write_evaluated,
+)
 from jaxpose.steps.layout import validation_batch
 from jaxpose.terminal import RESULT, count
 
@@ -254,6 +264,7 @@ def format_summaries(results: Summaries) -> str:
         cells = "".join(metrics.figure_text(result[f"{figure}_px_error"], 8) for figure in figures)
         cells += "".join(metrics.figure_text(row["micro"], 7) for row in result["pck_px"])
         lines.append(f"{name:<{width}}{result['frames']:>8}{result['labelled_points']:>8}{cells}")
+    lines += [f"{name}: {text}" for name, result in results.items() if (text := animals_text(result))]
     lines += [f"{name}: {text}" for name, result in results.items() if (text := not_visible_text(result))]
     return "\n".join(lines)
 
@@ -300,7 +311,10 @@ def evaluate(
         )
     make_folder(folder := Path(out or run))
     # The batch size affects rounding; the default reproduces the run's own metrics.
-    labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
+    validation = [name for name, of_frame in split.sets.items() if of_frame == VALIDATION]
+    if config.model.kind == "finder":
+        validation = {image_of_row(name) for name in validation}
+    labelled = batch_size or validation_batch(config.train, len(validation))
     predictor = load_labelling(run, config, devices, platform, batch_size, labelled)
     _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     config = dataclasses.replace(predictor.config, data=config.data)
@@ -339,18 +353,20 @@ def evaluate_dataset(
       Stopped: `stops` returned true.
     """
     with phase("predicting the labelled frames"):
-        predictions = predictor.labelled(data.samples, np.arange(len(data.sets)), stops)
-    predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
+        predictions = predictor.labelled(data.samples, np.arange(len(data.samples.pixels)), stops)
+    predicted, confidence = _of_rows(data.project, predictions)
     written = write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
     results: Summaries = {}
     for name in SETS:
         rows = data.rows(name)
         if len(rows):
             results[name] = summarize(config, data.project, rows, predicted[rows], confidence[rows])
+            results[name] |= _figures_of_animals(data.project, rows, predictions)
     for extra in extra_projects(config):
         results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, stops)
     shown = next((name for name in ("test", "validation") if name in results), "")
-    compared = baseline_errors_px(data, shown) if shown else {}
+    # The errors of a finder leave out the animals that it missed.
+    compared = baseline_errors_px(data, shown) if shown and config.model.kind != "finder" else {}
     report(config, data, results, shown, compared)
     if jax.process_index() == 0:
         content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
@@ -439,8 +455,33 @@ def _evaluate_extra(
     samples, messages = dataset.decode(found, config)
     for message in messages:
         _logger.info(f"{found.label_file.name}: {message}")
-    predictions = predictor.labelled(samples, np.arange(len(found.poses.frames)), stops)
-    predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
+    predictions = predictor.labelled(samples, np.arange(len(samples.pixels)), stops)
+    predicted, confidence = _of_rows(found, predictions)
     ending = ending_beside(found.label_file.name, config.data.labels)
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
-    return summarize(config, found, np.arange(len(found.poses.frames)), predicted, confidence)
+    rows = np.arange(len(found.poses.frames))
+    return summarize(config, found, rows, predicted, confidence) | _figures_of_animals(found, rows, predictions)
+
+
+# The predictions of a finder, which finds the animals of whole images; a row of a project is a labelled animal.
+
+
+def _of_rows(found: Project, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the points (n, k, 2) of each row in frame pixels, NaN of an animal that was missed, and confidence."""
+    if "score" not in predictions:
+        return predictions["keypoints_frame_px"], predictions["confidence"]
+    points_px, score = predictions["keypoints_frame_px"], predictions["score"]
+    labelled_px = by_image(found.measured_frame_px(), found.moments, score.shape[1])
+    points_px, score = metrics.of_labelled_animals(points_px, score, labelled_px, WORKING_SCORE)
+    at = found.moments, places_of(found.moments)
+    return points_px[at], np.repeat(score[at][:, None], points_px.shape[2], axis=1)
+
+
+def _figures_of_animals(found: Project, rows: np.ndarray, predictions: Predictions) -> dict[str, Any]:
+    """Returns {"animals": figures} about the animals that a finder found in the images of rows, {} without a finder."""
+    if "score" not in predictions:
+        return {}
+    images, score = np.unique(found.moments[rows]), predictions["score"]
+    labelled_px = by_image(found.measured_frame_px(), found.moments, score.shape[1])
+    points_px = predictions["keypoints_frame_px"][images]
+    return {"animals": metrics.summarize_animals(points_px, score[images], labelled_px[images], WORKING_SCORE)}

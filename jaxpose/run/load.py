@@ -42,10 +42,10 @@ class LoadedNetwork:
 def refuse_several_animals(run: Path | str, config: Config, what: str = "it cannot predict them") -> None:
     """Raises UserError if a run was trained on frames with several animals; `what` needs a network of one."""
     if config.data.animals > 1:
+        trained = "is a finder" if config.model.kind == "finder" else "was trained on boxes around each"
         raise UserError(
-            f"{run} was trained on boxes around each of several animals (data.animals={config.data.animals}), and "
-            f"jaxpose does not find the animals in other frames yet, so {what}; jaxpose evaluate predicts labelled "
-            "images"
+            f"{run} {trained} of several animals (data.animals={config.data.animals}), and jaxpose does not find the "
+            f"animals in other frames yet, so {what}; jaxpose evaluate predicts labelled images"
         )
 
 

@@ -130,9 +130,22 @@ def error_text(figures: Mapping[str, Any]) -> str:
     """Returns a set's mean error, its number of frames, and the error with or without points marked not visible."""
     error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
     other = not_visible_text(figures)
+    if found := animals_text(figures):
+        # The rows are animals, and the mean leaves out those that were missed.
+        return found if error_px is None else f"{error_px:.2f} px; {found}"
     if error_px is None:
         return f"unknown: {frames} without labels{f'; {other}' if other else ''}"
     return f"{error_px:.2f} px (mean over {frames}{f'; {other}' if other else ''})"
+
+
+def animals_text(figures: Mapping[str, Any]) -> str:
+    """Returns how many animals of a set a finder found, and its false ones and AP; "" of other networks."""
+    if not (about := figures.get("animals")):
+        return ""
+    found = f"{about['animals'] - about['missed']} of {count(about['animals'], 'animal')} found"
+    false = f"{about['false']} false in {count(about['frames'], 'image')}"
+    ap = about["oks_ap"]["0.1"]
+    return f"{found}, {false}" + (f", AP {ap:.3f} (sigma 0.1)" if ap is not None else "")
 
 
 def not_visible_text(figures: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
 from jaxpose.pose import finder
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.clip_step import Batch
-from jaxpose.steps.finder import maps_of
+from jaxpose.steps.finder import maps_of, targets_of
 from jaxpose.steps.labelled import Outputs, decode_outputs, heatmaps, most_confident, supervised_loss, used_keypoints
 
 Predictions = dict[str, jax.Array]
@@ -42,8 +42,11 @@ def build_evaluate(
 ) -> Callable[[dict, dict, Batch], Predictions]:
     """Returns the same for labelled frames: a batch also has `keypoints_px` and `visibility`; a sample is one window.
 
-    The result has no axis of windows, and per sample `loss_sum` and `loss_count`, each (b,).
+    The result has no axis of windows, and per sample `loss_sum` and `loss_count`, each (b,). That of a finder is
+    described in `_build_evaluate_finder`.
     """
+    if config.model.kind == "finder":
+        return _build_evaluate_finder(config, graphdef)
 
     def evaluate(params: dict, statistics: dict, batch: Batch) -> Predictions:
         dtype = DTYPES[config.train.precision][1]
@@ -57,6 +60,38 @@ def build_evaluate(
                 outputs, keypoints_px, visibility, batch["frame_from_input"].astype(dtype), size_px, config.model
             )
         return found | {"loss_sum": sums, "loss_count": counts}
+
+    return evaluate
+
+
+def _build_evaluate_finder(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
+    """Returns the function of `build_evaluate` for a finder: a batch has up to a animals, and also `partly_labelled`.
+
+    The result has the surest a animals: `keypoints_px` and `keypoints_frame_px` (b, a, k, 2), NaN where there are
+    fewer, and `score` (b, a). `loss_sum` and `loss_count` are (b, 2), of the centres and of the offsets.
+    """
+
+    def evaluate(params: dict, statistics: dict, batch: Batch) -> Predictions:
+        dtype = DTYPES[config.train.precision][1]
+        size_px = (batch["frames"].shape[2], batch["frames"].shape[3])
+        stride, animals = config.model.heatmap_stride, batch["visibility"].shape[1]
+        with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
+            outputs = maps_of(_apply(config, graphdef, params, statistics, batch, is_folded=False))
+            found = finder.decode(*outputs, stride, animals, finder.LEAST_SCORE)
+            valid = jnp.ones_like(batch["partly_labelled"])
+            targets = targets_of(
+                batch["keypoints_px"].astype(dtype), batch["visibility"], batch["partly_labelled"], valid, size_px,
+                stride,
+            )  # fmt: skip
+            losses = finder.centre_loss(outputs[0], targets), finder.offset_loss(outputs[1], targets)
+        affine = batch["frame_from_input"].astype(found.keypoints_px.dtype)
+        return {
+            "keypoints_px": found.keypoints_px,
+            "keypoints_frame_px": geometry.apply(affine[:, None], found.keypoints_px),
+            "score": found.score,
+            "loss_sum": jnp.stack([of_loss[0] for of_loss in losses], axis=-1),
+            "loss_count": jnp.stack([of_loss[1] for of_loss in losses], axis=-1),
+        }
 
     return evaluate
 

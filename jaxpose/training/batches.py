@@ -77,7 +77,7 @@ def host_batches(setup: Setup, first_step: int, other_seeds: Sequence[int] = ())
     ])  # fmt: skip
     return training_batches(
         setup.data.samples,
-        setup.data.rows("train"),
+        setup.data.sample_rows("train"),
         lambda step: _slots(setup, step)[mine],
         first_step=first_step,
         total_steps=setup.facts.total_steps,
@@ -144,8 +144,8 @@ def shards_of_step(setup: Setup, stream: ClipStream, step: int) -> ClipShards:
 
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
     """Returns the names of the images of draws (m,)."""
-    rows = rows_of_draws(draws, setup.data.rows("train"), setup.config.data.seed)
-    return [setup.data.project.poses.frames[row] for row in rows]
+    rows = rows_of_draws(draws, setup.data.sample_rows("train"), setup.config.data.seed)
+    return [setup.data.samples.poses.frames[row] for row in rows]
 
 
 def clip_names(setup: Setup, step: int) -> dict[str, list[str]]:

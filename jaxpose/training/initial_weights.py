@@ -310,6 +310,8 @@ def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, optio
     sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
     if option == "model.weights":
         trained = dataclasses.replace(trained, params={"backbone": trained.params["backbone"]})
+    elif trained.config.model.kind == "finder":
+        raise UserError(f"{option} is {run}, a finder; give model.weights={run}, which takes over its backbone")
     refuse_other_weights(trained.config.model, config.model, run, option)
     params, statistics, remade = transfer(trained, config.data.keypoint_names, params, statistics, option)
     trained_before, unchecked = refuse_trained_frames(run, data.project, data.sets, option)

@@ -17,7 +17,8 @@ from jaxpose.config.terms import terms
 from jaxpose.config.train import steps_between_validations
 from jaxpose.data.images import overlay_keypoints
 from jaxpose.pose import metrics
-from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.pose.finder import WORKING_SCORE
+from jaxpose.prediction.batch_runner import BatchRunner, Predictions
 from jaxpose.progress import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.log import RunLog
@@ -194,22 +195,45 @@ def validate(
 def _measure(state: State, setup: Setup, runner: BatchRunner, log: RunLog) -> dict[str, float]:
     """Returns loss and errors of the validation set, {} if it is empty, and logs a few of its frames."""
     data, shown_frames = setup.data, setup.config.log.frames
-    rows = data.rows("validation")
+    rows = data.sample_rows("validation")
     if not len(rows):
         return {}
     with phase("predicting the validation set"):
         predicted = runner.labelled(*evaluated_weights(state), data.samples, rows)
-    errors_px = metrics.pixel_errors(predicted["keypoints_frame_px"].astype(np.float64), data.measured_frame_px(rows))
-    count = predicted["loss_count"].sum()
-    loss = float(predicted["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
-    error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")
+    shown_px = predicted["keypoints_px"]
+    if "score" in predicted:
+        shown_px = np.where((predicted["score"] >= WORKING_SCORE)[..., None, None], shown_px, np.nan)
+        found = _figures_of_animals(predicted, data.measured_of_images(setup.config.data.animals)[rows])
+    else:
+        errors_px = metrics.pixel_errors(
+            predicted["keypoints_frame_px"].astype(np.float64), data.measured_frame_px(rows)
+        )
+        found = {"mean_px_error": float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")}
     if shown_frames:
         shown = np.linspace(0, len(rows) - 1, min(shown_frames, len(rows))).astype(int)
         batch = data.samples.batch(rows[shown], shown)
         labelled_px = np.where(batch["visibility"][..., None] > 0, batch["keypoints_px"], np.nan)
-        pictures = overlay_keypoints(batch["frames"][:, 0], predicted["keypoints_px"][shown], labelled_px)
-        log.images(int(state.step), "validation", pictures)
-    return {"loss": loss, "mean_px_error": error}
+        # The animals of a frame are drawn as more keypoints.
+        points_px = (points.reshape(len(shown), -1, 2) for points in (shown_px[shown], labelled_px))
+        log.images(int(state.step), "validation", overlay_keypoints(batch["frames"][:, 0], *points_px))
+    return {"loss": _mean_loss(predicted), **found}
+
+
+def _mean_loss(predicted: Predictions) -> float:
+    """Returns the sum of the means of the losses, NaN if none counts."""
+    counts = np.atleast_1d(predicted["loss_count"].sum(axis=0))
+    sums = np.atleast_1d(predicted["loss_sum"].astype(np.float64).sum(axis=0))
+    return float((sums[counts > 0] / counts[counts > 0]).sum()) if counts.any() else float("nan")
+
+
+def _figures_of_animals(predicted: Predictions, labelled_frame_px: np.ndarray) -> dict[str, float]:
+    """Returns the figures of a finder that a validation logs, NaN where one has no animals or points."""
+    figures = metrics.summarize_animals(
+        predicted["keypoints_frame_px"], predicted["score"], labelled_frame_px, WORKING_SCORE
+    )
+    names = ("mean_px_error", "recall", "false_per_frame")
+    known = {name: figures[name] for name in names} | {"oks_ap": figures["oks_ap"]["0.1"]}
+    return {name: float("nan") if value is None else float(value) for name, value in known.items()}
 
 
 # The error for a training that cannot continue.

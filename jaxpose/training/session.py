@@ -304,7 +304,7 @@ def put_checked_on_devices(setup: Setup) -> CompiledRun:
 
 def make_runner(setup: Setup) -> BatchRunner:
     """Returns the runner that predicts the frames of a training, compiled on first use."""
-    batch = validation_batch(setup.config.train, len(setup.data.rows("validation")))
+    batch = validation_batch(setup.config.train, len(setup.data.sample_rows("validation")))
     return BatchRunner(setup.config, setup.graphdef, setup.mesh, setup.config.eval.batch_size, batch, setup.facts.views)
 
 

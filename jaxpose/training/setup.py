@@ -280,7 +280,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
     messages = _describe_frames(config, data)
     initial = load_initial_weights(config, data, params, statistics)
-    frames = len(data.rows("train"))
+    frames = len(data.sample_rows("train"))
     total_steps = lengths.total_steps(train, frames)
     messages += [*initial.messages, *describe_limits(config, mesh, data, total_steps)]
     subspaces, sentences = _fit_on_process_0(config, data)

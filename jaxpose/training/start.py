@@ -185,7 +185,12 @@ def _describe_input(setup: Setup) -> str:
     maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
     if not setup.data.has_labels:
         maps = f"{map_count(setup.config)} numbers a cell of {stride} px"
-    shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
+    cells = f"{width // stride} x {height // stride} cells"
+    shown = {
+        "regression": "one point a keypoint, no maps",
+        "heatmap_context": f"{maps} and head",
+        "finder": f"one map of centres and two of offsets a keypoint, {cells}",
+    }
     return f"{width} x {height} px (resize: {setup.config.data.resize}), {shown.get(model.kind, maps)}"
 
 

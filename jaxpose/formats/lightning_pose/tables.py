@@ -159,11 +159,12 @@ class _Utf8:
         self._stream.write(text.encode())
 
 
-# Lightning Pose's network names in the first header row, by model.kind.
+# The network names in the first header row, by model.kind: those of Lightning Pose, which has no finder.
 SCORERS = {
     "heatmap": "heatmap_tracker",
     "heatmap_context": "heatmap_mhcrnn_tracker",
     "regression": "regression_tracker",
+    "finder": "finder_tracker",
 }
 
 
