@@ -98,11 +98,11 @@ def _small_network() -> Iterator[Choice]:
         "Network and initial weights",
         "A small network with ImageNet weights, which are downloaded once from the Hugging Face Hub. With 10 and 20 "
         "labels and torchvision's weights, it had 0.67 and 0.79 of the error of a resnet18 from random weights on "
-        "lips, and the same error on a mouse, in half of the time (benchmarks/pretrained.md). Without internet access: "
+        "lips, and the same error on a mouse, in half the time (benchmarks/pretrained.md). Without internet access: "
         "docs/weights.md, or `jaxpose init PROJECT model.weights=none`.",
         {"model.backbone": _SMALL, "model.weights": _SMALL_WEIGHTS},
     )
-    reason = "The whole network trains from the first step, as it was measured."
+    reason = "The whole network trains from the first step, as in that benchmark."
     yield Choice("Fine-tuning", reason, {"optim.unfreeze_epoch": 0, "optim.unfreeze_factor": 1.0})
 
 
@@ -374,7 +374,7 @@ def rate(facts: Facts, config: Config) -> Iterator[Choice]:
     is_known = config.model.weights in (NO_WEIGHTS, _SMALL_WEIGHTS) and not config.train.init_from
     is_measured = is_known and has_default and optim.name != "sgd" and optim.schedule == "cosine"
     if facts.training_frames <= FEW_FRAMES and is_measured and config.model.weights == _SMALL_WEIGHTS:
-        reason = "With 20 labels, half of it had larger errors, and twice of it equal ones (benchmarks/pretrained.md)."
+        reason = "With 20 labels, half this rate gave larger errors, and twice this rate equal ones (benchmarks/pretrained.md)."
         yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
     elif facts.training_frames <= FEW_FRAMES and is_measured:
         reason = (
