@@ -12,14 +12,14 @@ from jaxpose.calibrate.recordings import detect, find_recordings
 from jaxpose.cameras.calibration_check import check_board, refine_poses
 from jaxpose.cameras.calibration_files import ANIPOSE, read_cameras, write_cameras
 from jaxpose.cameras.cameras import Cameras
-from jaxpose.cameras.triangulation import measure_noise_px, triangulate
+from jaxpose.cameras.triangulation import triangulate
 from jaxpose.config.arguments import DONE, FAILED
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
 from jaxpose.files import output_folder
 from jaxpose.progress import phase
 from jaxpose.terminal import print_lines
-from jaxpose.triangulate.command import choose_views, shared_names, stack_tables
+from jaxpose.triangulate.command import choose_views, place_points, shared_names, stack_tables
 from jaxpose.triangulate.faults import find_faults
 
 
@@ -71,11 +71,7 @@ def _check_tables(given: argparse.Namespace, file: Path, cameras: Cameras) -> in
     tables = {view: read_table(table) for view, table in files.items()}
     names = shared_names(tables)
     points_px, confidence = stack_tables(tables, names)
-    with phase("triangulating"):
-        noise_px = measure_noise_px(cameras, points_px, confidence)
-        if np.isnan(noise_px):
-            raise UserError("no keypoint has a position in two views in any frame: there is nothing to check")
-        points = triangulate(cameras, points_px, confidence, noise_px)
+    points, noise_px = place_points(cameras, points_px, confidence, "check")
     shape = (len(cameras.names), -1, len(names))
     faults = find_faults(cameras, files, points_px.reshape(*shape, 2), confidence.reshape(shape), points)
     lines = faults or [f"{file} fits: no fault found"]

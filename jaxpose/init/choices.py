@@ -374,7 +374,9 @@ def rate(facts: Facts, config: Config) -> Iterator[Choice]:
     is_known = config.model.weights in (NO_WEIGHTS, _SMALL_WEIGHTS) and not config.train.init_from
     is_measured = is_known and has_default and optim.name != "sgd" and optim.schedule == "cosine"
     if facts.training_frames <= FEW_FRAMES and is_measured and config.model.weights == _SMALL_WEIGHTS:
-        reason = "With 20 labels, half this rate gave larger errors; twice this rate did not (benchmarks/pretrained.md)."
+        reason = (
+            "With 20 labels, half this rate gave larger errors; twice this rate did not (benchmarks/pretrained.md)."
+        )
         yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
     elif facts.training_frames <= FEW_FRAMES and is_measured:
         reason = (

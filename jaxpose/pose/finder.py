@@ -164,7 +164,7 @@ def decode(
 ) -> Found:
     """Returns the highest maxima of the map of centres: cells that are at least as high as the eight around them.
 
-    Of equally high cells the first one counts: the topmost, then the leftmost. Along x and y, the centre is the top of
+    If several cells are equally high, the topmost counts, then the leftmost. Along x and y, the centre is the top of
     the parabola through the logarithms of the probabilities of the cell and its two neighbours.
 
     Args:

@@ -42,11 +42,7 @@ def triangulate_tables(given: argparse.Namespace) -> int:
         say(note)
     names = shared_names(tables)
     points_px, confidence = stack_tables(tables, names)
-    with phase("triangulating"):
-        noise_px = measure_noise_px(cameras, points_px, confidence)
-        if np.isnan(noise_px):
-            raise UserError("no keypoint has a position in two views in any frame: there is nothing to triangulate")
-        points = triangulate(cameras, points_px, confidence, noise_px)
+    points, noise_px = place_points(cameras, points_px, confidence, "triangulate")
     frames = points_px.shape[1] // len(names)
     trusted = _trusted(points, confidence).reshape(frames, len(names))
     table = PointTable(names, points, trusted, given.unit, given.fps)
@@ -111,6 +107,19 @@ def stack_tables(tables: Mapping[str, PredictionTable], names: tuple[str, ...]) 
     """Returns points_px (v, n, 2) and confidence (v, n), in the order of the cameras."""
     each = [table.poses.with_keypoints(names).one_animal() for table in tables.values()]
     return np.stack([points.reshape(-1, 2) for points, _ in each]), np.stack([known.ravel() for _, known in each])
+
+
+def place_points(cameras: Cameras, points_px: np.ndarray, confidence: np.ndarray, purpose: str) -> tuple[Points, float]:
+    """Returns the points of tables as `stack_tables` gives them, and the standard deviation of a prediction in px.
+
+    Raises:
+      UserError: no keypoint has a position in two views, so there is nothing to do for the purpose, a verb.
+    """
+    with phase("triangulating"):
+        noise_px = measure_noise_px(cameras, points_px, confidence)
+        if np.isnan(noise_px):
+            raise UserError(f"no keypoint has a position in two views in any frame: there is nothing to {purpose}")
+        return triangulate(cameras, points_px, confidence, noise_px), noise_px
 
 
 def _trusted(points: Points, confidence: np.ndarray) -> np.ndarray:

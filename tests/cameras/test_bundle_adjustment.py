@@ -1,4 +1,4 @@
-"""The adjustment: its Jacobian beside finite differences and jax, its minimum beside scipy."""
+"""The adjustment: its Jacobian against finite differences and jax, its minimum against scipy."""
 
 import jax
 import jax.numpy as jnp
