@@ -461,6 +461,14 @@ def open_shared(file: Path, flags: int) -> int:
     raise OSError(errno.ENXIO, "it is a pipe or device, not a file", str(file))
 
 
+def is_of_file(descriptor: int, file: Path) -> bool:
+    """Returns whether a descriptor is still that of the file: the last owner of a lock file may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(file))
+    except FileNotFoundError:
+        return False
+
+
 def sha256_of(file: Path) -> str:
     """Returns the SHA-256 of a file's content in hexadecimal digits; the file may be larger than memory.
 

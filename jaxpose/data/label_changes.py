@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from jaxpose.checksums import read_json, write_json
 from jaxpose.errors import UserError
-from jaxpose.files import open_shared, read_bytes, write_atomic
+from jaxpose.files import is_of_file, open_shared, read_bytes, write_atomic
 from jaxpose.terminal import print_lines
 
 # The lock on a project's label files: only one process at a time writes them.
@@ -78,19 +78,11 @@ def _lock(file: Path) -> int:
             _logger.warning(
                 "%s cannot be locked (%s): do not run two commands at once that write its labels", file, error.strerror
             )
-        if _is_file(lock, file):
+        if is_of_file(lock, file):
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             return lock
         os.close(lock)
-
-
-def _is_file(lock: int, file: Path) -> bool:
-    """Returns whether a descriptor is still that of the file; the last owner may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(lock), os.lstat(file))
-    except FileNotFoundError:
-        return False
 
 
 BACKUP_ENDING = ".bak"

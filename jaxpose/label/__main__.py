@@ -20,7 +20,7 @@ from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
-from jaxpose.files import open_shared
+from jaxpose.files import is_of_file, open_shared
 from jaxpose.terminal import count, print_lines
 
 if TYPE_CHECKING:
@@ -100,24 +100,33 @@ def _only_one(folder: Path, address: str) -> Iterator[None]:
       UserError: another one serves it.
     """
     file = folder / _LOCK_FILE
-    lock = open_shared(file, os.O_RDWR)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        other = os.pread(lock, 300, 0).decode(errors="replace").strip()
-        os.close(lock)
-        raise UserError(
-            f"jaxpose label is already open for {folder}: {other}; use that page (its terminal has the address with "
-            "the token), or end it first"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
+    lock = _lock(folder, file)
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}, {address}\n".encode(), 0)
     try:
         yield
     finally:
         file.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _lock(folder: Path, file: Path) -> int:
+    """Returns the descriptor of the locked file, or raises the UserError of `_only_one`."""
+    while True:
+        lock = open_shared(file, os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(lock, 300, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise UserError(
+                f"jaxpose label is already open for {folder}: {other}; use that page (its terminal has the address "
+                "with the token), or end it first"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        if is_of_file(lock, file):
+            return lock
         os.close(lock)
 
 
