@@ -9,6 +9,7 @@ import argparse
 from jaxpose.config.arguments import Arguments
 from jaxpose.early_signals import exit_with
 from jaxpose.entry import split_runs
+from jaxpose.progress import phase
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,10 +45,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    # These imports take a second, which --help does not need.
-    from jaxpose.labelling.suggest_command import suggest
+    runs, videos = split_runs(given.run, given.videos)
+    # These imports take seconds, which --help does not need.
+    with phase("loading the packages"):
+        from jaxpose.run.identity import refuse_no_run
 
-    return suggest(given, *split_runs(given.run, given.videos))
+        for run in runs[:1]:
+            refuse_no_run(run)
+        from jaxpose.labelling.suggest_command import suggest
+
+    return suggest(given, runs, videos)
 
 
 if __name__ == "__main__":

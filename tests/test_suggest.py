@@ -248,8 +248,11 @@ def test_mistakes_are_one_line(
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_it_starts_at_once() -> None:
-    verbs = "jaxpose.suggest, jaxpose.labels, jaxpose.compare.__main__"
-    code = f"import sys, {verbs}\nprint({{'jax', 'pandas'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr
+def test_verbs_start_at_once_and_refuse_a_wrong_run_before_slow_imports(tmp_path: Path) -> None:
+    code = """import sys, jaxpose.suggest, jaxpose.labels
+import jaxpose.compare.__main__, jaxpose.report.__main__, jaxpose.export.__main__
+mains = jaxpose.suggest.main, jaxpose.report.__main__.main, jaxpose.export.__main__.main
+codes = [main([*flag, "absent", "--quiet"]) for main, flag in zip(mains, (["--run"], [], ["--run"]))]
+print(codes, {'jax', 'pandas'} & set(sys.modules))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "[2, 2, 2] set()\n", done.stderr

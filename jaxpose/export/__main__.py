@@ -7,9 +7,10 @@ with the run, and the same name with .json, which describes it.
 import argparse
 from pathlib import Path
 
+from jaxpose import __version__
 from jaxpose.config.arguments import DONE, read_size_px
 from jaxpose.early_signals import exit_with
-from jaxpose.progress import phase
+from jaxpose.progress import phase, speak
 from jaxpose.run.paths import RunArgument
 from jaxpose.terminal import print_lines
 
@@ -38,12 +39,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    run = Path(given.run).expanduser()
+    speak(f"jaxpose {__version__}: exports {run}")
     # These imports take seconds, which --help does not need.
     with phase("loading the packages"):
+        from jaxpose.run.identity import refuse_no_run
+
+        refuse_no_run(run)
         from jaxpose.export.command import export
         from jaxpose.export.program import SUFFIX
 
-    run = Path(given.run).expanduser()
     lines = export(
         run,
         Path(given.out).expanduser() if given.out else Path(f"{run.resolve().name}{SUFFIX}"),

@@ -29,6 +29,9 @@ def _run(given: argparse.Namespace) -> int:
     speak(f"jaxpose {__version__}: writes the report of {given.run}")
     # These imports take seconds, which --help does not need.
     with phase("loading the packages"):
+        from jaxpose.run.identity import refuse_no_run
+
+        refuse_no_run(Path(given.run))
         import jax
 
         from jaxpose.report.writing import write_report
