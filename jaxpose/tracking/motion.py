@@ -39,52 +39,57 @@ class Motion:
 
     def reach_px(self, lags: np.ndarray) -> np.ndarray:
         """Returns distances beyond which no link over some numbers of frames competes with another."""
-        spread = np.exp(np.interp(np.log(lags), np.log(self.lags), np.log(self.spread_px)))
-        return 4 * self.any_bend_px + 10 * spread
+        return 4 * self.any_bend_px + 10 * self._at(lags, self.spread_px)
 
-    def costs(
-        self, lags: np.ndarray, moved_px: np.ndarray, bend_px: np.ndarray, before_px: np.ndarray, after_px: np.ndarray
+    def place_costs(
+        self, lags: np.ndarray, moved_px: np.ndarray, common: np.ndarray, before_px: np.ndarray, after_px: np.ndarray
     ) -> np.ndarray:
-        """Returns the cost of links: minus the log of the odds of one animal against two unrelated detections.
+        """Returns the cost of links by places: minus the log of the odds of one animal against two unrelated ones.
 
         Args:
           lags: (p,) frames between the two detections.
-          moved_px, bend_px: (p, 2) and (p, k), see `displacements`.
+          moved_px: (p, 2) displacement of the centres.
+          common: (p,) number of keypoints that both have.
           before_px: (p, 2) velocity before the first detection.
           after_px: (p, 2) velocity after the second.
         """
-        at, known = np.log(lags), np.log(self.lags)
-        carry = np.interp(at, known, self.carry)[:, None]
-        spread, bend = (np.exp(np.interp(at, known, np.log(scale))) for scale in (self.spread_px, self.bend_px))
-        common = np.isfinite(bend_px).sum(axis=1)
+        carry = np.interp(np.log(lags), np.log(self.lags), self.carry)[:, None]
+        spread = self._at(lags, self.spread_px)
         # Poses without a common keypoint may be anywhere within a body.
         spread = np.where(common == 0, np.hypot(spread, self.any_bend_px), spread)
         # Extrapolated from both sides.
         sides = [_surprise(np.linalg.norm(moved_px - carry * way, axis=1) / spread) for way in (before_px, after_px)]
-        place = (sides[0] + sides[1]) / 2 + np.minimum(np.log(2 * np.pi * spread**2 / self.area_px), 0.0)
-        scale = bend[:, None]
+        return (sides[0] + sides[1]) / 2 + np.minimum(np.log(2 * np.pi * spread**2 / self.area_px), 0.0)
+
+    def shape_costs(self, lags: np.ndarray, bend_px: np.ndarray) -> np.ndarray:
+        """Returns the cost of links by poses, from the `bends_px` (p, k) of their keypoints; at least `least_shape`."""
+        common = np.maximum(np.isfinite(bend_px).sum(axis=1), 1)
+        scale = self._at(lags, self.bend_px)[:, None]
         shape = (
             _surprise(bend_px / scale) - _surprise(bend_px / self.any_bend_px) + 2 * np.log(scale / self.any_bend_px)
         )
-        mean = np.where(np.isfinite(shape), shape, 0).sum(axis=1) / np.maximum(common, 1)
-        return place + _SHAPE_WEIGHT * (1 - 1 / np.maximum(common, 1)) * mean
+        mean = np.where(np.isfinite(shape), shape, 0).sum(axis=1) / common
+        return _SHAPE_WEIGHT * (1 - 1 / common) * mean
+
+    def least_shape(self, lags: np.ndarray) -> np.ndarray:
+        """Returns the least cost (p,) that poses can have: that of a pose which does not bend."""
+        return _SHAPE_WEIGHT * 2 * np.log(self._at(lags, self.bend_px) / self.any_bend_px)
+
+    def _at(self, lags: np.ndarray, scales_px: np.ndarray) -> np.ndarray:
+        return np.exp(np.interp(np.log(lags), np.log(self.lags), np.log(scales_px)))
 
 
 def _surprise(distance: np.ndarray) -> np.ndarray:
     return 2 * np.log1p(distance**2 / 2)
 
 
-def displacements(found: Detections, here: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the displacement (p, 2) of centres, and how far (p, k) keypoints move apart from the pose.
-
-    A pose moves by the median of its common keypoints; without one, as its centre does.
-    """
+def bends_px(found: Detections, here: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Returns how far (p, k) keypoints move apart from the pose, which moves by the median of the common keypoints."""
     moved = found.poses_px[there] - found.poses_px[here]
     common = np.isfinite(moved[..., 0]).any(axis=1)
     whole = found.centres_px[there] - found.centres_px[here]
     whole[common] = medians(moved[common])
-    bend = np.hypot(*np.moveaxis(moved - whole[:, None], 2, 0))
-    return found.centres_px[there] - found.centres_px[here], bend
+    return np.hypot(*np.moveaxis(moved - whole[:, None], 2, 0))
 
 
 def first_motion(found: Detections) -> Motion:
@@ -92,7 +97,8 @@ def first_motion(found: Detections) -> Motion:
     here, there = _nearest(found)
     if not len(here):
         return _motion([1], [0.0], [1.0], [1.0], *_sizes(found))
-    moved, bend = displacements(found, here, there)
+    moved = found.centres_px[there] - found.centres_px[here]
+    bend = bends_px(found, here, there)
     return _motion([1], [0.0], [_scale(np.linalg.norm(moved, axis=1))], [_scale(bend)], *_sizes(found))
 
 
@@ -113,12 +119,12 @@ def learn_motion(found: Detections, numbers: np.ndarray, velocity: np.ndarray) -
         if len(here) < _LEAST_SAMPLES:
             break
         way = velocity[order[here]]
-        moved, bent = displacements(found, order[here], order[here + lag])
+        moved = found.centres_px[order[here + lag]] - found.centres_px[order[here]]
         share = float(np.clip((moved * way).sum() / max((way**2).sum(), 1e-9), 0.0, lag))
         lags.append(lag)
         carry.append(share)
         spread.append(_scale(np.linalg.norm(moved - share * way, axis=1)))
-        bend.append(_scale(bent))
+        bend.append(_scale(bends_px(found, order[here], order[here + lag])))
         lag = max(lag + 1, int(lag * 1.5))
     return _motion(lags, carry, spread, bend, *_sizes(found)) if lags else first_motion(found)
 
@@ -142,8 +148,7 @@ def _scale(distances: np.ndarray) -> float:
 def _sizes(found: Detections) -> tuple[float, float]:
     """Returns the area of the places of animals, and the scale of the difference of two unrelated poses."""
     some = np.arange(0, len(found), max(len(found) // 2000, 1))
-    _, bend = displacements(found, some, np.roll(some, len(some) // 2))
-    size = max(_scale(bend), 1.0)
+    size = max(_scale(bends_px(found, some, np.roll(some, len(some) // 2))), 1.0)
     low, high = np.quantile(found.centres_px, [0.01, 0.99], axis=0) if len(found) else np.zeros((2, 2))
     return float(np.prod(np.maximum(high - low, 4 * size))), size
 

@@ -6,13 +6,15 @@ import numpy as np
 from scipy import sparse
 
 from jaxpose.tracking.detections import Detections
-from jaxpose.tracking.motion import VELOCITY_FRAMES, Motion, displacements, first_motion, learn_motion
+from jaxpose.tracking.motion import VELOCITY_FRAMES, Motion, bends_px, first_motion, learn_motion
 
 # A link costs at most this, and the second best of both of its ends costs this much more.
 _GATE, _MARGIN = 0.0, 4.0
 _LONGEST_LAG = 3
 # The cost of a link that a person has confirmed.
 JOINED = -10.0
+# In body sizes: so near to another animal's tracklet that ends or begins, an animal may be mistaken for it.
+_CONTACT = 2.0
 _FRAMES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 2**16
 
@@ -40,15 +42,20 @@ class Tracklets:
     def __len__(self) -> int:
         return len(self.first)
 
-    def costs(self, found: Detections, here: np.ndarray, there: np.ndarray) -> np.ndarray:
-        """Returns the cost (p,) of links between any detections (p,)."""
+    def costs(self, found: Detections, here: np.ndarray, there: np.ndarray, most: float = np.inf) -> np.ndarray:
+        """Returns the cost (p,) of links between any detections (p,); infinite if it is at least `most`."""
         parts = [slice(at, at + _PAIRS_AT_ONCE) for at in range(0, len(here), _PAIRS_AT_ONCE)]
-        costs = [pair_costs(found, self.motion, self.before, self.after, here[part], there[part]) for part in parts]
+        around = found, self.motion, self.before, self.after
+        costs = [pair_costs(*around, here[part], there[part], most) for part in parts]
         return np.concatenate(costs) if costs else np.zeros(0)
 
 
 def make_tracklets(found: Detections) -> Tracklets:
-    """Returns tracklets in which each detection is the clear successor of the one before."""
+    """Returns tracklets in which each detection is the clear successor of the one before.
+
+    They end where the tracklet of an animal next to them ends or begins: its detection may then be one of this animal,
+    so what follows is for the solution of the whole video to decide.
+    """
     motion, still = first_motion(found), np.zeros_like(found.centres_px)
     links = _linked(found, motion, still, still, 1)
     motion = learn_motion(found, _numbers(links), _velocities(found, links))
@@ -57,7 +64,32 @@ def make_tracklets(found: Detections) -> Tracklets:
     for lag in range(1, _LONGEST_LAG + 1):
         links = _linked(found, motion, _velocities(found, links), _velocities(found, links, -1), lag, links)
     motion = learn_motion(found, _numbers(links), _velocities(found, links))
-    return _tracklets(found, links, motion)
+    made = _tracklets(found, links, motion)
+    return split(found, made, _contacts(found, made))
+
+
+def _contacts(found: Detections, made: Tracklets) -> np.ndarray:
+    """Returns the detections whose link spans the end, or the beginning, of the tracklet of an animal next to them.
+
+    Links that a person has confirmed do not count.
+    """
+    before = np.full(len(found), -1)
+    here = np.flatnonzero(made.links >= 0)
+    before[made.links[here]] = here
+    corners = np.nanmax(found.poses_px, axis=1) - np.nanmin(found.poses_px, axis=1)
+    reach_px = _CONTACT * float(np.median(np.linalg.norm(corners, axis=1))) if len(found) else 0.0
+    cut = [np.zeros(0, int)]
+    for events, step, other in ((made.first, 1, before), (made.last, -1, made.links)):
+        for lag in range(_LONGEST_LAG):
+            rows = found.frames[events] + step * lag
+            inside = (rows >= 0) & (rows < found.frame_count)
+            near = found.table[rows[inside]]
+            apart = np.linalg.norm(found.centres_px[near] - found.centres_px[events[inside]][:, None], axis=2)
+            linked = other[near]
+            spans = step * (found.frames[events[inside]][:, None] - found.frames[linked]) > 0
+            hit = (near >= 0) & (linked >= 0) & spans & (apart < reach_px)
+            cut.append((linked if step == 1 else near)[hit])
+    return np.setdiff1d(np.concatenate(cut), found.joined[:, 0])
 
 
 def split(found: Detections, made: Tracklets, ends: np.ndarray) -> Tracklets:
@@ -111,17 +143,29 @@ def _costs(
     """Returns the costs (f, a, a) of links between detections (f, a); infinite for those that do not exist."""
     costs = np.full((*here.shape, there.shape[1]), np.inf)
     frame, one, other = np.nonzero((here[:, :, None] >= 0) & (there[:, None] >= 0))
-    costs[frame, one, other] = pair_costs(found, motion, before, after, here[frame, one], there[frame, other])
+    pairs = here[frame, one], there[frame, other]
+    # A costlier link is no rival to a clear one.
+    costs[frame, one, other] = pair_costs(found, motion, before, after, *pairs, _GATE + _MARGIN)
     return costs
 
 
 def pair_costs(
-    found: Detections, motion: Motion, before: np.ndarray, after: np.ndarray, here: np.ndarray, there: np.ndarray
+    found: Detections,
+    motion: Motion,
+    before: np.ndarray,
+    after: np.ndarray,
+    here: np.ndarray,
+    there: np.ndarray,
+    most: float = np.inf,
 ) -> np.ndarray:
-    """Returns the cost (p,) of links between detections (p,)."""
-    moved, bend = displacements(found, here, there)
+    """Returns the cost (p,) of links between detections (p,); infinite if it is at least `most`."""
     lags = found.frames[there] - found.frames[here]
-    costs = motion.costs(lags, moved, bend, before[here], after[there])
+    common = np.isfinite(found.poses_px[here, :, 0] + found.poses_px[there, :, 0]).sum(axis=1)
+    moved = found.centres_px[there] - found.centres_px[here]
+    costs = motion.place_costs(lags, moved, common, before[here], after[there])
+    rest = np.flatnonzero(costs + motion.least_shape(lags) < most)
+    costs[rest] += motion.shape_costs(lags[rest], bends_px(found, here[rest], there[rest]))
+    costs[costs >= most] = np.inf
     for pairs, cost in ((found.joined, JOINED), (found.parted, np.inf)):
         if len(pairs):
             costs[np.isin(here * len(found) + there, pairs @ [len(found), 1])] = cost

@@ -113,8 +113,8 @@ def _links(found: Detections, made: Tracklets) -> tuple[np.ndarray, np.ndarray, 
     ones = np.repeat(np.arange(len(made)), _NEXT)
     others = (after[:, None] + np.arange(_NEXT)).ravel()
     ones, others = ones[others < len(made)], others[others < len(made)]
-    costs = made.costs(found, made.last[ones], made.first[others])
-    kept = costs < 2 * LOST
+    costs = made.costs(found, made.last[ones], made.first[others], 2 * LOST)
+    kept = np.isfinite(costs)
     return ones[kept], others[kept], costs[kept]
 
 

@@ -98,6 +98,16 @@ def test_an_exact_number_holds_while_an_animal_is_out_of_sight() -> None:
     assert errors.idf1 == 1 and errors.switches == 0
 
 
+def test_a_second_skeleton_of_the_same_animal_does_not_end_its_track() -> None:
+    frames = 60
+    points = np.full((frames, 2, 3, 2), np.nan)
+    walk = np.stack([np.linspace(50, 170, frames), np.full(frames, 80.0)], axis=1)[:, None] + BODY
+    # For some frames, the animal has two skeletons; then the first one is gone.
+    points[:33, 0], points[28:, 1] = walk[:33], walk[28:] + 3.0
+    found = track(Poses(("nose", "back", "tail"), range(frames), points), Number(1, 1))
+    assert ((found.identity == 0).sum(axis=1) == 1).all()
+
+
 def test_the_flow_is_the_cheapest_of_all() -> None:
     random = np.random.default_rng(0)
     for _ in range(40):
