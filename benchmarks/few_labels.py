@@ -95,7 +95,7 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     if method == "ensemble" or everything:
         config.train.members, config.train.seed = MEMBERS, MEMBERS * seed
     for text in given.options:
-        _set(config, text)
+        set_option(config, text)
     if method == "student":
         ensemble = given.work / f"{given.set}-{count}-{seed}-ensemble"
         if not (ensemble / "predictions.csv").exists():
@@ -161,7 +161,8 @@ def pretrained(given: argparse.Namespace, found: LabelledSet, seed: int) -> tupl
     return str(run), json.loads(file.read_text())
 
 
-def _set(config: c.Config, text: str) -> None:
+def set_option(config: c.Config, text: str) -> None:
+    """Sets an option that is given as section.name=JSON."""
     name, _, value = text.partition("=")
     *sections, option = name.split(".")
     section: Any = config

@@ -44,27 +44,47 @@ RECIPES: dict[str, tuple[str, ...]] = {
 }
 
 
-def measure(given: argparse.Namespace, row: str, count: int, seed: int) -> dict[str, Any]:
-    """Trains a row's network on some labels; returns its JSON line.
+def row_options(data: str, row: str, weights: dict[str, str]) -> list[str]:
+    """Returns the options of a row, each section.name=JSON, for a set and the files of published weights.
 
     Raises:
       UserError: a row is unknown, or its weights were not given.
     """
     name, *recipes = row.split("+")
     network = name.removesuffix("-scratch")
-    video = "video" in recipes
-    recipes = [recipe for recipe in recipes if recipe != "video"]
-    if network not in NETWORKS or not RECIPES.keys() >= set(recipes):
+    if network not in NETWORKS or not {*RECIPES, "video"} >= set(recipes):
         raise UserError(f"--rows has {row}; the networks are {list(NETWORKS)}, the recipes {[*RECIPES, 'video']}")
-    options = [*NETWORKS[network], *(option for recipe in recipes for option in RECIPES[recipe])]
+    options = [*NETWORKS[network], *(option for recipe in recipes for option in RECIPES.get(recipe, ()))]
     if name == network != "resnet18":
-        if network not in given.weights:
+        if network not in weights:
             raise UserError(f"--rows has {row}; give its file: --weights {network}=FILE")
-        options.append(f'model.weights="{Path(given.weights[network]).resolve()}"')
-    if video:
-        options += [*VIDEO, *(["model.views_agree=true"] if given.set == "mouse" else [])]
+        options.append(f'model.weights="{Path(weights[network]).resolve()}"')
+    if "video" in recipes:
+        options += [*VIDEO, *(["model.views_agree=true"] if data == "mouse" else [])]
+    return options
+
+
+def read_weights(given: list[str]) -> dict[str, str]:
+    """Returns {network: file} of --weights.
+
+    Raises:
+      UserError: one is not NETWORK=FILE.
+    """
+    if wrong := [text for text in given if "=" not in text]:
+        raise UserError(f"--weights has {wrong[0]}; it must be NETWORK=FILE")
+    return dict(text.split("=", 1) for text in given)
+
+
+def measure(given: argparse.Namespace, row: str, count: int, seed: int) -> dict[str, Any]:
+    """Trains a row's network on some labels; returns its JSON line.
+
+    Raises:
+      UserError: a row is unknown, or its weights were not given.
+    """
+    options = row_options(given.set, row, read_weights(given.weights))
     asked = argparse.Namespace(**vars(given), tag=f"-{row}", options=options, validated=0)
-    return few_labels.measure(asked, "consistency" if video else "supervised", count, seed) | {"method": row}
+    method = "consistency" if "video" in row.split("+") else "supervised"
+    return few_labels.measure(asked, method, count, seed) | {"method": row}
 
 
 def show(lines: list[dict[str, Any]], part: str) -> None:
@@ -113,9 +133,6 @@ def main() -> int:
         return 0
     if not given.project:
         arguments.error(f"--set {given.set}: give the folder of its project with --project")
-    if wrong := [text for text in given.weights if "=" not in text]:
-        arguments.error(f"--weights has {wrong[0]}; it must be NETWORK=FILE")
-    given.weights = dict(text.split("=", 1) for text in given.weights)
     given.work, given.project = given.work.resolve(), given.project.resolve()
     given.work.mkdir(parents=True, exist_ok=True)
     keep_memory(c.MeshConfig())
