@@ -19,7 +19,8 @@ from jaxpose.formats.sleap_files import write_analysis
 from jaxpose.poses import Poses
 from jaxpose.triangulate.__main__ import main
 from jaxpose.triangulate.faults import find_faults
-from tests.cameras.rigs import rig
+from jaxpose.triangulate.views import Views
+from tests.cameras.rigs import camera_at, rig
 from tests.cameras.test_calibration_files import write_toml
 from tests.painted_videos import write
 
@@ -150,6 +151,31 @@ def test_a_table_of_another_view_is_named(views: list[str], tmp_path: Path, caps
     assert "large.csv lie outside of the images of camera c0 (1280 x 1024 px)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_two_views_whose_tables_are_swapped_are_named(count: int) -> None:
+    cameras = rig(count, seed=4)
+    pixels = moving(cameras)
+    assert faults_of(cameras, pixels) == []
+    (swapped,) = faults_of(cameras, pixels[[1, 0, *range(2, count)]])
+    assert swapped.startswith("the tables of c0 and c1 are swapped: exchanged, the typical error falls from ")
+    assert swapped.endswith(" px; write c0=c1.csv c1=c0.csv")
+
+
+def test_swapped_tables_of_parallel_cameras_are_named_although_no_rays_meet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = camera_at("left", np.array([0.0, 0.0, -400.0]), np.random.default_rng(1), rotation=np.eye(3))
+    left = dataclasses.replace(left, translation=np.array([0.0, 0.0, 400.0]))
+    pair = Cameras([left, dataclasses.replace(left, name="right", translation=np.array([-60.0, 0.0, 400.0]))])
+    calibration = write_toml(tmp_path / "calibration.toml", pair)
+    pixels = pair.project(places().reshape(-1, 3)).reshape(2, FRAMES, len(NAMES), 2)
+    for name, points_px in zip(("b", "a"), pixels, strict=True):
+        write_predictions(tmp_path / f"{name}.csv", range(FRAMES), NAMES, points_px, np.ones(points_px.shape[:2]))
+    tables = [f"left={tmp_path / 'a.csv'}", f"right={tmp_path / 'b.csv'}"]
+    message = fails(capsys, f"--calibration={calibration}", *tables, f"--out={tmp_path / 'points.csv'}")
+    assert "the tables of left and right are swapped: exchanged, the typical error falls from 1000.10 to 0.1" in message
+
+
 def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = f"--out={tmp_path / 'points.csv'}"
     calibration, first, second, third = views
@@ -187,10 +213,9 @@ def moving(cameras: Cameras, late: int = 0) -> np.ndarray:
 
 
 def faults_of(cameras: Cameras, pixels: np.ndarray) -> list[str]:
-    confidence = np.ones(pixels.shape[:3])
-    flat = pixels.reshape(len(pixels), -1, 2)
-    points = triangulate(cameras, flat, confidence.reshape(len(pixels), -1), 1.0)
-    return find_faults(cameras, {name: Path(f"{name}.csv") for name in cameras.names}, pixels, confidence, points)
+    tables = tuple(f"{name}.csv" for name in cameras.names)
+    views = Views(cameras, tables, NAMES, pixels, np.ones(pixels.shape[:3]))
+    return find_faults(views, triangulate(cameras, *views.flat, 1.0))
 
 
 @pytest.mark.parametrize("count", [3, 4, 6])
