@@ -17,7 +17,8 @@ def main(argv: list[str] | None = None) -> int:
         "views",
         nargs="+",
         metavar="VIEW=TABLE",
-        help="a camera of the calibration and its predictions (.csv, .h5, .analysis.h5, .slp, .parquet)",
+        help="a camera of the calibration and its predictions (.csv, .h5, .analysis.h5, .slp, .parquet); one for each "
+        "member of an ensemble",
     )
     arguments.add_argument(
         "--calibration",
@@ -32,6 +33,9 @@ def main(argv: list[str] | None = None) -> int:
         choices=["", *_FORMATS],
         metavar="FORMAT",
         help=f"{', '.join(_FORMATS)}; default: by the name of --out, csv for .csv",
+    )
+    arguments.add_argument(
+        "--smooth", action="store_true", help="smooth the points over time and fill gaps; needs consecutive frames"
     )
     arguments.add_argument(
         "--reprojections",

@@ -17,6 +17,7 @@ from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.triangulate.faults import find_faults, swapped_tables
+from jaxpose.triangulate.smoothing import smooth_points
 from jaxpose.triangulate.tables import SCORER, PointTable, choose_format, write_points
 from jaxpose.triangulate.views import Views, read_views
 
@@ -36,13 +37,18 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     for note in views.notes:
         say(note)
     points, noise_px = place_points(views, "triangulate")
-    table = PointTable(views.keypoint_names, points, _trusted(views, points), given.unit, given.fps)
+    found, steps = points, np.zeros(0)
+    if given.smooth:
+        with phase("smoothing"):
+            found, steps = smooth_points(views, points, noise_px)
+    table = PointTable(views.keypoint_names, found, _trusted(views, found), given.unit, given.fps)
     with contextlib.ExitStack() as folders:
         write_points(folders.enter_context(output_folder(file.parent, given.overwrite)) / file.name, form, table)
         if given.reprojections:
             folder = folders.enter_context(output_folder(Path(given.reprojections).expanduser(), given.overwrite))
             _write_reprojections(folder, views.cameras, table)
-    print_lines("\n".join(_report(file, table, noise_px, views.cameras.names)))
+    lines = _report(file, table, noise_px, views.cameras.names)
+    print_lines("\n".join([*lines[:2], *_steps_line(table, steps), *lines[2:]]))
     for line in find_faults(views, points):
         print_lines(line)
     return DONE
@@ -76,6 +82,15 @@ def _write_reprojections(folder: Path, cameras: Cameras, table: PointTable) -> N
         points_px = table.of_frames(pixels)
         known = np.where(np.isfinite(points_px[..., 0]), table.confidence, np.nan)
         write_predictions(folder / f"{view}.csv", range(len(known)), table.keypoint_names, points_px, known, SCORER)
+
+
+def _steps_line(table: PointTable, steps: np.ndarray) -> list[str]:
+    """Returns a line about the steps (k,) of the keypoints from frame to frame, none if nothing is smoothed."""
+    if not np.isfinite(steps).any():
+        return []
+    least, most = int(np.nanargmin(steps)), int(np.nanargmax(steps))
+    each = [f"{steps[at]:.3g} {table.unit} ({table.keypoint_names[at]})" for at in (least, most)]
+    return [f"smoothed: standard deviation of a step from frame to frame: {' to '.join(each)}"]
 
 
 def _report(file: Path, table: PointTable, noise_px: float, views: Sequence[str]) -> list[str]:

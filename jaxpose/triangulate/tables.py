@@ -15,7 +15,7 @@ from jaxpose.formats.lightning_pose.tables import header_rows, write_rows
 
 CSV, ANIPOSE, SLEAP_ANIPOSE, TRC = "csv", "anipose", "sleap-anipose", "trc"
 SUFFIXES = {CSV: ".csv", ANIPOSE: ".csv", SLEAP_ANIPOSE: ".h5", TRC: ".trc"}
-COLUMNS = ("x", "y", "z", "sd", "error_px", "views")
+COLUMNS = ("x", "y", "z", "sd", "error_px", "views", "xx", "xy", "xz", "yy", "yz", "zz")
 SCORER = "jaxpose_3d"
 
 
@@ -76,7 +76,8 @@ def write_points(file: Path, form: str, table: PointTable) -> None:
 def _write_csv(file: Path, table: PointTable) -> None:
     points = table.points
     views = np.where(np.isfinite(points.sd), points.views, np.nan)
-    cells = np.column_stack([points.places, points.sd, points.error_px, views])
+    covariance = points.covariance[:, *np.triu_indices(3)]
+    cells = np.column_stack([points.places, points.sd, points.error_px, views, covariance])
     with write_rows(file) as rows:
         rows.writerows(header_rows(SCORER, table.keypoint_names, COLUMNS))
         rows.writerows(_rows(table.of_frames(cells), whole=[COLUMNS.index("views")]))

@@ -1,4 +1,4 @@
-"""The predictions of several calibrated views, from one table each."""
+"""The predictions of several calibrated views: one table each, or those of the members of an ensemble."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,11 @@ from jaxpose.config.arguments import did_you_mean
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.pose.smooth import combine, variance_px2
 from jaxpose.terminal import listed
 
 _MOST_NAMED = 5
+_ARRAYS = ("points_px", "confidence", "var_px2")
 # Frames of a sample.
 _FRAMES = 150
 
@@ -25,10 +27,11 @@ class Views:
 
     Attributes:
       cameras: those of the views.
-      tables: the file of each view, for messages.
+      tables: the files of each view, for messages.
       keypoint_names: k names.
       points_px: (v, t, k, 2), NaN where a view has no prediction.
       confidence: (v, t, k).
+      var_px2: (v, t, k, 2), the variances over the tables of a view; 0 of a single one.
       notes: sentences for the user about the tables.
     """
 
@@ -37,6 +40,7 @@ class Views:
     keypoint_names: tuple[str, ...]
     points_px: np.ndarray
     confidence: np.ndarray
+    var_px2: np.ndarray
     notes: tuple[str, ...] = ()
 
     @property
@@ -53,48 +57,58 @@ class Views:
         """Returns all views but one."""
         others = [at for at in range(len(self.tables)) if at != view]
         cameras = Cameras([self.cameras.each[at] for at in others])
-        tables = tuple(self.tables[at] for at in others)
-        return Views(cameras, tables, self.keypoint_names, self.points_px[others], self.confidence[others])
+        return dataclasses.replace(self.with_tables(others), cameras=cameras)
 
     def with_tables(self, order: Sequence[int]) -> "Views":
-        """Returns the same cameras with the tables in another order."""
+        """Returns the same cameras with the tables of other views."""
         order = list(order)
-        tables = tuple(self.tables[at] for at in order)
-        moved = self.points_px[order], self.confidence[order]
-        return dataclasses.replace(self, tables=tables, points_px=moved[0], confidence=moved[1])
+        arrays = {name: getattr(self, name)[order] for name in _ARRAYS}
+        return dataclasses.replace(self, tables=tuple(self.tables[at] for at in order), **arrays)
 
     def sample(self, margin: int) -> tuple[np.ndarray, "Views"]:
         """Returns evenly spaced frames that are at least a margin away from both ends, and the views of these."""
         inside = np.arange(margin, self.points_px.shape[1] - margin)
         frames = inside[:: max(1, len(inside) // _FRAMES)]
-        part = dataclasses.replace(self, points_px=self.points_px[:, frames], confidence=self.confidence[:, frames])
-        return frames, part
+        return frames, dataclasses.replace(self, **{name: getattr(self, name)[:, frames] for name in _ARRAYS})
 
 
 def read_views(words: Sequence[str], cameras: Cameras, calibration: str) -> Views:
-    """Reads the tables VIEW=TABLE of some views of a calibration.
+    """Reads the tables VIEW=TABLE of some views of a calibration. A view with several tables gets their medians.
 
     Raises:
       UserError: a word is not VIEW=TABLE, the calibration or a table cannot be used, or the tables do not fit together.
     """
     cameras, files = _choose_views(words, cameras, calibration)
-    tables = {view: read_table(table) for view, table in files.items()}
+    tables = {view: [read_table(table) for table in of_view] for view, of_view in files.items()}
     names, alone = _shared_names(tables)
-    notes = [note for table in tables.values() for note in table.notes]
+    notes = [note for of_view in tables.values() for table in of_view for note in table.notes]
     if alone:
         notes.append(f"left out, because only one view has them: {listed(alone, _MOST_NAMED)}")
-    each = [table.poses.with_keypoints(names).one_animal() for table in tables.values()]
-    points_px, confidence = map(np.stack, zip(*each, strict=True))
-    return Views(cameras, tuple(map(str, files.values())), names, points_px, confidence, tuple(notes))
+    each = zip(*(_of_view(of_view, names) for of_view in tables.values()), strict=True)
+    points_px, confidence, var_px2 = map(np.stack, each)
+    joined = tuple(" ".join(map(str, of_view)) for of_view in files.values())
+    return Views(cameras, joined, names, points_px, confidence, var_px2, tuple(notes))
 
 
-def _choose_views(words: Sequence[str], cameras: Cameras, calibration: str) -> tuple[Cameras, dict[str, Path]]:
-    """Returns the cameras of the given views, and the table of each.
+def _of_view(tables: Sequence[PredictionTable], names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the positions (t, k, 2), the confidence (t, k) and the variances (t, k, 2) of the tables of a view."""
+    poses = [table.poses.with_keypoints(names) for table in tables]
+    if len(poses) == 1:
+        points_px, confidence = poses[0].one_animal()
+        return points_px, confidence, np.zeros(points_px.shape)
+    ensemble = combine(poses)
+    points_px, confidence = ensemble.one_animal()
+    return points_px, confidence, variance_px2(ensemble)
+
+
+def _choose_views(words: Sequence[str], cameras: Cameras, calibration: str) -> tuple[Cameras, dict[str, list[Path]]]:
+    """Returns the cameras of the given views, and the tables of each.
 
     Raises:
-      UserError: a word is not VIEW=TABLE, a view is not in the calibration or given twice, or there is only one.
+      UserError: a word is not VIEW=TABLE, a view is not in the calibration, a table is given twice, there is only one
+        view, or the views have different numbers of tables.
     """
-    files: dict[str, Path] = {}
+    files: dict[str, list[Path]] = {}
     for word in words:
         view, equals, table = word.partition("=")
         if not equals or not table:
@@ -102,30 +116,42 @@ def _choose_views(words: Sequence[str], cameras: Cameras, calibration: str) -> t
         if view not in cameras.names:
             near = did_you_mean(view, list(cameras.names)) or f"; it has {', '.join(cameras.names)}"
             raise UserError(f"{calibration} has no camera {view}{near}")
-        if view in files:
-            raise UserError(f"the view {view} is given twice; give one table for each view")
-        files[view] = Path(table).expanduser()
+        files.setdefault(view, []).append(Path(table).expanduser())
+    of_table = [(file.resolve(), view) for view, of_view in files.items() for file in of_view]
+    for at, (file, view) in enumerate(of_table):
+        if same := [other for other_file, other in of_table[:at] if other_file == file]:
+            raise UserError(f"{file} is given for {same[0]} and for {view}; each view needs its own table")
     if len(files) < 2:
         raise UserError(f"only the view {view} is given; 3D needs the tables of at least two views")
+    if len({len(of_view) for of_view in files.values()}) > 1:
+        each = ", ".join(f"{view} {len(of_view)}" for view, of_view in files.items())
+        raise UserError(f"the views have different numbers of tables: {each}; give one table for each view, or that of "
+                        "each member of an ensemble")  # fmt: skip
     return Cameras([cameras.each[cameras.names.index(view)] for view in files]), files
 
 
-def _shared_names(tables: Mapping[str, PredictionTable]) -> tuple[tuple[str, ...], list[str]]:
+def _shared_names(tables: Mapping[str, Sequence[PredictionTable]]) -> tuple[tuple[str, ...], list[str]]:
     """Returns the keypoints that at least two views have, and those that only one has, with the name of the view.
 
     Raises:
       UserError: no two tables share a name, or the tables have different numbers of frames.
     """
-    lengths = {view: len(table.poses.frames) for view, table in tables.items()}
-    if len(set(lengths.values())) > 1:
-        each = ", ".join(f"{view} {length:,}" for view, length in lengths.items())
+    lengths = {view: sorted({len(table.poses.frames) for table in of_view}) for view, of_view in tables.items()}
+    if len({length for of_view in lengths.values() for length in of_view}) > 1:
+        each = ", ".join(f"{view} {' and '.join(f'{length:,}' for length in found)}" for view, found in lengths.items())
         raise UserError(f"the tables have different numbers of frames: {each}; row i of each must be the same moment")
+    names_of = {view: _common_names(of_view) for view, of_view in tables.items()}
     views_of: dict[str, list[str]] = {}
-    for view, table in tables.items():
-        for name in table.poses.keypoint_names:
+    for view, of_view in names_of.items():
+        for name in of_view:
             views_of.setdefault(name, []).append(view)
     names = tuple(name for name, views in views_of.items() if len(views) > 1)
     if not names:
-        each = "; ".join(f"{view}: {', '.join(table.poses.keypoint_names)}" for view, table in tables.items())
+        each = "; ".join(f"{view}: {', '.join(of_view)}" for view, of_view in names_of.items())
         raise UserError(f"no keypoint is in two views ({each}); a keypoint needs the same name in each table")
     return names, [f"{name} ({views[0]})" for name, views in views_of.items() if len(views) == 1]
+
+
+def _common_names(tables: Sequence[PredictionTable]) -> list[str]:
+    """Returns the keypoints that all tables have."""
+    return [name for name in tables[0].poses.keypoint_names if all(name in one.poses.keypoint_names for one in tables)]

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import shutil
 from pathlib import Path
 
 import cv2
@@ -61,11 +62,12 @@ def test_the_table_has_every_frame_and_says_how_sure_each_point_is(
     assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
     with (tmp_path / "points.csv").open() as stream:
         _, bodyparts, coords, *rows = list(csv.reader(stream))
-    assert bodyparts[1::6] == list(NAMES) and coords[1:7] == ["x", "y", "z", "sd", "error_px", "views"]
+    assert bodyparts[1::12] == list(NAMES) and " ".join(coords[1:13]) == "x y z sd error_px views xx xy xz yy yz zz"
     assert [row[0] for row in rows] == [str(frame) for frame in range(FRAMES)]
-    cells = np.array([row[1:] for row in rows], float).reshape(FRAMES, len(NAMES), 6)
+    cells = np.array([row[1:] for row in rows], float).reshape(FRAMES, len(NAMES), 12)
     errors = np.linalg.norm(cells[..., :3] - places(), axis=-1)
     assert np.isfinite(cells).all() and np.mean(errors < 2 * cells[..., 3]) > 0.9
+    np.testing.assert_allclose(np.sqrt(cells[..., [6, 9, 11]].sum(axis=-1)), cells[..., 3], rtol=1e-12)
     assert cells[7, 0, 5] == 2 and cells[7, 0, 4] > 50 and (cells[3:6, 1, 5] == 2).all()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("points.csv: 20 frames with 3 keypoints from 3 views; 60 of 60 points have a position")
@@ -140,10 +142,10 @@ def test_tables_of_any_form_go_together_and_keypoints_of_one_view_are_left_out(
 
 
 def test_a_table_of_another_view_is_named(views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    views[3] = f"c2={tmp_path / 'c1.csv'}"
+    views[3] = f"c2={shutil.copy(tmp_path / 'c1.csv', tmp_path / 'copy.csv')}"
     assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
     out = capsys.readouterr().out
-    assert "\nwithout c2, the other views agree to " in out and "c1.csv the table of c2, and is its calibration" in out
+    assert "\nwithout c2, the other views agree to " in out and "copy.csv the table of c2, and is its" in out
     pixels = read_table(tmp_path / "c0.csv").poses
     write_predictions(tmp_path / "large.csv", range(FRAMES), NAMES, 4 * pixels.points_px[:, 0], pixels.one_animal()[1])
     views[1] = f"c0={tmp_path / 'large.csv'}"
@@ -181,7 +183,9 @@ def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: py
     calibration, first, second, third = views
     assert "has no camera c9; it has c0, c1, c2" in fails(capsys, calibration, first, third.replace("c2=", "c9="), out)
     assert "side.csv is not VIEW=TABLE; the views of" in fails(capsys, calibration, first, "side.csv", out)
-    assert "the view c0 is given twice" in fails(capsys, calibration, first, first, out)
+    assert "c0.csv is given for c0 and for c0; each view" in fails(capsys, calibration, first, first, out)
+    message = fails(capsys, calibration, first, second, second.replace("c1.csv", "c2.csv"), out)
+    assert "different numbers of tables: c0 1, c1 2; give one table for each view" in message
     assert "only the view c0 is given; 3D needs" in fails(capsys, calibration, first, out)
     assert "its name must end in .csv, .h5, .trc" in fails(capsys, *views, f"--out={tmp_path / 'points.txt'}")
     assert "a file for --to trc ends in .trc" in fails(capsys, *views, out, "--to=trc")
@@ -214,7 +218,7 @@ def moving(cameras: Cameras, late: int = 0) -> np.ndarray:
 
 def faults_of(cameras: Cameras, pixels: np.ndarray) -> list[str]:
     tables = tuple(f"{name}.csv" for name in cameras.names)
-    views = Views(cameras, tables, NAMES, pixels, np.ones(pixels.shape[:3]))
+    views = Views(cameras, tables, NAMES, pixels, np.ones(pixels.shape[:3]), np.zeros(pixels.shape))
     return find_faults(views, triangulate(cameras, *views.flat, 1.0))
 
 
