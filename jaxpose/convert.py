@@ -219,7 +219,10 @@ def cameras(argv: list[str]) -> int:
     )
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_CAMERAS, help=", ".join(_CAMERAS))
     arguments.add_argument(
-        "--out", required=True, metavar="PATH", help="file *.toml; for jarvis and opencv, a folder with a .yaml each"
+        "--out",
+        required=True,
+        metavar="PATH",
+        help="file (.toml; .mat for dannce, .slp for sleap); for jarvis and opencv, a folder with a .yaml each",
     )
     arguments.add_argument(
         "--size", default="", metavar="WxH", help="image size in px of cameras whose calibration has none"
@@ -233,9 +236,10 @@ def _cameras(given: argparse.Namespace) -> int:
     from jaxpose.files import output_folder
 
     out, source = Path(given.out).expanduser(), Path(given.calibration).expanduser()
-    is_file = given.to in _CAMERA_FILES
-    if is_file != (out.suffix.lower() == ".toml"):
-        rule = "a file whose name ends in .toml" if is_file else "a folder"
+    suffix = _CAMERAS[given.to]
+    is_file = bool(suffix)
+    if out.suffix.lower() != suffix and (is_file or out.suffix.lower() in _CAMERAS.values()):
+        rule = f"a file whose name ends in {suffix}" if is_file else "a folder"
         raise UserError(f"--out is {out}; for {given.to} it must be {rule}")
     found = read_cameras(source)
     if given.size:
@@ -274,9 +278,8 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
 _LABELS = ("csv", "deeplabcut", "coco", "slp", "nwb")
 # Formats of predictions: see `jaxpose.conversion.prediction_tables`.
 _TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
-# Formats of calibrations: see `jaxpose.cameras.calibration_files`.
-_CAMERA_FILES = ("anipose", "caliscope")
-_CAMERAS = (*_CAMERA_FILES, "jarvis", "opencv")
+# Formats of calibrations with the suffix of their file, "" for a folder: see `jaxpose.cameras.calibration_files`.
+_CAMERAS = {"anipose": ".toml", "caliscope": ".toml", "dannce": ".mat", "sleap": ".slp", "jarvis": "", "opencv": ""}
 # Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
