@@ -10,7 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, read_size_px, show_page
+from jaxpose.config.arguments import (
+    DONE,
+    Arguments,
+    did_you_mean,
+    exit_code_of,
+    program,
+    read_session_start,
+    read_size_px,
+    show_page,
+)
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.progress import phase
@@ -136,7 +145,7 @@ def labels(argv: list[str]) -> int:
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="name of the labeller; default: as in the project"
     )
-    _add_session_start(arguments)
+    arguments.add_session_start()
     arguments.add_overwrite()
     return arguments.run(_labels, argv)
 
@@ -191,7 +200,7 @@ def predictions(argv: list[str]) -> int:
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
     )
-    _add_session_start(arguments)
+    arguments.add_session_start()
     arguments.add_overwrite()
     return arguments.run(_predictions, argv)
 
@@ -252,26 +261,10 @@ def _cameras(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _add_session_start(arguments: Arguments) -> None:
-    arguments.add_argument(
-        "--session_start", default="", metavar="TIME", help="for nwb: start of the recording, 2026-05-04T14:30:00+02:00"
-    )
-
-
 def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
-    text = given.session_start
-    if not text:
-        return None
-    if given.to != "nwb":
-        raise UserError(f"--session_start is {text}, but only --to nwb uses it")
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        rule = "a date and a time with a time zone, such as 2026-05-04T14:30:00+02:00"
-        raise UserError(f"--session_start is {text!r}; it must be {rule}")
-    return time
+    if given.session_start and given.to != "nwb":
+        raise UserError(f"--session_start is {given.session_start}, but only --to nwb uses it")
+    return read_session_start(given.session_start)
 
 
 # Formats of labels: see `jaxpose.conversion.label_files`.

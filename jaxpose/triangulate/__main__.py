@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="PATH",
         help="the cameras: .toml of Anipose or caliscope, .mat of DANNCE, .slp of SLEAP, folder of JARVIS or OpenCV",
     )
-    arguments.add_argument("--out", required=True, metavar="FILE", help="file to write: .csv, .h5 or .trc")
+    arguments.add_argument("--out", required=True, metavar="FILE", help="file to write: .csv, .h5, .trc or .nwb")
     arguments.add_argument(
         "--to",
         default="",
@@ -46,14 +46,15 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--unit", default="mm", metavar="UNIT", help="unit of length of the calibration, for reports; default: mm"
     )
-    arguments.add_argument("--fps", type=float, metavar="F", help="frames per second, which .trc files hold")
+    arguments.add_argument("--fps", type=float, metavar="F", help="frames per second, for .trc and .nwb")
+    arguments.add_session_start()
     arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)
 
 
 # See `jaxpose.triangulate.tables`.
-_FORMATS = ("csv", "anipose", "sleap-anipose", "trc")
+_FORMATS = ("csv", "anipose", "sleap-anipose", "trc", "nwb")
 
 
 def _run(given: argparse.Namespace) -> int:

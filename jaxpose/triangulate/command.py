@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.cameras.calibration_files import read_cameras
-from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.triangulation import Points, triangulate
-from jaxpose.config.arguments import DONE
+from jaxpose.config.arguments import DONE, read_session_start
 from jaxpose.errors import UserError
 from jaxpose.files import already_exist, may_be_ours, output_folder
 from jaxpose.formats.lightning_pose.tables import write_predictions
@@ -30,7 +29,8 @@ def triangulate_tables(given: argparse.Namespace) -> int:
       OSError: a file cannot be written.
     """
     file = Path(given.out).expanduser()
-    form = choose_format(file, given.to, given.fps)
+    start = read_session_start(given.session_start)
+    form = choose_format(file, given.to, given.fps, start)
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
         raise already_exist([file])
     views = read_views(given.views, read_cameras(Path(given.calibration).expanduser()), given.calibration)
@@ -41,12 +41,12 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     if given.smooth:
         with phase("smoothing"):
             found, steps = smooth_points(views, points, noise_px)
-    table = PointTable(views.keypoint_names, found, _trusted(views, found), given.unit, given.fps)
+    table = PointTable(views, found, _trusted(views, found), given.unit, given.fps, start)
     with contextlib.ExitStack() as folders:
         write_points(folders.enter_context(output_folder(file.parent, given.overwrite)) / file.name, form, table)
         if given.reprojections:
             folder = folders.enter_context(output_folder(Path(given.reprojections).expanduser(), given.overwrite))
-            _write_reprojections(folder, views.cameras, table)
+            _write_reprojections(folder, table)
     lines = _report(file, table, noise_px, views.cameras.names)
     print_lines("\n".join([*lines[:2], *_steps_line(table, steps), *lines[2:]]))
     for line in find_faults(views, points):
@@ -76,8 +76,9 @@ def _trusted(views: Views, points: Points) -> np.ndarray:
     return total / np.maximum(agree.sum(axis=0), 1)
 
 
-def _write_reprojections(folder: Path, cameras: Cameras, table: PointTable) -> None:
+def _write_reprojections(folder: Path, table: PointTable) -> None:
     """Writes each view's table: the places of the points in its images, with their confidence."""
+    cameras = table.views.cameras
     for view, pixels in zip(cameras.names, cameras.project(table.points.places), strict=True):
         points_px = table.of_frames(pixels)
         known = np.where(np.isfinite(points_px[..., 0]), table.confidence, np.nan)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import cv2
 import h5py
+import ndx_pose
 import numpy as np
+import pynwb
 import pytest
 
 from jaxpose import draw
@@ -123,6 +125,24 @@ def test_the_markers_of_trc_have_the_header_of_opensim(views: list[str], tmp_pat
     assert all(len(line) == 11 for line in lines[6:])
 
 
+def test_the_nwb_file_has_the_points_and_the_calibrated_cameras(views: list[str], tmp_path: Path) -> None:
+    out, start = tmp_path / "points.nwb", "--session_start=2026-05-04T14:30:00+02:00"
+    assert main([*views, "--out", str(out), "--fps", "50", start]) == 0
+    with pynwb.NWBHDF5IO(str(out), "r") as opened:
+        content = opened.read()
+        found = content.processing["behavior"]["MultiCameraPoseEstimation"]
+        assert isinstance(found, ndx_pose.MultiCameraPoseEstimation) and list(found.skeleton.nodes) == list(NAMES)
+        tail = found.pose_estimation_series["tail"]
+        assert (tail.unit, tail.rate) == ("millimeters", 50.0) and tail.data.shape == (FRAMES, 3)
+        assert np.median(np.linalg.norm(tail.data[:] - places()[:, 1], axis=-1)) < 1
+        of_view = found.pose_estimations["PoseEstimation_c2"]
+        np.testing.assert_array_equal(
+            of_view.pose_estimation_series["nose"].data[:], read_table(tmp_path / "c2.csv").poses.points_px[:, 0, 0]
+        )
+        np.testing.assert_allclose(of_view.device.rotation_matrix[:], RIG.each[2].rotation, atol=1e-6)
+        assert not pynwb.validate(io=opened)
+
+
 def test_tables_of_any_form_go_together_and_keypoints_of_one_view_are_left_out(
     views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,10 +207,13 @@ def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: py
     message = fails(capsys, calibration, first, second, second.replace("c1.csv", "c2.csv"), out)
     assert "different numbers of tables: c0 1, c1 2; give one table for each view" in message
     assert "only the view c0 is given; 3D needs" in fails(capsys, calibration, first, out)
-    assert "its name must end in .csv, .h5, .trc" in fails(capsys, *views, f"--out={tmp_path / 'points.txt'}")
+    assert "its name must end in .csv, .h5, .trc, .nwb" in fails(capsys, *views, f"--out={tmp_path / 'points.txt'}")
     assert "a file for --to trc ends in .trc" in fails(capsys, *views, out, "--to=trc")
     assert ".trc files hold the frames per second: give --fps" in fails(capsys, *views, f"--out={tmp_path / 'a.trc'}")
-    assert "--fps is 30, but only .trc files hold it" in fails(capsys, *views, out, "--fps=30")
+    assert "--fps is 30, but only .trc and .nwb files hold it" in fails(capsys, *views, out, "--fps=30")
+    nwb, start = f"--out={tmp_path / 'a.nwb'}", "--session_start=2026-05-04T14:30:00+02:00"
+    assert "give --session_start, such as 2026" in fails(capsys, *views, nwb, "--fps=30")
+    assert "--session_start is 2026-05-04T14:30:00+02:00, but only .nwb" in fails(capsys, *views, out, start)
     poses = read_table(tmp_path / "c0.csv").poses
     points_px, confidence = poses.one_animal()
     write_predictions(tmp_path / "short.csv", range(5), NAMES, points_px[:5], confidence[:5])
