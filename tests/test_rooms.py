@@ -53,7 +53,7 @@ BELOW = {
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
     "calibrate": [*FRAMES, "cameras", "report", "conversion", "triangulate"],
-    "triangulate": [*FRAMES, "cameras", "conversion", "pose"],
+    "triangulate": [*FRAMES, "cameras", "conversion", "pose", "report"],
     "tracking": [*FRAMES, "conversion"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,12 @@ from jaxpose.cameras.calibration_files import read_cameras
 from jaxpose.cameras.triangulation import Points, triangulate
 from jaxpose.config.arguments import DONE, read_session_start
 from jaxpose.errors import UserError
-from jaxpose.files import already_exist, may_be_ours, output_folder
+from jaxpose.files import already_exist, may_be_ours, output_folder, write_atomic
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.triangulate.faults import find_faults, swapped_tables
+from jaxpose.triangulate.page import page_of
 from jaxpose.triangulate.smoothing import smooth_points
 from jaxpose.triangulate.tables import SCORER, PointTable, choose_format, write_points
 from jaxpose.triangulate.views import Views, read_views
@@ -31,6 +31,7 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     file = Path(given.out).expanduser()
     start = read_session_start(given.session_start)
     form = choose_format(file, given.to, given.fps, start)
+    page = file.with_suffix(".html")
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
         raise already_exist([file])
     views = read_views(given.views, read_cameras(Path(given.calibration).expanduser()), given.calibration)
@@ -42,14 +43,18 @@ def triangulate_tables(given: argparse.Namespace) -> int:
         with phase("smoothing"):
             found, steps = smooth_points(views, points, noise_px)
     table = PointTable(views, found, _trusted(views, found), given.unit, given.fps, start)
+    lines = _report(table, noise_px, steps)
+    faults = find_faults(views, points)
     with contextlib.ExitStack() as folders:
-        write_points(folders.enter_context(output_folder(file.parent, given.overwrite)) / file.name, form, table)
+        folder = folders.enter_context(output_folder(file.parent, given.overwrite))
+        write_points(folder / file.name, form, table)
+        write_atomic(folder / page.name, page_of(f"Points {file.stem}", table, [*lines, *faults]).encode())
         if given.reprojections:
             folder = folders.enter_context(output_folder(Path(given.reprojections).expanduser(), given.overwrite))
             _write_reprojections(folder, table)
-    lines = _report(file, table, noise_px, views.cameras.names)
-    print_lines("\n".join([*lines[:2], *_steps_line(table, steps), *lines[2:]]))
-    for line in find_faults(views, points):
+    lines = [f"{file}: {lines[0]}", *lines[1:], f"{page}: errors by view and keypoint, lengths over time, a view in 3D"]
+    print_lines("\n".join(lines))
+    for line in faults:
         print_lines(line)
     return DONE
 
@@ -94,15 +99,16 @@ def _steps_line(table: PointTable, steps: np.ndarray) -> list[str]:
     return [f"smoothed: standard deviation of a step from frame to frame: {' to '.join(each)}"]
 
 
-def _report(file: Path, table: PointTable, noise_px: float, views: Sequence[str]) -> list[str]:
-    points = table.points
+def _report(table: PointTable, noise_px: float, steps: np.ndarray) -> list[str]:
+    points, views = table.points, table.views.cameras.names
     has_place = np.isfinite(points.places[:, 0])
     frames = count(len(table.confidence), "frame")
     lines = [
-        f"{file}: {frames} with {count(len(table.keypoint_names), 'keypoint')} from {count(len(views), 'view')}; "
+        f"{frames} with {count(len(table.keypoint_names), 'keypoint')} from {count(len(views), 'view')}; "
         f"{has_place.sum():,} of {count(len(has_place), 'point')} have a position",
         f"standard deviation of a point: median {np.median(points.sd[has_place]):.3g} {table.unit}, "
         f"95 % below {np.quantile(points.sd[has_place], 0.95):.3g} {table.unit}",
+        *_steps_line(table, steps),
         f"standard deviation of a prediction: {noise_px:.2f} px, from how well the views agree",
     ]
     width = max(map(len, views))
