@@ -8,7 +8,7 @@ and the predictions of three networks for each view, of the Ensemble Kalman Smoo
 are known exactly. Their pixels in six views get noise of 2 px, and a share of them moves by 30 to 200 px. Compared are
 jaxpose, the linear method (DLT) in numpy, the same on the pixels that did not move, and with `--aniposelib` that
 library's own methods, if it is installed. Appends one JSON line for each question: parity with OpenCV, errors, speed,
-labels of eight cameras, calibration, smoothing.
+labels of eight cameras, calibration, smoothing, animals of several views.
 """
 
 import argparse
@@ -31,12 +31,14 @@ from jaxpose.cameras.calibration import calibrate
 from jaxpose.cameras.calibration_files import read_cameras
 from jaxpose.cameras.cameras import Camera, Cameras
 from jaxpose.cameras.triangulation import measure_noise_px, triangulate
+from jaxpose.triangulate.matching import match_tracks
 from jaxpose.triangulate.smoothing import smooth_points
 from jaxpose.triangulate.views import read_views
 
 NOISE_PX, OUTLIERS_PX, SHARES, SEEDS = 2.0, (30.0, 200.0), (0.0, 0.1, 0.25), 5
 RANSAC_POINTS = 60
 MANY = 1_000_000
+ALONE = ("calibration", "smoothing", "animals")
 Scene = tuple[Cameras, np.ndarray, np.ndarray]
 
 
@@ -262,16 +264,53 @@ def smoothing(data: Path, eks: Path | None) -> dict[str, Any]:
     return {"question": "smoothing", "frames": shape[0], "median_mean_p95_mean_of_sure_px": figures}
 
 
+def animals(data: Path) -> dict[str, Any]:
+    """How many labelled animals of eight views are matched, each frame by itself, in shuffled orders without names."""
+    from sleap_io.io.main import load_slp
+
+    file = data / "eight-cameras" / "multiview.slp"
+    cameras = read_cameras(file)
+    session = load_slp(str(file), open_videos=False).sessions[0]
+    shares = []
+    cpu = time.process_time()
+    for seed in range(SEEDS):
+        random, right, total = np.random.default_rng(seed), 0, 0
+        for moment in session.frame_groups.values():
+            points_px, truth = [], []
+            for name in cameras.names:
+                seen = [
+                    (number, instance.numpy()[None])
+                    for number, group in enumerate(moment.instance_groups)
+                    for camera, instance in group.instance_by_camera.items()
+                    if camera.name == name
+                ]
+                order = random.permutation(len(seen))
+                points_px.append(np.stack([seen[at][1] for at in order]))
+                truth.append([seen[at][0] for at in order])
+            total += sum(map(len, truth))
+            for row in match_tracks(cameras, points_px, [np.ones(one.shape[:3]) for one in points_px]).tolist():
+                of_group = [of_view[track] for of_view, track in zip(truth, row, strict=True) if track >= 0]
+                right += max(of_group.count(number) for number in of_group)
+        shares.append(f"{right} of {total}")
+    return {"question": "animals", "matched": shares, "cpu_s": round(time.process_time() - cpu, 1)}
+
+
 def main() -> int:
     """Appends a line for each answer; returns 0."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("data", type=Path, metavar="DATA")
     arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--only", default="", choices=["calibration", "smoothing"], help="only one question")
+    arguments.add_argument(
+        "--only", default="", choices=["calibration", "smoothing", "animals"], help="only one question"
+    )
     arguments.add_argument("--eks", type=Path, help="also measure EKS, whose results are in FOLDER/<view left out>")
     arguments.add_argument("--aniposelib", action="store_true", help="also measure aniposelib, which is installed")
     given = arguments.parse_args()
-    alone = {"calibration": lambda: calibration(given.data), "smoothing": lambda: smoothing(given.data, given.eks)}
+    alone = {
+        "calibration": lambda: calibration(given.data),
+        "smoothing": lambda: smoothing(given.data, given.eks),
+        "animals": lambda: animals(given.data),
+    }
     questions = [alone[given.only]] if given.only else list(alone.values())
     if not given.only:
         scene = read_six(given.data)

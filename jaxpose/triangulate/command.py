@@ -18,7 +18,7 @@ from jaxpose.triangulate.faults import find_faults, swapped_tables
 from jaxpose.triangulate.page import page_of
 from jaxpose.triangulate.smoothing import smooth_points
 from jaxpose.triangulate.tables import SCORER, PointTable, choose_format, write_points
-from jaxpose.triangulate.views import Views, read_views
+from jaxpose.triangulate.views import Views, read_animals
 
 
 def triangulate_tables(given: argparse.Namespace) -> int:
@@ -28,13 +28,21 @@ def triangulate_tables(given: argparse.Namespace) -> int:
       UserError: a flag, the calibration or a table cannot be used, or a file exists.
       OSError: a file cannot be written.
     """
-    file = Path(given.out).expanduser()
-    start = read_session_start(given.session_start)
-    form = choose_format(file, given.to, given.fps, start)
+    file, given.session_start = Path(given.out).expanduser(), read_session_start(given.session_start)
+    form = choose_format(file, given.to, given.fps, given.session_start)
+    animals = read_animals(given.views, read_cameras(Path(given.calibration).expanduser()), given.calibration)
+    for name, views in animals.items():
+        if Path(name).name != name:
+            raise UserError(f"the animal {name!r} cannot be part of the name of a file; rename its track")
+        _triangulate(given, file.with_stem(f"{file.stem}_{name}") if name else file, form, views, Path(name))
+    return DONE
+
+
+def _triangulate(given: argparse.Namespace, file: Path, form: str, views: Views, place: Path) -> None:
+    """Triangulates one animal, writes its files, and prints the report; reprojections go to `place` in their folder."""
     page = file.with_suffix(".html")
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
         raise already_exist([file])
-    views = read_views(given.views, read_cameras(Path(given.calibration).expanduser()), given.calibration)
     for note in views.notes:
         say(note)
     points, noise_px = place_points(views, "triangulate")
@@ -42,7 +50,7 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     if given.smooth:
         with phase("smoothing"):
             found, steps = smooth_points(views, points, noise_px)
-    table = PointTable(views, found, _trusted(views, found), given.unit, given.fps, start)
+    table = PointTable(views, found, _trusted(views, found), given.unit, given.fps, given.session_start)
     lines = _report(table, noise_px, steps)
     faults = find_faults(views, points)
     with contextlib.ExitStack() as folders:
@@ -50,13 +58,13 @@ def triangulate_tables(given: argparse.Namespace) -> int:
         write_points(folder / file.name, form, table)
         write_atomic(folder / page.name, page_of(f"Points {file.stem}", table, [*lines, *faults]).encode())
         if given.reprojections:
-            folder = folders.enter_context(output_folder(Path(given.reprojections).expanduser(), given.overwrite))
+            folder = Path(given.reprojections).expanduser() / place
+            folder = folders.enter_context(output_folder(folder, given.overwrite))
             _write_reprojections(folder, table)
     lines = [f"{file}: {lines[0]}", *lines[1:], f"{page}: errors by view and keypoint, lengths over time, a view in 3D"]
     print_lines("\n".join(lines))
     for line in faults:
         print_lines(line)
-    return DONE
 
 
 def place_points(views: Views, purpose: str) -> tuple[Points, float]:

@@ -14,6 +14,7 @@ from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.pose.smooth import combine, variance_px2
 from jaxpose.terminal import listed
+from jaxpose.triangulate.matching import match_tracks
 
 _MOST_NAMED = 5
 _ARRAYS = ("points_px", "confidence", "var_px2")
@@ -79,15 +80,68 @@ def read_views(words: Sequence[str], cameras: Cameras, calibration: str) -> View
       UserError: a word is not VIEW=TABLE, the calibration or a table cannot be used, or the tables do not fit together.
     """
     cameras, files = _choose_views(words, cameras, calibration)
-    tables = {view: [read_table(table) for table in of_view] for view, of_view in files.items()}
+    return _of_one_animal(cameras, {view: [read_table(table) for table in of_view] for view, of_view in files.items()})
+
+
+def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> dict[str, Views]:
+    """Reads tables as `read_views`, of one or several animals; returns the views of each, "" names a single one.
+
+    Raises:
+      UserError: as `read_views`; or several animals have no tracks, or no two views show one of them.
+    """
+    cameras, files = _choose_views(words, cameras, calibration)
+    tables = {view: [read_table(table, several=True) for table in of_view] for view, of_view in files.items()}
+    if all(table.is_plain for of_view in tables.values() for table in of_view):
+        return {"": _of_one_animal(cameras, tables)}
+    if any(len(of_view) > 1 for of_view in tables.values()):
+        raise UserError("the tables are of several animals, of which ensembles are not combined: give one table a view")
+    tables = {view: [table.placed() for table in of_view] for view, of_view in tables.items()}
+    names, notes = _names_and_notes(tables)
+    poses = [table.poses.with_keypoints(names) for (table,) in tables.values()]
+    points_px = [np.moveaxis(one.points_px, 0, 1).astype(np.float64) for one in poses]
+    confidence = [np.ones(one.shape[:3]) for one in points_px]
+    for at, one in enumerate(poses):
+        if one.confidence is not None:
+            confidence[at] = np.moveaxis(one.confidence, 0, 1)
+    found = match_tracks(cameras, points_px, confidence)
+    if not len(found):
+        raise UserError("no two views show the same animal: are the tables of the views that they are given for?")
+    unique = {name for (table,) in tables.values() if table.unique for name in table.unique.keypoint_names}
+    if unique:
+        notes.append(f"left out, because they belong to no animal: {listed(sorted(unique), _MOST_NAMED)}")
+    animals: dict[str, Views] = {}
+    for row in found.tolist():
+        seen = [view for view, track in enumerate(row) if track >= 0]
+        tracks = [(poses[view].individuals or ("",))[row[view]] for view in seen]
+        name = next((track for track in tracks if track and track not in animals), f"animal{len(animals)}")
+        part = Cameras([cameras.each[view] for view in seen])
+        pixels, known = (np.stack([values[view][row[view]] for view in seen]) for values in (points_px, confidence))
+        each = ", ".join(f"{view} {track}".rstrip() for view, track in zip(part.names, tracks, strict=True))
+        about = (*(notes if not animals else []), f"animal {name}: {each}")
+        files = tuple(_texts(tables)[view] for view in seen)
+        animals[name] = Views(part, files, names, pixels, known, np.zeros(pixels.shape), about)
+    return animals
+
+
+def _of_one_animal(cameras: Cameras, tables: Mapping[str, Sequence[PredictionTable]]) -> Views:
+    names, notes = _names_and_notes(tables)
+    each = zip(*(_of_view(of_view, names) for of_view in tables.values()), strict=True)
+    points_px, confidence, var_px2 = map(np.stack, each)
+    return Views(cameras, _texts(tables), names, points_px, confidence, var_px2, tuple(notes))
+
+
+def _names_and_notes(tables: Mapping[str, Sequence[PredictionTable]]) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the keypoints that are triangulated, and sentences about the tables."""
     names, alone = _shared_names(tables)
     notes = [note for of_view in tables.values() for table in of_view for note in table.notes]
     if alone:
         notes.append(f"left out, because only one view has them: {listed(alone, _MOST_NAMED)}")
-    each = zip(*(_of_view(of_view, names) for of_view in tables.values()), strict=True)
-    points_px, confidence, var_px2 = map(np.stack, each)
-    joined = tuple(" ".join(map(str, of_view)) for of_view in files.values())
-    return Views(cameras, joined, names, points_px, confidence, var_px2, tuple(notes))
+    return names, notes
+
+
+def _texts(tables: Mapping[str, Sequence[PredictionTable]]) -> tuple[str, ...]:
+    """Returns the files of each view, for messages."""
+    return tuple(" ".join(str(table.file) for table in of_view) for of_view in tables.values())
 
 
 def _of_view(tables: Sequence[PredictionTable], names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
