@@ -3,14 +3,16 @@
     python benchmarks/cameras.py DATA --out benchmarks/cameras.jsonl
 
 DATA is a folder with `six-cameras/label3d_dannce.mat` (DANNCE's markerless_mouse_1), `eight-cameras/multiview.slp`
-(of sleap-io.js) and `four-cameras/` (board videos, whose images are of sleap-anipose). The places of 1,715 keypoints
+(of sleap-io.js), `four-cameras/` (board videos, whose images are of sleap-anipose), and `three-cameras/` (a calibration
+and the predictions of three networks for each view, of the Ensemble Kalman Smoother). The places of 1,715 keypoints
 are known exactly. Their pixels in six views get noise of 2 px, and a share of them moves by 30 to 200 px. Compared are
 jaxpose, the linear method (DLT) in numpy, the same on the pixels that did not move, and with `--aniposelib` that
 library's own methods, if it is installed. Appends one JSON line for each question: parity with OpenCV, errors, speed,
-labels of eight cameras, calibration.
+labels of eight cameras, calibration, smoothing, animals of several views.
 """
 
 import argparse
+import dataclasses
 import functools
 import json
 import os
@@ -29,10 +31,14 @@ from jaxpose.cameras.calibration import calibrate
 from jaxpose.cameras.calibration_files import read_cameras
 from jaxpose.cameras.cameras import Camera, Cameras
 from jaxpose.cameras.triangulation import measure_noise_px, triangulate
+from jaxpose.triangulate.matching import match_tracks
+from jaxpose.triangulate.smoothing import smooth_points
+from jaxpose.triangulate.views import read_views
 
 NOISE_PX, OUTLIERS_PX, SHARES, SEEDS = 2.0, (30.0, 200.0), (0.0, 0.1, 0.25), 5
 RANSAC_POINTS = 60
 MANY = 1_000_000
+ALONE = ("calibration", "smoothing", "animals")
 Scene = tuple[Cameras, np.ndarray, np.ndarray]
 
 
@@ -217,16 +223,96 @@ def calibration(data: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def smoothing(data: Path, eks: Path | None) -> dict[str, Any]:
+    """How far the predictions of one view are from what the other two views say of it.
+
+    Args:
+      data: the folder.
+      eks: a folder with EKS's multicam_3d_results.csv of the other two views for each view, <view>/...
+    """
+    folder = data / "three-cameras"
+    cameras = read_cameras(folder / "calibration.toml")
+    words = [f"{name}={file}" for name in cameras.names for file in sorted(folder.glob(f"*{name}*.csv"))]
+    views = read_views(words, cameras, "calibration.toml")
+    shape = views.points_px.shape[1:3]
+    is_sure = views.var_px2.sum(axis=-1)
+    figures = {}
+    for view, name in enumerate(cameras.names):
+        others = views.without(view)
+        noise_px = others.noise_px()
+        points = triangulate(others.cameras, *others.flat, noise_px)
+        begun = time.process_time()
+        smoothed = smooth_points(others, points, noise_px)[0]
+        seconds = time.process_time() - begun
+        one = dataclasses.replace(others, var_px2=0 * others.var_px2)
+        methods = {
+            "medians, triangulated": points.places,
+            "medians, smoothed": smooth_points(one, points, noise_px)[0].places,
+            "ensemble, smoothed": smoothed.places,
+        }
+        if eks:
+            cells = np.loadtxt(eks / name / "multicam_3d_results.csv", delimiter=",", skiprows=3)[:, 1:]
+            methods["eks"] = cells.reshape(*shape, 6)[..., :3].reshape(-1, 3)
+        sure = is_sure[view] <= np.median(is_sure[view])
+        of_view = {}
+        for method, places in methods.items():
+            expected_px = cameras.project(places)[view].reshape(*shape, 2)
+            off_px = np.linalg.norm(expected_px - views.points_px[view], axis=-1)
+            found = [np.median(off_px), off_px.mean(), np.quantile(off_px, 0.95), off_px[sure].mean()]
+            of_view[method] = [round(float(value), 3) for value in found]
+        figures[name] = of_view | {"cpu_s": round(seconds, 2)}
+    return {"question": "smoothing", "frames": shape[0], "median_mean_p95_mean_of_sure_px": figures}
+
+
+def animals(data: Path) -> dict[str, Any]:
+    """How many labelled animals of eight views are matched, each frame by itself, in shuffled orders without names."""
+    from sleap_io.io.main import load_slp
+
+    file = data / "eight-cameras" / "multiview.slp"
+    cameras = read_cameras(file)
+    session = load_slp(str(file), open_videos=False).sessions[0]
+    shares = []
+    cpu = time.process_time()
+    for seed in range(SEEDS):
+        random, right, total = np.random.default_rng(seed), 0, 0
+        for moment in session.frame_groups.values():
+            points_px, truth = [], []
+            for name in cameras.names:
+                seen = [
+                    (number, instance.numpy()[None])
+                    for number, group in enumerate(moment.instance_groups)
+                    for camera, instance in group.instance_by_camera.items()
+                    if camera.name == name
+                ]
+                order = random.permutation(len(seen))
+                points_px.append(np.stack([seen[at][1] for at in order]))
+                truth.append([seen[at][0] for at in order])
+            total += sum(map(len, truth))
+            for row in match_tracks(cameras, points_px, [np.ones(one.shape[:3]) for one in points_px]).tolist():
+                of_group = [of_view[track] for of_view, track in zip(truth, row, strict=True) if track >= 0]
+                right += max(of_group.count(number) for number in of_group)
+        shares.append(f"{right} of {total}")
+    return {"question": "animals", "matched": shares, "cpu_s": round(time.process_time() - cpu, 1)}
+
+
 def main() -> int:
     """Appends a line for each answer; returns 0."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("data", type=Path, metavar="DATA")
     arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument("--calibration", action="store_true", help="only the calibration")
+    arguments.add_argument(
+        "--only", default="", choices=["calibration", "smoothing", "animals"], help="only one question"
+    )
+    arguments.add_argument("--eks", type=Path, help="also measure EKS, whose results are in FOLDER/<view left out>")
     arguments.add_argument("--aniposelib", action="store_true", help="also measure aniposelib, which is installed")
     given = arguments.parse_args()
-    questions = [lambda: calibration(given.data)]
-    if not given.calibration:
+    alone = {
+        "calibration": lambda: calibration(given.data),
+        "smoothing": lambda: smoothing(given.data, given.eks),
+        "animals": lambda: animals(given.data),
+    }
+    questions = [alone[given.only]] if given.only else list(alone.values())
+    if not given.only:
         scene = read_six(given.data)
         shares = [functools.partial(errors, scene, share, given.aniposelib) for share in SHARES]
         questions = [lambda: parity(scene), *shares, lambda: speed(scene), lambda: labelled(given.data), *questions]

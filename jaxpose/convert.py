@@ -10,7 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, read_size_px, show_page
+from jaxpose.config.arguments import (
+    DONE,
+    Arguments,
+    did_you_mean,
+    exit_code_of,
+    program,
+    read_session_start,
+    read_size_px,
+    show_page,
+)
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.progress import phase
@@ -136,7 +145,7 @@ def labels(argv: list[str]) -> int:
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="name of the labeller; default: as in the project"
     )
-    _add_session_start(arguments)
+    arguments.add_session_start()
     arguments.add_overwrite()
     return arguments.run(_labels, argv)
 
@@ -191,7 +200,7 @@ def predictions(argv: list[str]) -> int:
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
     )
-    _add_session_start(arguments)
+    arguments.add_session_start()
     arguments.add_overwrite()
     return arguments.run(_predictions, argv)
 
@@ -219,7 +228,10 @@ def cameras(argv: list[str]) -> int:
     )
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_CAMERAS, help=", ".join(_CAMERAS))
     arguments.add_argument(
-        "--out", required=True, metavar="PATH", help="file *.toml; for jarvis and opencv, a folder with a .yaml each"
+        "--out",
+        required=True,
+        metavar="PATH",
+        help="file (.toml; .mat for dannce, .slp for sleap); for jarvis and opencv, a folder with a .yaml each",
     )
     arguments.add_argument(
         "--size", default="", metavar="WxH", help="image size in px of cameras whose calibration has none"
@@ -233,9 +245,10 @@ def _cameras(given: argparse.Namespace) -> int:
     from jaxpose.files import output_folder
 
     out, source = Path(given.out).expanduser(), Path(given.calibration).expanduser()
-    is_file = given.to in _CAMERA_FILES
-    if is_file != (out.suffix.lower() == ".toml"):
-        rule = "a file whose name ends in .toml" if is_file else "a folder"
+    suffix = _CAMERAS[given.to]
+    is_file = bool(suffix)
+    if out.suffix.lower() != suffix and (is_file or out.suffix.lower() in _CAMERAS.values()):
+        rule = f"a file whose name ends in {suffix}" if is_file else "a folder"
         raise UserError(f"--out is {out}; for {given.to} it must be {rule}")
     found = read_cameras(source)
     if given.size:
@@ -248,35 +261,18 @@ def _cameras(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _add_session_start(arguments: Arguments) -> None:
-    arguments.add_argument(
-        "--session_start", default="", metavar="TIME", help="for nwb: start of the recording, 2026-05-04T14:30:00+02:00"
-    )
-
-
 def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
-    text = given.session_start
-    if not text:
-        return None
-    if given.to != "nwb":
-        raise UserError(f"--session_start is {text}, but only --to nwb uses it")
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        rule = "a date and a time with a time zone, such as 2026-05-04T14:30:00+02:00"
-        raise UserError(f"--session_start is {text!r}; it must be {rule}")
-    return time
+    if given.session_start and given.to != "nwb":
+        raise UserError(f"--session_start is {given.session_start}, but only --to nwb uses it")
+    return read_session_start(given.session_start)
 
 
 # Formats of labels: see `jaxpose.conversion.label_files`.
 _LABELS = ("csv", "deeplabcut", "coco", "slp", "nwb")
 # Formats of predictions: see `jaxpose.conversion.prediction_tables`.
 _TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
-# Formats of calibrations: see `jaxpose.cameras.calibration_files`.
-_CAMERA_FILES = ("anipose", "caliscope")
-_CAMERAS = (*_CAMERA_FILES, "jarvis", "opencv")
+# Formats of calibrations with the suffix of their file, "" for a folder: see `jaxpose.cameras.calibration_files`.
+_CAMERAS = {"anipose": ".toml", "caliscope": ".toml", "dannce": ".mat", "sleap": ".slp", "jarvis": "", "opencv": ""}
 # Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),

@@ -126,6 +126,7 @@ RUN_BY = {
     "triangulate": _TRIANGULATE,
     "triangulate --calibration": _TRIANGULATE,
     "triangulate --out": _TRIANGULATE,
+    "triangulate --smooth": "tests/triangulate/test_smoothing.py::test_the_verb_smooths_the_tables_of_an_ensemble",
     "triangulate --reprojections": "tests/triangulate/test_triangulate.py::"
     "test_the_reprojections_are_drawn_on_the_video_of_a_view",
     "crop": _CROP,

@@ -31,9 +31,9 @@ GROUND = {
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
 BELOW = {
     "video": [],
-    "cameras": [],
     "data": ["video"],
     "formats": ["video", "data"],
+    "cameras": ["formats"],
     "model": [],
     "pose": [],
     "cluster": [],
@@ -53,7 +53,7 @@ BELOW = {
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
     "calibrate": [*FRAMES, "cameras", "report", "conversion", "triangulate"],
-    "triangulate": [*FRAMES, "cameras", "conversion"],
+    "triangulate": [*FRAMES, "cameras", "conversion", "pose", "report"],
     "tracking": [*FRAMES, "conversion"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}

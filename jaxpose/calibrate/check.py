@@ -14,13 +14,13 @@ from jaxpose.cameras.calibration_files import ANIPOSE, read_cameras, write_camer
 from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.triangulation import triangulate
 from jaxpose.config.arguments import DONE, FAILED
-from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
 from jaxpose.files import output_folder
 from jaxpose.progress import phase
 from jaxpose.terminal import print_lines
-from jaxpose.triangulate.command import choose_views, place_points, shared_names, stack_tables
+from jaxpose.triangulate.command import place_points
 from jaxpose.triangulate.faults import find_faults
+from jaxpose.triangulate.views import read_views
 
 
 def check_calibration(given: argparse.Namespace) -> int:
@@ -67,17 +67,14 @@ def _check_tables(given: argparse.Namespace, file: Path, cameras: Cameras) -> in
     out = Path(given.out).expanduser() if given.out else None
     if out:
         refuse_existing([out], given.overwrite)
-    cameras, files = choose_views(given.sources, cameras, file)
-    tables = {view: read_table(table) for view, table in files.items()}
-    names = shared_names(tables)
-    points_px, confidence = stack_tables(tables, names)
-    points, noise_px = place_points(cameras, points_px, confidence, "check")
-    shape = (len(cameras.names), -1, len(names))
-    faults = find_faults(cameras, files, points_px.reshape(*shape, 2), confidence.reshape(shape), points)
+    views = read_views(given.sources, cameras, given.check)
+    cameras, (points_px, confidence) = views.cameras, views.flat
+    points, noise_px = place_points(views, "check")
+    faults = find_faults(views, points)
     lines = faults or [f"{file} fits: no fault found"]
     lines.append(f"the views agree to {noise_px:.2f} px (standard deviation of a prediction)")
     # Frames are alternately used to refine and left out.
-    is_out = np.repeat(np.arange(points_px.shape[1] // len(names)) % 2 == 1, len(names))
+    is_out = np.repeat(np.arange(views.points_px.shape[1]) % 2 == 1, len(views.keypoint_names))
     with phase("refining"):
         refined = refine_poses(cameras, points_px[:, ~is_out], confidence[:, ~is_out], noise_px)
     before_px, after_px = (
@@ -89,7 +86,7 @@ def _check_tables(given: argparse.Namespace, file: Path, cameras: Cameras) -> in
         with output_folder(out.parent, given.overwrite) as folder:
             write_cameras(folder / out.name, ANIPOSE, refined)
         lines.append(f"{out}: the refined cameras; the first one keeps its place, and so does their mean distance")
-    print_lines("\n".join(lines))
+    print_lines("\n".join([*lines, *views.notes]))
     return FAILED if faults else DONE
 
 

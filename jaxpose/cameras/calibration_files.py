@@ -10,6 +10,7 @@
 | OpenCV: a folder of CAMERA.yaml with camera_matrix, distortion_coefficients, R, T | matrix or Rodrigues' vector |
 """
 
+import io
 import json
 import tomllib
 from collections.abc import Callable, Mapping
@@ -32,8 +33,12 @@ _READABLE = (
 _YAML = (".yaml", ".yml")
 _OPENCV = ("camera_matrix", "distortion_coefficients", "R", "T")
 _JARVIS = ("intrinsicMatrix", "distortionCoefficients", "R", "T")
-ANIPOSE, CALISCOPE, JARVIS, OPENCV = WRITTEN = ("anipose", "caliscope", "jarvis", "opencv")
+ANIPOSE, CALISCOPE, DANNCE, SLEAP, JARVIS, OPENCV = WRITTEN = (
+    "anipose", "caliscope", "dannce", "sleap", "jarvis", "opencv",
+)  # fmt: skip
 _FOLDERS = (JARVIS, OPENCV)
+# Bytes of the text that a .mat file begins with.
+_MAT_TEXT = 116
 # What fails if a file lacks a table, or a value has another type or shape.
 _WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError)
 
@@ -65,7 +70,7 @@ def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
     """Writes cameras in a format of `WRITTEN`; returns what other programs will not find or will ignore.
 
     Args:
-      path: a .toml, or for jarvis and opencv a folder, which gets a file for each camera.
+      path: a .toml, .mat or .slp, or for jarvis and opencv a folder, which gets a file for each camera.
       form: the format.
       cameras: the cameras to write.
 
@@ -74,19 +79,23 @@ def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
       OSError: a file cannot be written.
     """
     unknown = [camera.name for camera in cameras.each if not all(camera.size_px)]
-    if unknown and form in (ANIPOSE, CALISCOPE):
+    if unknown and form in (ANIPOSE, CALISCOPE, SLEAP):
         raise UserError(
             f"{form} needs the image size of each camera, which is unknown for {', '.join(unknown)}: give --size, such "
             "as --size 1280x1024"
         )
     fish = [camera.name for camera in cameras.each if camera.is_fisheye]
-    if fish and form in _FOLDERS:
+    if fish and form in (*_FOLDERS, DANNCE, SLEAP):
         raise UserError(f"{form} knows no fisheye lens, which {', '.join(fish)} has: write anipose or caliscope")
     if form in _FOLDERS:
         for camera in cameras.each:
             if Path(camera.name).name != camera.name:
                 raise UserError(f"camera {camera.name!r} cannot be the name of a file in {path}; rename it")
             write_atomic(path / f"{camera.name}.yaml", _yaml_text(camera, form).encode())
+    elif form == DANNCE:
+        write_atomic(path, _dannce_content(cameras))
+    elif form == SLEAP:
+        _write_slp(path, cameras)
     else:
         write_atomic(path, _toml_text(cameras, form).encode())
     return _ignored(cameras, form)
@@ -95,10 +104,10 @@ def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
 def _ignored(cameras: Cameras, form: str) -> list[str]:
     skewed = [f"{camera.name} ({camera.matrix[0, 1]:.3g} px)" for camera in cameras.each if camera.matrix[0, 1]]
     lines = []
-    if skewed and form != JARVIS:
+    if skewed and form not in (JARVIS, DANNCE):
         lines.append(f"the skew of {', '.join(skewed)} is written, but only jaxpose uses it; OpenCV ignores it")
-    if form == JARVIS and cameras.sizes_px.any():
-        lines.append("the image sizes, which JARVIS's files do not hold")
+    if form in (JARVIS, DANNCE) and cameras.sizes_px.any():
+        lines.append(f"the image sizes, which files of {form} do not hold")
     return lines
 
 
@@ -125,6 +134,45 @@ def _yaml_text(camera: Camera, form: str) -> str:
     for name, matrix in zip(_JARVIS if form == JARVIS else _OPENCV, matrices, strict=True):
         content.write(name, np.ascontiguousarray(matrix))
     return content.releaseAndGetString()
+
+
+def _dannce_content(cameras: Cameras) -> bytes:
+    """Returns a label3d .mat with `params` and `camnames`; MATLAB's matrices are transposed."""
+    import scipy.io
+
+    params = np.empty((len(cameras.each), 1), object)
+    for at, camera in enumerate(cameras.each):
+        k1, k2, p1, p2, k3 = _lens(camera)
+        fields = {"K": camera.matrix.T, "RDistort": np.array([[k1, k2, k3]]), "TDistort": np.array([[p1, p2]])}
+        params[at, 0] = fields | {"r": camera.rotation.T, "t": camera.translation[None]}
+    names = np.empty((1, len(cameras.names)), object)
+    names[0] = cameras.names
+    memory = io.BytesIO()
+    scipy.io.savemat(memory, {"params": params, "camnames": names})
+    content = memory.getvalue()
+    # The text of the header has the time of writing; equal content gives equal bytes.
+    return b"MATLAB 5.0 MAT-file, written by jaxpose".ljust(_MAT_TEXT) + content[_MAT_TEXT:]
+
+
+def _write_slp(path: Path, cameras: Cameras) -> None:
+    """Writes a SLEAP project without labels whose recording session has the cameras."""
+    need("sleap", str(path), "sleap_io")
+    from sleap_io.model.camera import Camera as SleapCamera
+    from sleap_io.model.camera import CameraGroup, RecordingSession
+    from sleap_io.model.labels import Labels
+
+    from jaxpose.formats.sleap_files import write_project
+
+    make: Any = SleapCamera  # its type knows no rvec
+    each = [
+        make(
+            matrix=camera.matrix, dist=_lens(camera), size=camera.size_px, name=camera.name,
+            rvec=cv2.Rodrigues(camera.rotation)[0].ravel(), tvec=camera.translation,
+        )
+        for camera in cameras.each
+    ]  # fmt: skip
+    session = RecordingSession(camera_group=CameraGroup(cameras=each))
+    write_project(path, Labels(sessions=[session]))
 
 
 def _lens(camera: Camera) -> np.ndarray:

@@ -167,6 +167,15 @@ class Cameras:
         u, v = self._pixels(*self.distorted(x, y))
         return u, v, self.fx * xx + self.skew * yx, self.fx * xy + self.skew * yy, self.fy * yx, self.fy * yy
 
+    def linearised(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the pixels (v, n, 2) of points (n, 3), their slopes (v, n, 2, 3) by the points, and the depth."""
+        x, y, depth = self.camera_places(points)
+        x, y = x / depth, y / depth
+        u, v, ux, uy, vx, vy = self.pixels_and_slopes(x, y)
+        by_camera = [[ux, uy, -(ux * x + uy * y)], [vx, vy, -(vx * x + vy * y)]]
+        slopes = np.moveaxis(np.array(by_camera), (0, 1), (2, 3)) / depth[..., None, None]
+        return np.stack([u, v], axis=-1), slopes @ self.rotations[:, None], depth
+
     def distorted(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns where the lens moves normalised places (v, n)."""
         _, _, p1, p2, _ = self._tangential()

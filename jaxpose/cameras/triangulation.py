@@ -15,14 +15,14 @@ from jaxpose.cameras.cameras import Cameras
 from jaxpose.threads import allowed_cores
 
 # Weight of a view whose confidence is 0 or unknown, so that two such views still give a point.
-_LEAST_CONFIDENCE = 1e-3
+LEAST_CONFIDENCE = 1e-3
 _STEPS = 20
 # The search ends where a step changes no pixel by more than this.
 _STILL_PX = 1e-5
 # Points at once: their arrays fit into the cache of a core.
 _POINTS_AT_ONCE = 4096
 # An error of this many standard deviations has a quarter of the weight of a small one.
-_OUTLIER = 5.0
+OUTLIER = 5.0
 # Predictions are not more exact than this, even if those of a calibration agree.
 _LEAST_NOISE_PX = 0.05
 _MOST_MEASURED = 20_000
@@ -53,7 +53,7 @@ class Points:
 
     @property
     def agree(self) -> np.ndarray:
-        """Whether (v, n) a view's error is below `_OUTLIER` standard deviations of a good prediction."""
+        """Whether (v, n) a view's error is below `OUTLIER` standard deviations of a good prediction."""
         return self.weights > _AGREEING_WEIGHT
 
     @property
@@ -63,12 +63,10 @@ class Points:
 
     @property
     def error_px(self) -> np.ndarray:
-        """The root of the mean squared reprojection error (n,) of the views that have pixels; NaN without a place."""
+        """The root of the mean squared reprojection error (n,) of the views that have pixels; NaN without any."""
         is_seen = np.isfinite(self.errors_px)
         total = np.where(is_seen, self.errors_px, 0) ** 2
-        return np.where(
-            np.isfinite(self.places[:, 0]), np.sqrt(total.sum(axis=0) / np.maximum(is_seen.sum(axis=0), 1)), np.nan
-        )
+        return np.where(is_seen.any(axis=0), np.sqrt(total.sum(axis=0) / np.maximum(is_seen.sum(axis=0), 1)), np.nan)
 
 
 def triangulate(cameras: Cameras, points_px: np.ndarray, confidence: np.ndarray, noise_px: float) -> Points:
@@ -80,7 +78,7 @@ def triangulate(cameras: Cameras, points_px: np.ndarray, confidence: np.ndarray,
       confidence: (v, n), 0 to 1; NaN counts as 0. It weighs the views of a point.
       noise_px: standard deviation of x and of y of a good prediction; see `measure_noise_px`.
     """
-    weights = np.maximum(np.nan_to_num(confidence), _LEAST_CONFIDENCE)
+    weights = np.maximum(np.nan_to_num(confidence), LEAST_CONFIDENCE)
     firsts = range(0, max(points_px.shape[1], 1), _POINTS_AT_ONCE)
     cut = [slice(first, first + _POINTS_AT_ONCE) for first in firsts]
     # numpy releases Python's lock.
@@ -197,7 +195,7 @@ class _Fit:
         u, v, ux, uy, vx, vy = cameras.pixels_and_slopes(x, y)
         off_u, off_v = u - points_px[..., 0], v - points_px[..., 1]
         squares = np.where(weights > 0, np.where(z > 0, off_u * off_u + off_v * off_v, _BEHIND_PX2), 0.0)
-        scale = (_OUTLIER * noise_px) ** 2
+        scale = (OUTLIER * noise_px) ** 2
         self.errors_px, self.factors = np.sqrt(squares), 1 / (1 + squares / scale) ** 2
         self.loss = (weights * squares / (squares + scale)).sum(axis=0)
         trust = np.where(weights > 0, weights * self.factors, 0.0)

@@ -1,6 +1,7 @@
 """Reads the arguments of every verb and sets its exit code: a verb prints a line for each mistake and exits with 2."""
 
 import argparse
+import datetime
 import difflib
 import os
 import re
@@ -53,6 +54,15 @@ class Arguments(argparse.ArgumentParser):
     def add_overwrite(self, what: str = "existing files") -> None:
         """Adds --overwrite, which means the same in every verb that makes files; see `jaxpose.files`."""
         self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
+
+    def add_session_start(self) -> None:
+        """Adds --session_start, which `read_session_start` reads."""
+        self.add_argument(
+            "--session_start",
+            default="",
+            metavar="TIME",
+            help="for nwb: start of the recording, 2026-05-04T14:30:00+02:00",
+        )
 
     def add_quiet(self) -> None:
         """Adds --quiet, for a verb that shows its progress."""
@@ -333,6 +343,24 @@ def read_size_px(flag: str, text: str) -> tuple[int, int]:
     if not 0 < min(width, height) <= max(width, height) <= _LARGEST_PX:
         raise UserError(f"{flag} is {text!r}; it must be WIDTHxHEIGHT in px, such as 640x480")
     return width, height
+
+
+def read_session_start(text: str) -> datetime.datetime | None:
+    """Returns the time of --session_start, None if it is not given.
+
+    Raises:
+      UserError: the text is not a time with a time zone.
+    """
+    if not text:
+        return None
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        rule = "a date and a time with a time zone, such as 2026-05-04T14:30:00+02:00"
+        raise UserError(f"--session_start is {text!r}; it must be {rule}")
+    return time
 
 
 def did_you_mean(given: str, known: list[str]) -> str:

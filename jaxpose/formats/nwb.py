@@ -5,6 +5,7 @@ Every keypoint has a series of all frames, NaN where it has no position, so that
 
 import datetime
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,7 @@ def write_predictions(
     import ndx_pose
     import pynwb.image
 
-    for name in predictions.poses.keypoint_names:
-        if "/" in name or ":" in name:
-            raise UserError(f"{predictions.file}: keypoint {name!r} has a / or :, which NWB does not allow; rename it")
+    refuse_names(predictions.file, predictions.poses.keypoint_names)
     video = footage.path.name
     content = new_file(f"Keypoints in {video}", sha256_of(predictions.file), session_start)
     skeleton = ndx_pose.Skeleton(
@@ -55,7 +54,8 @@ def write_predictions(
     times = _times(footage, count)
     source = _source(pynwb.image.ImageSeries, footage, count, times)
     content.add_acquisition(source)
-    series = _series(ndx_pose, predictions, video, times)
+    points_px, confidence = predictions.poses.one_animal()
+    series = keypoint_series(skeleton.nodes, video, points_px, confidence, times)
     estimation = ndx_pose.PoseEstimation(
         name="PoseEstimation",
         description=f"Predicted keypoints in {video}",
@@ -114,20 +114,47 @@ def _source(image_series: Any, footage: Footage, count: int, times: dict[str, An
     )
 
 
-def _series(ndx_pose: Any, predictions: PredictionTable, video: str, times: dict[str, Any]) -> list[Any]:
-    points_px, confidence = predictions.poses.one_animal()
+def refuse_names(source: object, names: Sequence[str]) -> None:
+    """Raises UserError if NWB does not allow a name of a keypoint or a camera."""
+    for name in names:
+        if "/" in name or ":" in name:
+            raise UserError(f"{source}: {name!r} has a / or :, which NWB does not allow in names; rename it")
+
+
+def keypoint_series(
+    names: Sequence[str],
+    where: str,
+    places: np.ndarray,
+    confidence: np.ndarray,
+    times: dict[str, Any],
+    unit: str = "pixels",
+    frame: str = _FRAME,
+) -> list[Any]:
+    """Returns a `PoseEstimationSeries` of each keypoint.
+
+    Args:
+      names: k names.
+      where: what the keypoints are in, for the description.
+      places: (n, k, 2), or (n, k, 3) in the world.
+      confidence: (n, k).
+      times: of the frames, as pynwb takes them.
+      unit: of the places.
+      frame: their coordinates.
+    """
+    import ndx_pose
+
     return [
         ndx_pose.PoseEstimationSeries(
             name=name,
-            description=f"{name} in each frame of {video}; NaN: no position",
-            data=points_px[:, place],
-            unit="pixels",
-            reference_frame=_FRAME,
+            description=f"{name} in each frame of {where}; NaN: no position",
+            data=places[:, place],
+            unit=unit,
+            reference_frame=frame,
             confidence=confidence[:, place],
             confidence_definition="as the network gives it, 0 to 1",
             **times,
         )
-        for place, name in enumerate(predictions.poses.keypoint_names)
+        for place, name in enumerate(names)
     ]
 
 

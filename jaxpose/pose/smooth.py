@@ -20,7 +20,7 @@ from jaxpose.poses import Poses
 #
 #     x_0 ~ N(0, first_cov)
 #     x_t = transition x_(t-1) + N(0, step_cov)
-#     y_t = loadings x_t + N(0, diag(1 / precision_t))
+#     y_t = loadings_t x_t + N(0, diag(1 / precision_t))
 #
 # Given all observations, the states have a normal distribution whose inverse covariance is block tridiagonal, so one
 # banded Cholesky factor holds the mean, the variances and the likelihood. The result is that of a Kalman filter and its
@@ -34,7 +34,7 @@ class StateSpace:
     Attributes:
       first_cov: (d, d) covariance of the first state, whose mean is 0.
       step_cov: (d, d) covariance of the change of the state per frame.
-      loadings: (o, d) an observation's mean for each unit of the state.
+      loadings: (o, d) an observation's mean for each unit of the state; (n, o, d) if frames differ.
       transition: (d, d) from a frame to the next; the identity makes a random walk.
     """
 
@@ -42,6 +42,14 @@ class StateSpace:
     step_cov: np.ndarray
     loadings: np.ndarray
     transition: np.ndarray
+
+    def observations(self, states: np.ndarray) -> np.ndarray:
+        """Returns the means (n, o) of the observations of states (n, d)."""
+        return states @ self.loadings.T if self.loadings.ndim == 2 else np.einsum("nod,nd->no", self.loadings, states)
+
+    def onto_states(self, values: np.ndarray) -> np.ndarray:
+        """Returns the transpose of `observations`, (n, d), applied to values (n, o)."""
+        return values @ self.loadings if self.loadings.ndim == 2 else np.einsum("nod,no->nd", self.loadings, values)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,14 +81,14 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
     seen = precision > 0
     observed = np.where(seen, observed, 0.0)
     factor = _factor(_blocks(model, precision), _coupling(model))
-    weighted = (observed * precision) @ model.loadings
+    weighted = model.onto_states(observed * precision)
     # Imported where used, here and below: every training imports this module, and SciPy takes a tenth of the start.
     import scipy.linalg
 
     solved = scipy.linalg.cho_solve_banded((factor, True), weighted.ravel(), check_finite=False)
     mean = solved.reshape(count, size)
     # Errors and steps are summed as squares: a difference of two large sums would lose digits.
-    misfit = float((precision * np.square(observed - mean @ model.loadings.T)).sum())
+    misfit = float((precision * np.square(observed - model.observations(mean))).sum())
     misfit += _squares(mean[:1], model.first_cov) + _squares(mean[1:] - mean[:-1] @ model.transition.T, model.step_cov)
     log_determinants = 2 * np.log(factor[0]).sum() - np.log(precision[seen]).sum()
     log_determinants += _log_determinant(model.first_cov) + (count - 1) * _log_determinant(model.step_cov)
@@ -112,7 +120,8 @@ def best_in(cost: Callable[[float], float], low: float, high: float) -> float:
 def _blocks(model: StateSpace, precision: np.ndarray) -> np.ndarray:
     """Returns the blocks (n, d, d) on the diagonal of the inverse covariance of all states."""
     step = np.linalg.inv(model.step_cov)
-    blocks = np.einsum("no,oi,oj->nij", precision, model.loadings, model.loadings)
+    loadings = "oi,oj" if model.loadings.ndim == 2 else "noi,noj"
+    blocks = np.einsum(f"no,{loadings}->nij", precision, model.loadings, model.loadings)
     blocks[1:] += step
     blocks[:-1] += model.transition.T @ step @ model.transition
     blocks[0] += np.linalg.inv(model.first_cov)
@@ -264,6 +273,15 @@ def median_of_known(values: Float[np.ndarray, "*rest m"]) -> Float[np.ndarray, "
     return np.take_along_axis(ordered, middle, axis=-1).mean(-1)
 
 
+def busiest(used: Bool[np.ndarray, " n"]) -> slice:
+    """Returns the stretch of at most `_SEARCHED` frames with the most used ones."""
+    if len(used) <= _SEARCHED:
+        return slice(None)
+    before = np.concatenate([[0], np.cumsum(used)])
+    first = int(np.argmax(before[_SEARCHED:] - before[:-_SEARCHED]))
+    return slice(first, first + _SEARCHED)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Track:
     """The places (n, 2) of a keypoint around its mean, and their precision (n, 1) in units of 1 / r; 0 is unused."""
@@ -273,11 +291,8 @@ class _Track:
 
     def busiest(self) -> "_Track":
         """Returns the stretch with the most used frames; its length bounds the time of the search for the noise."""
-        if len(self.places) <= _SEARCHED:
-            return self
-        used = np.concatenate([[0], np.cumsum(self.precision[:, 0] > 0)])
-        first = int(np.argmax(used[_SEARCHED:] - used[:-_SEARCHED]))
-        return _Track(self.places[first : first + _SEARCHED], self.precision[first : first + _SEARCHED])
+        part = busiest(self.precision[:, 0] > 0)
+        return _Track(self.places[part], self.precision[part])
 
     def noise(self) -> tuple[float, float, float]:
         """Returns the damping, the ratio q / r and the variance r with the greatest likelihood."""

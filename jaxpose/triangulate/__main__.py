@@ -17,7 +17,8 @@ def main(argv: list[str] | None = None) -> int:
         "views",
         nargs="+",
         metavar="VIEW=TABLE",
-        help="a camera of the calibration and its predictions (.csv, .h5, .analysis.h5, .slp, .parquet)",
+        help="a camera of the calibration and its predictions (.csv, .h5, .analysis.h5, .slp, .parquet); one for each "
+        "member of an ensemble",
     )
     arguments.add_argument(
         "--calibration",
@@ -25,13 +26,16 @@ def main(argv: list[str] | None = None) -> int:
         metavar="PATH",
         help="the cameras: .toml of Anipose or caliscope, .mat of DANNCE, .slp of SLEAP, folder of JARVIS or OpenCV",
     )
-    arguments.add_argument("--out", required=True, metavar="FILE", help="file to write: .csv, .h5 or .trc")
+    arguments.add_argument("--out", required=True, metavar="FILE", help="file to write: .csv, .h5, .trc or .nwb")
     arguments.add_argument(
         "--to",
         default="",
         choices=["", *_FORMATS],
         metavar="FORMAT",
         help=f"{', '.join(_FORMATS)}; default: by the name of --out, csv for .csv",
+    )
+    arguments.add_argument(
+        "--smooth", action="store_true", help="smooth the points over time and fill gaps; needs consecutive frames"
     )
     arguments.add_argument(
         "--reprojections",
@@ -42,14 +46,15 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--unit", default="mm", metavar="UNIT", help="unit of length of the calibration, for reports; default: mm"
     )
-    arguments.add_argument("--fps", type=float, metavar="F", help="frames per second, which .trc files hold")
+    arguments.add_argument("--fps", type=float, metavar="F", help="frames per second, for .trc and .nwb")
+    arguments.add_session_start()
     arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)
 
 
 # See `jaxpose.triangulate.tables`.
-_FORMATS = ("csv", "anipose", "sleap-anipose", "trc")
+_FORMATS = ("csv", "anipose", "sleap-anipose", "trc", "nwb")
 
 
 def _run(given: argparse.Namespace) -> int:

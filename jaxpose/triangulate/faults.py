@@ -1,56 +1,47 @@
 """Signs of a wrong table or calibration in the views of a recording: a sentence for each, which names the view."""
 
-from collections.abc import Mapping
-from pathlib import Path
+import itertools
 
 import numpy as np
 
-from jaxpose.cameras.cameras import Cameras
-from jaxpose.cameras.triangulation import Points, measure_noise_px, triangulate
+from jaxpose.cameras.triangulation import Points, triangulate
 from jaxpose.terminal import count
+from jaxpose.triangulate.views import Views
 
 # A view that agrees with fewer of the points has another recording's table, or a wrong calibration.
 _LEAST_AGREEING = 0.5
 _MOST_OUTSIDE = 0.5
 # Predictions that are wrong by more of the width of an image are rare; a wrong calibration is not.
 _MOST_NOISE, _MOST_NOISE_PX = 0.01, 10.0
-# Frames that a view may be ahead or behind, and frames that are looked at.
-_MOST_STEPS, _FRAMES = 10, 150
+# Frames that a view may be ahead or behind.
+_MOST_STEPS = 10
 _MOVED_NOISE_PX = 2.0
 # A shift must lower the median error of a view at least to this share.
 _FITS_BETTER = 0.8
-# Without the wrong view, the others must agree this much better than without any other.
+# The error of a point without a place, and one below which errors do not differ.
+_NO_POINT_PX, _EXACT_PX = 1000.0, 0.1
+# Without the wrong view, or with two tables exchanged, the views must agree this much better.
 _AGREES_BETTER = 0.5
 
 
-def find_faults(
-    cameras: Cameras, tables: Mapping[str, Path], points_px: np.ndarray, confidence: np.ndarray, points: Points
-) -> list[str]:
-    """Returns a sentence for each sign of a fault.
-
-    Args:
-      cameras: v cameras.
-      tables: the table of each view.
-      points_px: (v, t, k, 2), and confidence: (v, t, k).
-      points: what was triangulated of them.
-    """
-    lines = _of_each_view(cameras, tables, points_px.reshape(len(cameras.names), -1, 2))
-    if shift := _out_of_step(cameras, points_px, confidence):
-        return [*lines, shift]
-    frames = _sample(points_px.shape[1], 0)
-    some_px, some_confidence = _flat(points_px[:, frames]), confidence[:, frames].reshape(len(points_px), -1)
-    noise_px = measure_noise_px(cameras, some_px, some_confidence)
-    if wrong := _wrong_view(cameras, tables, some_px, some_confidence):
-        return [*lines, wrong]
-    for view, agree, errors_px in zip(cameras.names, points.agree, points.errors_px, strict=True):
-        share = agree.sum() / max(np.isfinite(errors_px).sum(), 1)
+def find_faults(views: Views, points: Points) -> list[str]:
+    """Returns a sentence for each sign of a fault of views, whose points were triangulated."""
+    lines = _of_each_view(views)
+    _, some = views.sample(0)
+    noise_px, wrong, shift = some.noise_px(), _wrong_view(some), _out_of_step(views)
+    agreeing = points.agree.sum(axis=1) / np.maximum(np.isfinite(points.errors_px).sum(axis=1), 1)
+    widest = views.cameras.sizes_px.max()
+    is_noisy = noise_px > (_MOST_NOISE * widest if widest else _MOST_NOISE_PX)
+    is_odd = bool(shift or wrong) or is_noisy or agreeing.min() < _LEAST_AGREEING or len(agreeing) == 2
+    if first := (swapped_tables(some) if is_odd else "") or shift or wrong:
+        return [*lines, first]
+    for view, share, table in zip(views.cameras.names, agreeing, views.tables, strict=True):
         if share < _LEAST_AGREEING:
             lines.append(
-                f"{view} agrees with only {100 * share:.0f} % of its points: is {tables[view]} of another view or "
+                f"{view} agrees with only {100 * share:.0f} % of its points: is {table} of another view or "
                 "recording, or is its calibration wrong?"
             )
-    widest = cameras.sizes_px.max()
-    if noise_px > (_MOST_NOISE * widest if widest else _MOST_NOISE_PX):
+    if is_noisy:
         lines.append(
             f"the views disagree by {noise_px:.1f} px: are the tables of the views that they are given for, of one "
             "recording, and is the calibration right?"
@@ -58,8 +49,37 @@ def find_faults(
     return lines
 
 
-def _of_each_view(cameras: Cameras, tables: Mapping[str, Path], points_px: np.ndarray) -> list[str]:
-    lines = []
+def swapped_tables(views: Views) -> str:
+    """Returns a sentence about two views that agree far better if their tables are exchanged, "" for none."""
+    now, each = _typical_error_px(views), list(range(len(views.tables)))
+    least, found = _AGREES_BETTER * now, None
+    for first, second in itertools.combinations(each, 2):
+        exchanged = views.with_tables([{first: second, second: first}.get(view, view) for view in each])
+        if (error_px := _typical_error_px(exchanged)) < least:
+            least, found = error_px, (first, second, exchanged)
+    if not found:
+        return ""
+    first, second, exchanged = found
+    one, other = (views.cameras.names[view] for view in (first, second))
+    return (
+        f"the tables of {one} and {other} are swapped: exchanged, the typical error falls from {now:.2f} to "
+        f"{least:.2f} px; write {one}={exchanged.tables[first]} {other}={exchanged.tables[second]}"
+    )
+
+
+def _typical_error_px(views: Views) -> float:
+    """Returns the geometric mean of the errors, in which a few wrong views count and a few outliers do not."""
+    points_px, confidence = views.flat
+    errors_px = triangulate(views.cameras, points_px, confidence, _MOVED_NOISE_PX).errors_px
+    is_shared = np.isfinite(points_px[..., 0]) & (np.isfinite(points_px[..., 0]).sum(axis=0) >= 2)
+    # Rays that meet behind the cameras leave no point.
+    errors_px = np.nan_to_num(errors_px[is_shared], nan=_NO_POINT_PX)
+    return float(np.exp(np.log(errors_px + _EXACT_PX).mean())) if len(errors_px) else np.inf
+
+
+def _of_each_view(views: Views) -> list[str]:
+    lines, cameras = [], views.cameras
+    points_px = views.flat[0]
     has_pixels = np.isfinite(points_px[..., 0])
     has_place = np.isfinite(cameras.undistort(points_px)[..., 0])
     for at, (view, size_px) in enumerate(zip(cameras.names, cameras.sizes_px, strict=True)):
@@ -67,7 +87,7 @@ def _of_each_view(cameras: Cameras, tables: Mapping[str, Path], points_px: np.nd
         is_outside = np.any((pixels < -0.5) | (pixels > size_px - 0.5), axis=-1)
         if len(pixels) and size_px.all() and is_outside.mean() > _MOST_OUTSIDE:
             lines.append(
-                f"{round(100 * is_outside.mean())} % of the points of {tables[view]} lie outside of the images of "
+                f"{round(100 * is_outside.mean())} % of the points of {views.tables[at]} lie outside of the images of "
                 f"camera {view} ({size_px[0]} x {size_px[1]} px): is it the table of another view, or of resized video?"
             )
         if lost := int((has_pixels[at] & ~has_place[at]).sum()):
@@ -78,20 +98,19 @@ def _of_each_view(cameras: Cameras, tables: Mapping[str, Path], points_px: np.nd
     return lines
 
 
-def _out_of_step(cameras: Cameras, points_px: np.ndarray, confidence: np.ndarray) -> str:
+def _out_of_step(views: Views) -> str:
     """Returns a sentence about the view whose frames fit the other views better if they are shifted, "" for none."""
-    sample = _sample(points_px.shape[1], _MOST_STEPS)
-    if len(cameras.names) < 3 or not len(sample):
+    frames, some = views.sample(_MOST_STEPS)
+    if len(views.tables) < 3 or not len(frames):
         return ""
     steps = range(-_MOST_STEPS, _MOST_STEPS + 1)
     best, sentence = _FITS_BETTER, ""
-    for view, name in enumerate(cameras.names):
-        others = [at for at in range(len(cameras.names)) if at != view]
-        seen_px, weights = _flat(points_px[others][:, sample]), confidence[others][:, sample].reshape(len(others), -1)
-        found = triangulate(Cameras([cameras.each[at] for at in others]), seen_px, weights, _MOVED_NOISE_PX)
-        expected_px = cameras.project(found.places)[view]
+    for view, name in enumerate(views.cameras.names):
+        others = some.without(view)
+        found = triangulate(others.cameras, *others.flat, _MOVED_NOISE_PX)
+        expected_px = views.cameras.project(found.places)[view]
         off_px = [
-            np.linalg.norm(expected_px - points_px[view, sample + step].reshape(-1, 2), axis=-1) for step in steps
+            np.linalg.norm(expected_px - views.points_px[view, frames + step].reshape(-1, 2), axis=-1) for step in steps
         ]
         errors = [float(np.median(off[np.isfinite(off)])) if np.isfinite(off).any() else np.nan for off in off_px]
         if np.isnan(errors).any():
@@ -107,33 +126,19 @@ def _out_of_step(cameras: Cameras, points_px: np.ndarray, confidence: np.ndarray
     return sentence
 
 
-def _wrong_view(cameras: Cameras, tables: Mapping[str, Path], points_px: np.ndarray, confidence: np.ndarray) -> str:
+def _wrong_view(views: Views) -> str:
     """Returns a sentence about the view without which the others agree far better, "" for none."""
-    views = range(len(points_px))
-    if len(views) < 3:
+    if len(views.tables) < 3:
         return ""
-    noises = []
-    for view in views:
-        others = [at for at in views if at != view]
-        part = Cameras([cameras.each[at] for at in others])
-        noises.append(measure_noise_px(part, points_px[others], confidence[others]))
+    noises = [views.without(view).noise_px() for view in range(len(views.tables))]
     if np.isnan(noises).any():
         return ""
     least, second = sorted(noises)[:2]
     if least > _AGREES_BETTER * second:
         return ""
-    view = cameras.names[noises.index(least)]
+    at = noises.index(least)
+    view = views.cameras.names[at]
     return (
         f"without {view}, the other views agree to {least:.2f} px; without any other view, to {second:.2f} px at best: "
-        f"is {tables[view]} the table of {view}, and is its calibration right?"
+        f"is {views.tables[at]} the table of {view}, and is its calibration right?"
     )
-
-
-def _sample(frames: int, margin: int) -> np.ndarray:
-    """Returns evenly spaced frames that are at least a margin away from both ends."""
-    inside = np.arange(margin, frames - margin)
-    return inside[:: max(1, len(inside) // _FRAMES)]
-
-
-def _flat(points_px: np.ndarray) -> np.ndarray:
-    return points_px.reshape(len(points_px), -1, 2)

@@ -12,6 +12,7 @@ from jaxpose.calibrate.boards import read_board
 from jaxpose.cameras.calibration_files import ANIPOSE, read_cameras, write_cameras
 from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.triangulation import triangulate
+from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from tests.calibrate.rendered import markers_of
 from tests.calibrate.test_calibrate import BOARD, write_images
@@ -102,6 +103,20 @@ def test_keypoints_refine_a_camera_that_turned(tmp_path: Path, capsys: pytest.Ca
     refined = read_cameras(out)
     assert np.abs(refined.rotations - true.rotations).max() < 4e-3
     assert np.abs(refined.centres - true.centres).max() < 4
+
+
+def test_swapped_tables_are_the_first_line_and_the_notes_of_tables_the_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cameras, file = rig(2, seed=2), tmp_path / "good.toml"
+    write_tables(tmp_path, cameras)
+    write_cameras(file, ANIPOSE, cameras)
+    found = read_table(tmp_path / "c0.csv").poses
+    write_predictions(tmp_path / "c0.csv", range(FRAMES), NAMES, found.points_px[:, 0], 1.2 * found.one_animal()[1])
+    assert main(["--check", str(file), f"c0={tmp_path / 'c1.csv'}", f"c1={tmp_path / 'c0.csv'}"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("the tables of c0 and c1 are swapped: exchanged, the typical error falls from ")
+    assert lines[-1].startswith(f"{tmp_path / 'c0.csv'}: ") and "above 1" in lines[-1]
 
 
 def test_flags_that_do_not_go_together_are_refused(

@@ -100,7 +100,8 @@ def test_a_calibration_is_read_as_the_same_rig(tool: str, tmp_path: Path) -> Non
 def test_the_verb_writes_a_calibration_that_is_read_as_the_same_rig(
     tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / ("new.toml" if tool in ("anipose", "caliscope") else "new")
+    suffixes = {"anipose": ".toml", "caliscope": ".toml", "dannce": ".mat", "sleap": ".slp"}
+    out = tmp_path / f"new{suffixes.get(tool, '')}"
     source = str(write_sleap(tmp_path / "rig", RIG))
     assert convert.main(["cameras", source, "--to", tool, "--out", str(out)]) == 0
     assert capsys.readouterr().out.startswith(f"{source} -> {out}: c0, c1, c2\ndropped: ")
@@ -108,12 +109,32 @@ def test_the_verb_writes_a_calibration_that_is_read_as_the_same_rig(
     points = np.random.default_rng(0).uniform(-80, 80, (50, 3))
     assert found.names == RIG.names
     np.testing.assert_allclose(found.project(points), RIG.project(points), rtol=0, atol=1e-8)
-    assert (found.sizes_px == (0 if tool == "jarvis" else RIG.sizes_px)).all()
+    assert (found.sizes_px == (0 if tool in ("jarvis", "dannce") else RIG.sizes_px)).all()
     # Equal content is kept, other content refused.
     assert convert.main(["cameras", source, "--to", tool, "--out", str(out)]) == 0
     other = str(write_toml(tmp_path / "other.toml", Cameras(rig(3, seed=1).each)))
     assert convert.main(["cameras", other, "--to", tool, "--out", str(out)]) == 2
     assert "--overwrite replaces" in capsys.readouterr().err
+
+
+def test_the_files_of_dannce_and_sleap_are_read_by_their_libraries(tmp_path: Path) -> None:
+    write_cameras(tmp_path / "rig.mat", "dannce", RIG)
+    params = scipy.io.loadmat(str(tmp_path / "rig.mat"))["params"]
+    one = params[1, 0][0, 0]
+    # As DANNCE multiplies: rows of points from the left.
+    point = np.array([[3.0, -8.0, 5.0]])
+    place = (point @ one["r"] + one["t"]) @ one["K"]
+    matrix, rotation, translation = RIG.each[1].matrix, RIG.each[1].rotation, RIG.each[1].translation
+    np.testing.assert_allclose(place[0], matrix @ (rotation @ point[0] + translation), rtol=1e-12)
+    assert params.shape == (3, 1) and one["RDistort"].shape == (1, 3) and one["TDistort"].shape == (1, 2)
+    write_cameras(tmp_path / "rig.slp", "sleap", RIG)
+    (session,) = sleap_io.load_slp(str(tmp_path / "rig.slp")).sessions
+    for theirs, camera in zip(session.camera_group.cameras, RIG.each, strict=True):
+        assert (theirs.name, tuple(theirs.size)) == (camera.name, camera.size_px)
+        turn = cv2.Rodrigues(camera.rotation)[0]
+        found = cv2.projectPoints(point, theirs.rvec, theirs.tvec, theirs.matrix, theirs.dist)[0]
+        ours = cv2.projectPoints(point, turn, camera.translation, camera.matrix, opencv_lens(camera))[0]
+        np.testing.assert_allclose(found, ours, atol=1e-9)
 
 
 def test_what_a_format_cannot_hold_is_refused_or_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +156,9 @@ def test_what_a_format_cannot_hold_is_refused_or_reported(tmp_path: Path, capsys
     assert convert.main([*words, f"--out={tmp_path / 'new'}"]) == 2
     assert "for anipose it must be a file whose name ends in .toml" in capsys.readouterr().err
     fish = Cameras([dataclasses.replace(camera, is_fisheye=True, distortion=np.zeros(4)) for camera in RIG.each])
-    with pytest.raises(UserError, match="opencv knows no fisheye lens, which c0, c1, c2 has"):
-        write_cameras(tmp_path / "fish", "opencv", fish)
+    for form in ("opencv", "dannce", "sleap"):
+        with pytest.raises(UserError, match=f"{form} knows no fisheye lens, which c0, c1, c2 has"):
+            write_cameras(tmp_path / "fish", form, fish)
     write_cameras(tmp_path / "fish.toml", "anipose", fish)
     assert all(camera.is_fisheye for camera in read_cameras(tmp_path / "fish.toml").each)
     slash = Cameras([dataclasses.replace(RIG.each[0], name="a/b"), *RIG.each[1:]])

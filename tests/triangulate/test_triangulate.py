@@ -2,11 +2,16 @@
 
 import csv
 import dataclasses
+import json
+import re
+import shutil
 from pathlib import Path
 
 import cv2
 import h5py
+import ndx_pose
 import numpy as np
+import pynwb
 import pytest
 
 from jaxpose import draw
@@ -19,7 +24,9 @@ from jaxpose.formats.sleap_files import write_analysis
 from jaxpose.poses import Poses
 from jaxpose.triangulate.__main__ import main
 from jaxpose.triangulate.faults import find_faults
-from tests.cameras.rigs import rig
+from jaxpose.triangulate.page import steady_pairs
+from jaxpose.triangulate.views import Views
+from tests.cameras.rigs import camera_at, rig
 from tests.cameras.test_calibration_files import write_toml
 from tests.painted_videos import write
 
@@ -60,17 +67,19 @@ def test_the_table_has_every_frame_and_says_how_sure_each_point_is(
     assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
     with (tmp_path / "points.csv").open() as stream:
         _, bodyparts, coords, *rows = list(csv.reader(stream))
-    assert bodyparts[1::6] == list(NAMES) and coords[1:7] == ["x", "y", "z", "sd", "error_px", "views"]
+    assert bodyparts[1::12] == list(NAMES) and " ".join(coords[1:13]) == "x y z sd error_px views xx xy xz yy yz zz"
     assert [row[0] for row in rows] == [str(frame) for frame in range(FRAMES)]
-    cells = np.array([row[1:] for row in rows], float).reshape(FRAMES, len(NAMES), 6)
+    cells = np.array([row[1:] for row in rows], float).reshape(FRAMES, len(NAMES), 12)
     errors = np.linalg.norm(cells[..., :3] - places(), axis=-1)
     assert np.isfinite(cells).all() and np.mean(errors < 2 * cells[..., 3]) > 0.9
+    np.testing.assert_allclose(np.sqrt(cells[..., [6, 9, 11]].sum(axis=-1)), cells[..., 3], rtol=1e-12)
     assert cells[7, 0, 5] == 2 and cells[7, 0, 4] > 50 and (cells[3:6, 1, 5] == 2).all()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("points.csv: 20 frames with 3 keypoints from 3 views; 60 of 60 points have a position")
     assert lines[1].startswith("standard deviation of a point: median ") and lines[1].endswith(" mm")
     assert lines[4].startswith("  c1  error: median ") and "agrees with 98.3 % of its points" in lines[4]
-    assert len(lines) == 6
+    assert lines[6] == f"{tmp_path / 'points.html'}: errors by view and keypoint, lengths over time, a view in 3D"
+    assert len(lines) == 7
 
 
 def test_the_reprojections_are_drawn_on_the_video_of_a_view(views: list[str], tmp_path: Path) -> None:
@@ -120,6 +129,24 @@ def test_the_markers_of_trc_have_the_header_of_opensim(views: list[str], tmp_pat
     assert all(len(line) == 11 for line in lines[6:])
 
 
+def test_the_nwb_file_has_the_points_and_the_calibrated_cameras(views: list[str], tmp_path: Path) -> None:
+    out, start = tmp_path / "points.nwb", "--session_start=2026-05-04T14:30:00+02:00"
+    assert main([*views, "--out", str(out), "--fps", "50", start]) == 0
+    with pynwb.NWBHDF5IO(str(out), "r") as opened:
+        content = opened.read()
+        found = content.processing["behavior"]["MultiCameraPoseEstimation"]
+        assert isinstance(found, ndx_pose.MultiCameraPoseEstimation) and list(found.skeleton.nodes) == list(NAMES)
+        tail = found.pose_estimation_series["tail"]
+        assert (tail.unit, tail.rate) == ("millimeters", 50.0) and tail.data.shape == (FRAMES, 3)
+        assert np.median(np.linalg.norm(tail.data[:] - places()[:, 1], axis=-1)) < 1
+        of_view = found.pose_estimations["PoseEstimation_c2"]
+        np.testing.assert_array_equal(
+            of_view.pose_estimation_series["nose"].data[:], read_table(tmp_path / "c2.csv").poses.points_px[:, 0, 0]
+        )
+        np.testing.assert_allclose(of_view.device.rotation_matrix[:], RIG.each[2].rotation, atol=1e-6)
+        assert not pynwb.validate(io=opened)
+
+
 def test_tables_of_any_form_go_together_and_keypoints_of_one_view_are_left_out(
     views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,10 +166,10 @@ def test_tables_of_any_form_go_together_and_keypoints_of_one_view_are_left_out(
 
 
 def test_a_table_of_another_view_is_named(views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    views[3] = f"c2={tmp_path / 'c1.csv'}"
+    views[3] = f"c2={shutil.copy(tmp_path / 'c1.csv', tmp_path / 'copy.csv')}"
     assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
     out = capsys.readouterr().out
-    assert "\nwithout c2, the other views agree to " in out and "c1.csv the table of c2, and is its calibration" in out
+    assert "\nwithout c2, the other views agree to " in out and "copy.csv the table of c2, and is its" in out
     pixels = read_table(tmp_path / "c0.csv").poses
     write_predictions(tmp_path / "large.csv", range(FRAMES), NAMES, 4 * pixels.points_px[:, 0], pixels.one_animal()[1])
     views[1] = f"c0={tmp_path / 'large.csv'}"
@@ -150,17 +177,47 @@ def test_a_table_of_another_view_is_named(views: list[str], tmp_path: Path, caps
     assert "large.csv lie outside of the images of camera c0 (1280 x 1024 px)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_two_views_whose_tables_are_swapped_are_named(count: int) -> None:
+    cameras = rig(count, seed=4)
+    pixels = moving(cameras)
+    assert faults_of(cameras, pixels) == []
+    (swapped,) = faults_of(cameras, pixels[[1, 0, *range(2, count)]])
+    assert swapped.startswith("the tables of c0 and c1 are swapped: exchanged, the typical error falls from ")
+    assert swapped.endswith(" px; write c0=c1.csv c1=c0.csv")
+
+
+def test_swapped_tables_of_parallel_cameras_are_named_although_no_rays_meet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = camera_at("left", np.array([0.0, 0.0, -400.0]), np.random.default_rng(1), rotation=np.eye(3))
+    left = dataclasses.replace(left, translation=np.array([0.0, 0.0, 400.0]))
+    pair = Cameras([left, dataclasses.replace(left, name="right", translation=np.array([-60.0, 0.0, 400.0]))])
+    calibration = write_toml(tmp_path / "calibration.toml", pair)
+    pixels = pair.project(places().reshape(-1, 3)).reshape(2, FRAMES, len(NAMES), 2)
+    for name, points_px in zip(("b", "a"), pixels, strict=True):
+        write_predictions(tmp_path / f"{name}.csv", range(FRAMES), NAMES, points_px, np.ones(points_px.shape[:2]))
+    tables = [f"left={tmp_path / 'a.csv'}", f"right={tmp_path / 'b.csv'}"]
+    message = fails(capsys, f"--calibration={calibration}", *tables, f"--out={tmp_path / 'points.csv'}")
+    assert "the tables of left and right are swapped: exchanged, the typical error falls from 1000.10 to 0.1" in message
+
+
 def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = f"--out={tmp_path / 'points.csv'}"
     calibration, first, second, third = views
     assert "has no camera c9; it has c0, c1, c2" in fails(capsys, calibration, first, third.replace("c2=", "c9="), out)
     assert "side.csv is not VIEW=TABLE; the views of" in fails(capsys, calibration, first, "side.csv", out)
-    assert "the view c0 is given twice" in fails(capsys, calibration, first, first, out)
+    assert "c0.csv is given for c0 and for c0; each view" in fails(capsys, calibration, first, first, out)
+    message = fails(capsys, calibration, first, second, second.replace("c1.csv", "c2.csv"), out)
+    assert "different numbers of tables: c0 1, c1 2; give one table for each view" in message
     assert "only the view c0 is given; 3D needs" in fails(capsys, calibration, first, out)
-    assert "its name must end in .csv, .h5, .trc" in fails(capsys, *views, f"--out={tmp_path / 'points.txt'}")
+    assert "its name must end in .csv, .h5, .trc, .nwb" in fails(capsys, *views, f"--out={tmp_path / 'points.txt'}")
     assert "a file for --to trc ends in .trc" in fails(capsys, *views, out, "--to=trc")
     assert ".trc files hold the frames per second: give --fps" in fails(capsys, *views, f"--out={tmp_path / 'a.trc'}")
-    assert "--fps is 30, but only .trc files hold it" in fails(capsys, *views, out, "--fps=30")
+    assert "--fps is 30, but only .trc and .nwb files hold it" in fails(capsys, *views, out, "--fps=30")
+    nwb, start = f"--out={tmp_path / 'a.nwb'}", "--session_start=2026-05-04T14:30:00+02:00"
+    assert "give --session_start, such as 2026" in fails(capsys, *views, nwb, "--fps=30")
+    assert "--session_start is 2026-05-04T14:30:00+02:00, but only .nwb" in fails(capsys, *views, out, start)
     poses = read_table(tmp_path / "c0.csv").poses
     points_px, confidence = poses.one_animal()
     write_predictions(tmp_path / "short.csv", range(5), NAMES, points_px[:5], confidence[:5])
@@ -174,6 +231,45 @@ def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: py
     assert main([*views, out]) == 0
     assert main([*views, out, "--overwrite"]) == 0
     assert "points.csv already exists: --overwrite replaces it" in fails(capsys, *views, out)
+    # Of the same points, the page is the same.
+    assert main([*views, f"--out={tmp_path / 'points.trc'}", "--fps=30"]) == 0
+    smooth = fails(capsys, *views, f"--out={tmp_path / 'points.h5'}", "--smooth")
+    assert "points.html already exists" in smooth and not (tmp_path / "points.h5").exists()
+
+
+def test_the_page_has_the_errors_the_lengths_and_a_view_in_3d(views: list[str], tmp_path: Path) -> None:
+    assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
+    text = (tmp_path / "points.html").read_text()
+    assert "20 frames with 3 keypoints from 3 views" in text and "agrees with 98.3 % of its points" in text
+    row = re.search(r'<th scope="row">tail</th>(.*?)</tr>', text)
+    assert row and row[1].count("<td>") == 5 and row[1].endswith("<td>100.0 %</td>")
+    content = re.search(r'<script type="application/json" id="content">(.*?)</script>', text)
+    assert content
+    figures = json.loads(content[1])["figures"]
+    lengths = figures["plot-lengths"]["data"]
+    assert [len(trace["y"]) for trace in lengths] == [FRAMES] * 2
+    # The animal of the fixture moves as a whole: its lengths are constant.
+    true = {np.linalg.norm(places()[0, one] - places()[0, other]) for one, other in ((0, 1), (0, 2), (1, 2))}
+    assert all(min(abs(np.median(trace["y"]) - length) for length in true) < 1 for trace in lengths)
+    space = figures["plot-space"]
+    assert [trace["type"] for trace in space["data"]] == ["scatter3d", "scatter3d"]
+    steps = space["layout"]["sliders"][0]["steps"]
+    assert [step["label"] for step in steps] == [str(frame) for frame in range(FRAMES)]
+    np.testing.assert_allclose(steps[4]["args"][0]["y"][1], places()[4, :, 1], atol=1.5)
+
+
+def test_the_pairs_of_the_page_are_the_bones() -> None:
+    """An arm of three bones that bend at random, with a point far away in one frame and one without places."""
+    random = np.random.default_rng(0)
+    turns = random.normal(size=(50, 3, 3))
+    bones = np.array([5.0, 4.0, 6.0])[:, None] * turns / np.linalg.norm(turns, axis=-1, keepdims=True)
+    arm = np.cumsum(
+        np.concatenate([random.normal(size=(50, 1, 3)), bones, np.full((50, 1, 3), np.nan)], axis=1), axis=1
+    )
+    arm += random.normal(0, 0.01, arm.shape)
+    arm[7, 1] += 100
+    pairs = steady_pairs(arm)
+    assert set(pairs[:3]) == {(0, 1), (1, 2), (2, 3)} and len(pairs) == 4
 
 
 def moving(cameras: Cameras, late: int = 0) -> np.ndarray:
@@ -187,13 +283,12 @@ def moving(cameras: Cameras, late: int = 0) -> np.ndarray:
 
 
 def faults_of(cameras: Cameras, pixels: np.ndarray) -> list[str]:
-    confidence = np.ones(pixels.shape[:3])
-    flat = pixels.reshape(len(pixels), -1, 2)
-    points = triangulate(cameras, flat, confidence.reshape(len(pixels), -1), 1.0)
-    return find_faults(cameras, {name: Path(f"{name}.csv") for name in cameras.names}, pixels, confidence, points)
+    tables = tuple(f"{name}.csv" for name in cameras.names)
+    views = Views(cameras, tables, NAMES, pixels, np.ones(pixels.shape[:3]), np.zeros(pixels.shape))
+    return find_faults(views, triangulate(cameras, *views.flat, 1.0))
 
 
-@pytest.mark.parametrize("count", [3, 4, 6])
+@pytest.mark.parametrize("count", [3, 6])
 def test_a_view_that_is_late_and_a_camera_that_was_moved_are_named(count: int) -> None:
     cameras = rig(count, seed=2)
     name = cameras.names[-1]

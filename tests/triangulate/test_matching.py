@@ -1,0 +1,80 @@
+"""Several animals: the tracks of the views that are one animal are found, and each animal becomes a table."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpose.cameras.cameras import Cameras
+from jaxpose.formats.lightning_pose.tables import write_individuals
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
+from jaxpose.triangulate.__main__ import main
+from jaxpose.triangulate.matching import match_tracks
+from tests.cameras.rigs import rig
+from tests.cameras.test_calibration_files import write_toml
+
+FRAMES, NAMES = 12, ("nose", "ear", "back", "tail")
+
+
+def animals(count: int) -> np.ndarray:
+    """(animals, t, k, 3): animals of 4 keypoints that walk next to each other."""
+    random = np.random.default_rng(count)
+    bodies = random.normal(0, 12, (count, 1, len(NAMES), 3))
+    return (
+        bodies + np.cumsum(random.normal(0, 3, (count, FRAMES, 1, 3)), axis=1) + random.normal(0, 25, (count, 1, 1, 3))
+    )
+
+
+def tracks_of(cameras: Cameras, places: np.ndarray, seed: int = 0) -> tuple[list[np.ndarray], list[list[int]]]:
+    """The tracks (a, t, k, 2) of each view in an order of its own, with noise and gaps, and the animal of each."""
+    random = np.random.default_rng(seed)
+    pixels = cameras.project(places.reshape(-1, 3)).reshape(-1, *places.shape[:-1], 2)
+    pixels += random.normal(0, 1.5, pixels.shape)
+    pixels[random.random(pixels.shape[:-1]) < 0.2] = np.nan
+    orders = [random.permutation(len(places)).tolist() for _ in pixels]
+    # One view misses an animal.
+    orders[1] = orders[1][1:]
+    return [of_view[order] for of_view, order in zip(pixels, orders, strict=True)], orders
+
+
+@pytest.mark.parametrize(("views", "count"), [(2, 2), (3, 3), (4, 3)])
+def test_the_tracks_of_each_animal_are_found_in_all_views(views: int, count: int) -> None:
+    cameras = rig(views, seed=1)
+    points_px, orders = tracks_of(cameras, animals(count))
+    found = match_tracks(cameras, points_px, [np.ones(one.shape[:3]) for one in points_px])
+    named = [{order[track] for order, track in zip(orders, row, strict=True) if track >= 0} for row in found]
+    assert all(len(names) == 1 for names in named)
+    seen = sum(map(len, orders)) - (views == 2)  # with two views, the animal that one misses is seen by one view only
+    assert (found >= 0).sum() == seen and len(found) == count - (views == 2)
+
+
+def test_each_animal_gets_its_own_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cameras, places = rig(3, seed=1), animals(2)
+    points_px, orders = tracks_of(cameras, places)
+    arguments = [f"--calibration={write_toml(tmp_path / 'calibration.toml', cameras)}"]
+    for view, tracks, order in zip(cameras.names, points_px, orders, strict=True):
+        individuals = tuple(f"{view}mouse{animal}" for animal in order)
+        identity = np.tile(np.arange(len(order)), (FRAMES, 1))
+        confidence = np.where(np.isnan(tracks[..., 0]), np.nan, 0.9)
+        poses = Poses(
+            NAMES, range(FRAMES), np.moveaxis(tracks, 0, 1), np.moveaxis(confidence, 0, 1),
+            identity=identity, individuals=individuals,
+        )  # fmt: skip
+        write_individuals(tmp_path / f"{view}.csv", PredictionTable(tmp_path / "x", poses, "s"))
+        arguments.append(f"{view}={tmp_path / view}.csv")
+    folder = tmp_path / "back"
+    assert main([*arguments, "--out", str(tmp_path / "points.csv"), "--smooth", "--reprojections", str(folder)]) == 0
+    out = capsys.readouterr().out
+    for animal in range(2):
+        name = f"c0mouse{animal}"
+        assert f"animal {name}: {name}, c".replace(f": {name}", f": c0 {name}") in out
+        with (tmp_path / f"points_{name}.csv").open() as stream:
+            cells = np.array([row[1:] for row in list(csv.reader(stream))[3:]], float).reshape(FRAMES, len(NAMES), 12)
+        assert np.median(np.linalg.norm(cells[..., :3] - places[animal], axis=-1)) < 2
+        assert (tmp_path / f"points_{name}.html").is_file() and (folder / name / "c2.csv").is_file()
+    copies = [f"{view}={shutil.copy(tmp_path / f'{view}.csv', tmp_path / f'{view}_1.csv')}" for view in cameras.names]
+    assert main([*arguments, *copies, "--out", str(tmp_path / "other.csv")]) == 2
+    assert "the tables are of several animals, of which ensembles are not combined" in capsys.readouterr().err
