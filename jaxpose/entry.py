@@ -80,6 +80,18 @@ def predict_arguments() -> Arguments:
         "--smooth_min_confidence", type=float, metavar="C", help="replace points with a lower confidence"
     )
     arguments.add_argument("--smooth_window", type=int, metavar="N", help="window of --smooth median in frames, odd")
+    arguments.add_argument(
+        "--animals",
+        default="",
+        metavar="N",
+        help="several animals: tracks to make, N or at-most:N; default: any number",
+    )
+    arguments.add_argument(
+        "--to",
+        default="",
+        metavar="FORM",
+        help="several animals: form of the tracks: csv (default), deeplabcut, slp or sleap-analysis",
+    )
     return arguments
 
 

@@ -70,27 +70,30 @@ def test_a_finished_run_is_the_same_run_again(
 
 
 @pytest.mark.parametrize(
-    ("verb", "arguments"),
+    ("verb", "arguments", "refusal"),
     [
-        (predict, ["--run", "{run}", "video.mp4"]),
-        (predict, ["--run", "{run}", "video.mp4", "--boxes", "."]),
-        (export, ["--run", "{run}", "--out", "a.onnx"]),
-        (crop, ["--run", "{run}", "--out", "boxes"]),
+        (
+            predict,
+            ["--run", "{run}", "video.mp4"],
+            "was trained on boxes around each of several animals (data.animals=",
+        ),
+        (export, ["--run", "{run}", "--out", "a.onnx"], "was trained on several animals (data.animals=2)"),
+        (crop, ["--run", "{run}", "--out", "boxes"], "was trained on several animals (data.animals=2)"),
     ],
 )
 def test_what_needs_to_find_the_animals_is_refused(
-    animals_run: Path, capsys: pytest.CaptureFixture[str], verb: Callable, arguments: list[str]
+    animals_run: Path, capsys: pytest.CaptureFixture[str], verb: Callable, arguments: list[str], refusal: str
 ) -> None:
     code = verb([text.format(run=animals_run) for text in arguments])
     said = capsys.readouterr().err
-    assert code == 2 and "was trained on boxes around each of several animals (data.animals=2)" in said
+    assert code == 2 and refusal in said
 
 
 def test_a_loaded_network_refuses_frames(animals_run: Path) -> None:
     network = load(animals_run, batch_size=1, is_compiled=False)
     frame = np.zeros((64, 96, 3), np.uint8)
     for boxes in ((), (0, 0, 32, 32)):
-        with pytest.raises(UserError, match="jaxpose does not find the animals in other frames yet"):
+        with pytest.raises(UserError, match="has no finder: train it with jaxpose train PROJECT model.kind=finder"):
             network.predict(frame, boxes)
 
 

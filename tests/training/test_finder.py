@@ -83,7 +83,7 @@ def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, finder_run: Pat
 
 def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(["--run", str(finder_run), "video.mp4"]) == 2
-    assert "is a finder of several animals (data.animals=3)" in capsys.readouterr().err
+    assert "is a finder of several animals (data.animals=3): give the run of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
