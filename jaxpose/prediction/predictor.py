@@ -261,6 +261,7 @@ class Predictor:
       boxes: of video frames, None for a run that sees whole frames.
       weights_label: a description of the weights: the step, and whether the run is unfinished.
       animals: the names of the places of several animals in a frame, () for one animal.
+      finder: finds several animals in whole frames, None without one.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class Predictor:
         finder: Network | None = None,
     ):
         self.config = config
-        self._finder = finder
+        self.finder = finder
         self.animals = place_names(config.data.animals)
         self.devices = devices
         self.keypoint_names = config.data.keypoint_names
@@ -323,7 +324,7 @@ class Predictor:
         return self._joined(self.fitted(self.fit(*pair) for pair in zip(frames, boxes_px, strict=True)))
 
     def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:
-        if self._finder:
+        if self.finder:
             ((keypoints_frame_px, confidence),) = self.fitted([fitted])
             return keypoints_frame_px[0], confidence[0]
         # Only the first call is slow: it compiles.
@@ -390,7 +391,7 @@ class Predictor:
         most, radius = self.runner.frames_per_step, self.runner.radius
         at_once = self.runner.frames_at_once
         fed = padded(segment, margin_frames=1, radius=radius, batch=at_once) if segment else None
-        if self._finder:
+        if self.finder:
             whole_px = video.width_px, video.height_px
             reader = read_chunks(video, np.eye(2, 3), whole_px, most, segment=fed)
             found = (self._of_animals(list(chunk)) for chunk in reader)
@@ -415,7 +416,7 @@ class Predictor:
     def checksum(self) -> str:
         """The checksum of the weights."""
         params, statistics = jax.device_get(self.weights)
-        finder = {"finder": dict(enumerate(jax.device_get(self._finder.weights)))} if self._finder else {}
+        finder = {"finder": dict(enumerate(jax.device_get(self.finder.weights)))} if self.finder else {}
         return checksum({"params": params, "statistics": statistics} | finder)
 
     def fit(self, frame: np.ndarray, box_px: Sequence | np.ndarray = ()) -> tuple[np.ndarray, np.ndarray]:
@@ -433,14 +434,14 @@ class Predictor:
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
         data = self.config.data
         crop_px = part_of_array(data, box_px, frame)
-        if self._finder:
+        if self.finder:
             return colour, np.eye(2, 3)
         affine = self._input_from_frame((frame.shape[1], frame.shape[0]), crop_px)
         return fit_still(colour, affine, self._size_px, data.resize, crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
         """Yields the results of frames from `fit`, in order, a batch at a time."""
-        if self._finder:
+        if self.finder:
             waiting = iter(frames)
             while chunk := list(itertools.islice(waiting, self.runner.frames_per_step)):
                 yield self._of_animals([pixels for pixels, _ in chunk])
@@ -460,11 +461,11 @@ class Predictor:
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
     def _of_animals(self, frames: Sequence[np.ndarray]) -> Found:
-        assert self._finder is not None
-        return predict_animals(self._finder, Network(self.config.data, self.runner, self.folded_weights), frames)
+        assert self.finder is not None
+        return predict_animals(self.finder, Network(self.config.data, self.runner, self.folded_weights), frames)
 
     def _refuse_no_finder(self) -> None:
-        if not self._finder:
+        if not self.finder:
             refuse_no_finder("RUN", self.config)
 
     def _input_from_frame(
@@ -484,7 +485,7 @@ class Predictor:
         black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
         with phase("compiling the network"):
             list(self.runner.frames(*self.folded_weights, [(black[None], np.eye(2, 3))]))
-            if self._finder:
+            if self.finder:
                 self._of_animals([black])
 
 
@@ -541,15 +542,24 @@ def load(
     )  # fmt: skip
     with pinned_settings(config.train.precision):
         weights = replicate(mesh, (trained.params, trained.statistics))
-    finder = _load_finder(run, config, mesh)
+    finder = load_finder(run, config, mesh)
     predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label, finder)
     if is_compiled:
         predictor.compile()
     return predictor
 
 
-def _load_finder(run: Path, config: Config, mesh: Mesh) -> Network | None:
-    """Returns the finder in the folder of a run, None without one."""
+def load_finder(run: Path, config: Config, mesh: Mesh) -> Network | None:
+    """Returns the finder that a run of several animals holds, None without one.
+
+    Args:
+      run: the run folder.
+      config: the run's.
+      mesh: the devices.
+
+    Raises:
+      UserError: the finder has no weights.
+    """
     folder = run / FINDER_FOLDER
     if config.data.animals < 2 or config.model.kind == "finder" or not (folder / CONFIG_FILE).is_file():
         return None

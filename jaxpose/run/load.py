@@ -58,7 +58,7 @@ def refuse_no_finder(run: Path | str, config: Config) -> None:
     if not (finder / CONFIG_FILE).is_file():
         raise UserError(
             f"{run} was trained on boxes around each of several animals (data.animals={config.data.animals}), and has "
-            f"no finder: train it with jaxpose train PROJECT model.kind=finder out={finder}"
+            f"no finder: train one with jaxpose train PROJECT model.kind=finder out={finder}"
         )
     read_run_config(finder)
 

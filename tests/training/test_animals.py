@@ -93,7 +93,7 @@ def test_a_loaded_network_refuses_frames(animals_run: Path) -> None:
     network = load(animals_run, batch_size=1, is_compiled=False)
     frame = np.zeros((64, 96, 3), np.uint8)
     for boxes in ((), (0, 0, 32, 32)):
-        with pytest.raises(UserError, match="has no finder: train it with jaxpose train PROJECT model.kind=finder"):
+        with pytest.raises(UserError, match="has no finder: train one with jaxpose train PROJECT model.kind=finder"):
             network.predict(frame, boxes)
 
 
