@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from jaxpose.cluster.agreement import StragglerMonitor, broadcast_from_0, on_all_processes
 from jaxpose.cluster.devices import keep_memory
 from jaxpose.cluster.processes import run_distributed
-from jaxpose.cluster.signals import Interrupt
+from jaxpose.cluster.signals import SAVES, Interrupt
 from jaxpose.compare.listing import compare_with_parent, find_parent, parent_lines
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
@@ -104,7 +104,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
             if config.train.members > 1:
                 return train_ensemble(folder, setup, files, held, interrupt, _write_report)
             if has_labels and config.data.animals > 1 and config.model.kind != "finder":
-                finder = _train_finder(finder_config(given, folder.path), mesh)
+                finder = _train_finder(finder_config(given, folder.path), mesh, interrupt)
                 if "sets" not in finder:
                     folder.note_end(Status(finder["exit_code"], finder["reason"]))
                     return finder | {"out": str(folder.path)}
@@ -136,7 +136,7 @@ def finder_config(config: Config, run: Path) -> Config:
     )
 
 
-def _train_finder(config: Config, mesh: Mesh) -> dict[str, Any]:
+def _train_finder(config: Config, mesh: Mesh, interrupt: Interrupt) -> dict[str, Any]:
     """Trains the finder of a run of several animals, as a run below its folder; returns the summary."""
     with HeldWarnings() as held:
         config, data = read_data(config, shows=False)
@@ -145,7 +145,7 @@ def _train_finder(config: Config, mesh: Mesh) -> dict[str, Any]:
         with open_run(config, list_files(setup), fetch, is_member=True) as folder, folder.noting_failures():
             if folder.action == "finished":
                 return read_summary(folder.path)
-            return _train_in(folder, setup, held, Interrupt(jax.process_count()), lambda *_: None)
+            return _train_in(folder, setup, held, interrupt, lambda *_: None)
 
 
 def _train_in(
@@ -159,6 +159,7 @@ def _train_in(
         if not end_reason(config, total_steps, run.state):
             run = compile_step(run)
         runner, stragglers = make_runner(setup), StragglerMonitor(config.log.pace_s)
+        interrupt.what_follows = SAVES
         with (
             # Before this point there is nothing to save.
             interrupt,

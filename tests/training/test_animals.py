@@ -33,10 +33,11 @@ def animals_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_the_order_of_the_animals_and_the_devices_change_no_bit(animals_run: Path, tmp_path: Path) -> None:
+def test_the_order_of_the_animals_changes_no_bit(animals_run: Path, tmp_path: Path) -> None:
     project = csv_project(tmp_path / "mice", (1, 0))
-    train(make_config(project, tmp_path / "run", mesh__devices=3, **CHANGES))
-    assert_same_run(animals_run, tmp_path / "run")
+    train(make_config(project, tmp_path / "run", **CHANGES))
+    for part in ("", "finder"):
+        assert_same_run(animals_run / part, tmp_path / "run" / part)
 
 
 def test_tables_have_a_row_for_each_animal_in_pixels_of_the_frame(animals_run: Path) -> None:

@@ -147,7 +147,8 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path) -> None:
     video = group / "videos" / "session01.mp4"
     out = tmp_path / "out"
     arguments = ["--run", str(run), str(video), "--animals", "at-most:3", "--to", "slp"]
-    assert predict([*arguments, "--devices", "1", "--out", str(out)]) == 0
+    assert predict([*arguments, "--devices", "1", "--labeled", "--out", str(out)]) == 0
+    assert (out / "labeled_videos" / "session01_tracks_labeled.mp4").is_file()
     found = read_table(out / "video_preds" / "session01_detections.csv", several=True)
     tracks = read_table(out / "video_preds" / "session01_tracks.slp", several=True)
     assert 0 < len(tracks.poses.individuals) <= 3 and len(found.poses.frames) == 16
