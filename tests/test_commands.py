@@ -77,7 +77,8 @@ RUN_BY = {
     "train .slp": "tests/formats/test_sleap.py::test_labels_and_images_are_as_sleap_io_reads_them",
     "train data.boxes": _CROP,
     "train data.input_height_px": _REAL,
-    "train model.kind": "tests/training/test_finder.py::test_it_trains_on_frames_and_validates_on_their_animals",
+    "train model.kind": "tests/training/test_finder.py::"
+    "test_the_finder_trains_on_frames_and_validates_on_their_animals",
     "train data.input_width_px": _REAL,
     "train data.split": _LOOP,
     "train log.remote_url": _REMOTE,
