@@ -109,8 +109,6 @@ def test_a_mistake_is_refused_by_name_and_nothing_is_written(
 
 
 HEADER = "scorer,s,s,s\nbodyparts,nose,nose,nose\ncoords,x,y,likelihood\n"
-SEVERAL = "scorer,s,s,s,s,s,s\nindividuals,a,a,a,b,b,b\nbodyparts,n,n,n,n,n,n\n"
-SEVERAL += "coords,x,y,likelihood,x,y,likelihood\n0,1,1,1,2,2,1\n"
 LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,img0.png,1,2\n"
 
 
@@ -120,7 +118,6 @@ LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,i
         ("", "x.csv is empty; a table of predictions has three rows of header"),
         (HEADER, "x.csv has no row below its header"),
         (LABELS, "x.csv is a label file, without likelihood columns; give a table of predictions"),
-        (SEVERAL, "x.csv has 2 animals; give a table of one animal"),
         (HEADER + "0,1,2,.5\n1,a,2,.5\n", "x.csv, row 5, x of nose: 'a' is not a number; correct the cell"),
         (HEADER + "0,1,2,.5\n1,1,2,7\n", "x.csv, row 5: nose: the likelihood is 7; it must be 0 to 1"),
         (HEADER + "0,1,2,.5\n2,1,2,.5\n", "x.csv, row 5: the frame is '2'; it must be 1: a table of a video has a row"),
