@@ -14,15 +14,20 @@ from jaxpose import config as c
 
 def get_config(project: str = "") -> c.Config:
     """Returns the config for a project folder, or for the synthetic project if none is given."""
-    return c.Config(data=c.DataConfig(project=project)) if project else _synthetic()
+    if project == c.SYNTHETIC_GROUP:
+        # An epoch has more boxes of animals than frames, so the length is in steps.
+        return _synthetic(project, c.TrainConfig(steps=800, val_every_epochs=5))
+    if project:
+        return c.Config(data=c.DataConfig(project=project))
+    return _synthetic(c.SYNTHETIC, c.TrainConfig(epochs=50, val_every_epochs=10))
 
 
-def _synthetic() -> c.Config:
-    """Returns a small network for a synthetic animal that turns to all sides."""
+def _synthetic(project: str, train: c.TrainConfig) -> c.Config:
+    """Returns small networks for synthetic animals that turn to all sides."""
     return c.Config(
-        data=c.DataConfig(project=c.SYNTHETIC, split="video", train_share=0.7, val_share=0.1),
+        data=c.DataConfig(project=project, split="video", train_share=0.7, val_share=0.1),
         augment=c.AugmentConfig(preset="dlc", rotate_p=1.0, rotate_deg=180.0),
         model=c.ModelConfig(backbone="resnet18", width=16),
         optim=c.OptimConfig(lr=5e-3, schedule="cosine"),
-        train=c.TrainConfig(epochs=50, val_every_epochs=10),
+        train=train,
     )

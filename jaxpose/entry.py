@@ -45,7 +45,7 @@ def predict_arguments() -> Arguments:
     """Returns the flags of jaxpose.predict."""
     arguments = _PredictArguments(
         "jaxpose.predict",
-        "Predicts keypoints of images and videos with a trained run and writes a CSV row for each frame.",
+        "Predicts keypoints of images and videos: a CSV row for each frame.",
         f"{program('jaxpose.predict')} --run RUN [RUN ...] {INPUTS} ... [flags]",
     )
     arguments.add_argument("--run", required=True, metavar="RUN", help=RUN_HELP, nargs="+")
@@ -66,12 +66,8 @@ def predict_arguments() -> Arguments:
         metavar="FOLDER",
         help="folder with <video>_bbox.csv; default: the run's",
     )
-    arguments.add_argument(
-        "--labeled", action="store_true", help="also write videos with the keypoints drawn, to labeled_videos/"
-    )
-    arguments.add_argument(
-        "--orientation", metavar="KIND", help="EXIF orientation: upright or stored; default: the run's"
-    )
+    arguments.add_argument("--labeled", action="store_true", help="also draw labelled videos, in labeled_videos/")
+    arguments.add_argument("--orientation", metavar="KIND", help="EXIF orientation: upright or stored; default: run's")
     arguments.add_overwrite("existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded in parallel per device")
@@ -80,6 +76,10 @@ def predict_arguments() -> Arguments:
         "--smooth_min_confidence", type=float, metavar="C", help="replace points with a lower confidence"
     )
     arguments.add_argument("--smooth_window", type=int, metavar="N", help="window of --smooth median in frames, odd")
+    arguments.add_argument("--animals", default="", metavar="N", help="number of tracks: N, at-most:N; default: any")
+    arguments.add_argument(
+        "--to", default="", metavar="FORM", help="tracks as csv (default), deeplabcut, slp, sleap-analysis"
+    )
     return arguments
 
 

@@ -21,6 +21,7 @@ from jaxpose.config.paths import TEMPLATES, read_template
 from jaxpose.errors import UserError
 from jaxpose.run.paths import (
     CHECKPOINTS_FOLDER,
+    FINDER_FOLDER,
     MEMBERS_FOLDER,
     RUN_FILE_VARIABLE,
     checkpoint_order,
@@ -109,8 +110,8 @@ def keep_running(
 
 
 def newest_steps(run: Path) -> list[int]:
-    """Returns the step of the newest checkpoint in a run folder, or in that of each member; -1 without one."""
-    folders = sorted((run / MEMBERS_FOLDER).glob("*")) or [run]
+    """Returns the step of the newest checkpoint in a run folder, its finder's, or each member's; -1 without one."""
+    folders = sorted((run / MEMBERS_FOLDER).glob("*")) or [run, *run.glob(FINDER_FOLDER)]
     saved = [saved_checkpoints(folder / CHECKPOINTS_FOLDER) for folder in folders]
     return [checkpoint_order(names[-1])[0] if names else -1 for names in saved]
 

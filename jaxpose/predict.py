@@ -3,7 +3,8 @@
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
 <out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; with --smooth,
 smoothed tables of videos next to them; with --labeled, <out>/labeled_videos/<video>_labeled.mp4; and <out>/index.csv,
-the outcome of each input. The same command, started again or on several machines at once, predicts only missing inputs.
+the outcome of each input. Of several animals, <video>_detections.csv has those of each frame, and <video>_tracks.csv
+their tracks. The same command, started again or on several machines at once, predicts only missing inputs.
 """
 
 if __name__ == "__main__":
@@ -15,18 +16,23 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import logging
+import shlex
 from pathlib import Path
+
+import numpy as np
 
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import SOME_FAILED, make_folder
+from jaxpose.conversion.prediction_tables import CSV, EXTRAS, SUFFIXES, read_table
 from jaxpose.data.inputs import find_inputs
 from jaxpose.drawing.draw_command import draw_tables, refuse_own_videos
 from jaxpose.entry import predict_arguments
-from jaxpose.errors import UserError
+from jaxpose.errors import UserError, need
+from jaxpose.formats.prediction_table import read_footage
 from jaxpose.prediction.ensemble import smooth_ensembles, smoother_command, write_ensembles
-from jaxpose.prediction.index import DONE, Claims, PredictionIndex, Row, suffixes_beside
+from jaxpose.prediction.index import DETECTIONS, DONE, TRACKS, Claims, PredictionIndex, Row, suffixes_beside
 from jaxpose.prediction.job import remove_leftovers
 from jaxpose.prediction.listing import (
     Listing,
@@ -42,10 +48,12 @@ from jaxpose.prediction.predictor import FrameBoxes, Predictor, load
 from jaxpose.prediction.project_videos import write_moment_errors
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker
-from jaxpose.run.load import read_run_config, refuse_several_animals
+from jaxpose.run.load import read_run_config, refuse_no_finder, refuse_several_animals
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
 from jaxpose.run.start_run import refuse_other_keypoints, with_members
 from jaxpose.terminal import RESULT, console, count
+from jaxpose.tracking.track_command import FORMS, read_number, write_tracks
+from jaxpose.tracking.tracks import Number
 
 __all__ = ["Predictor", "load", "main"]
 
@@ -84,7 +92,7 @@ def _run_ensemble(
     """
     configs = [read_run_config(run) for run in runs]
     for run, config in zip(runs, configs, strict=True):
-        refuse_several_animals(run, config)
+        refuse_several_animals(run, config, "their predictions are not combined: give one run")
     refuse_other_keypoints(runs, configs)
     is_own = trained is not None and out.resolve() == trained.resolve()
     if not is_own and any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
@@ -117,9 +125,10 @@ def _run_ensemble(
 def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str], is_drawn: bool) -> int:
     # Check everything possible before the network is built.
     config = read_run_config(run)
-    refuse_several_animals(run, config)
+    refuse_no_finder(run, config)
     options = _options(given, config)
-    outputs = output_files(find_inputs(inputs), out)
+    wanted = _wanted_tracks(given, run, config, options)
+    outputs = output_files(find_inputs(inputs), out, DETECTIONS if wanted else "")
     if is_drawn:
         refuse_own_videos(inputs, out)
     if options.smooth != "none" and any(isinstance(source, list) for source in outputs.values()):
@@ -163,14 +172,77 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str],
         if options.smooth != "none":
             with claims.waited_for("smooth"):
                 smooth_tables(options, of_videos, lambda: interrupt.signal is not None)
-        sources = {table: source for table, source in outputs.items() if table in done and is_drawn}
-        drawing_code = _draw(config, sources, out, claims, interrupt)
+        sources = {table: source for table, source in outputs.items() if table in done}
+        sources = _track(sources, *wanted, given.overwrite, claims) if wanted else sources
+        drawing_code = _draw(config, sources if is_drawn else {}, out, claims, interrupt)
         if interrupt.signal is not None:
             return report_stop(finished_segments, interrupt.exit_code)
     code = report_end(ended, len(outputs), reported)
     if done:
         _logger.log(RESULT, f"predictions of {count(len(done), 'input')} are in {out}; {INDEX_FILE} there lists them")
     return max(code, drawing_code)
+
+
+def _wanted_tracks(
+    given: argparse.Namespace, run: Path, config: Config, options: PredictConfig
+) -> tuple[Number, str] | None:
+    """Returns the number of animals to track and the form of their tracks, None in a run of one animal.
+
+    Raises:
+      UserError: a flag does not fit the run, or a package for the form is not installed.
+    """
+    most = config.data.animals
+    if most < 2:
+        if flags := [f"--{name} is {value}" for name in ("animals", "to") if (value := getattr(given, name))]:
+            raise UserError(f"{flags[0]}, but {run} was trained on images with one animal: leave it out")
+        return None
+    number, form = read_number(given.animals), given.to or CSV
+    if number.most and number.most > most:
+        raise UserError(
+            f"--animals is {given.animals}, but {run} finds at most {most} animals in a frame: train it with "
+            f"data.animals={number.most}"
+        )
+    if form not in FORMS:
+        raise UserError(f"--to is {form}; it must be one of {', '.join(sorted(FORMS))}")
+    if form in EXTRAS:
+        need(EXTRAS[form], f"--to {form}")
+    if options.smooth != "none":
+        raise UserError(
+            f"--smooth is {options.smooth}, but {run} is of several animals, which are not smoothed: give none"
+        )
+    return number, form
+
+
+def _track(sources: OutputFiles, number: Number, form: str, overwrite: bool, claims: Claims) -> OutputFiles:
+    """Makes the missing tracks of videos, and returns {tracks: video}.
+
+    Args:
+      sources: {complete table of detections: its video or images}.
+      number: the number of animals.
+      form: of the tracks.
+      overwrite: also make tracks that exist.
+      claims: those on the work in the folder.
+    """
+    found: OutputFiles = {}
+    for table, video in sources.items():
+        if not isinstance(video, Path):
+            continue
+        name = table.name.removesuffix(f"{DETECTIONS}{SUFFIXES[CSV]}")
+        tracks = table.with_name(f"{name}{TRACKS}{SUFFIXES[form]}")
+        # One of several processes makes the tracks of a video.
+        with claims.waited_for("tracks"):
+            if tracks.is_file() and tracks.stat().st_mtime_ns >= table.stat().st_mtime_ns and not overwrite:
+                again = f"jaxpose track {shlex.quote(str(table))} --out {shlex.quote(str(tracks))} --overwrite"
+                _logger.info(f"{tracks} already exists; {again} makes these tracks again, with another --animals")
+                found[tracks] = video
+                continue
+            detections = read_table(table, several=True)
+            if not np.isfinite(detections.poses.points_px).any():
+                _logger.warning(f"{table}: no animal was found in any frame, so there are no tracks")
+                continue
+            _logger.info("\n".join(write_tracks(detections, number, tracks, read_footage(video, detections), True)))
+            found[tracks] = video
+    return found
 
 
 def _draw(config: Config, sources: OutputFiles, out: Path, claims: Claims, interrupt: Interrupt) -> int:

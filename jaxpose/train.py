@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
     start("train")
 
+import dataclasses
 import functools
 import logging
 import os
@@ -19,24 +20,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import StragglerMonitor, broadcast_from_0, on_all_processes
 from jaxpose.cluster.devices import keep_memory
 from jaxpose.cluster.processes import run_distributed
-from jaxpose.cluster.signals import Interrupt
+from jaxpose.cluster.signals import SAVES, Interrupt
 from jaxpose.compare.listing import compare_with_parent, find_parent, parent_lines
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
+from jaxpose.config.model import ModelConfig
+from jaxpose.config.rules import POSE_OPTIONS
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.progress import phase
 from jaxpose.remote.restore import restore
+from jaxpose.remote.store import run_name
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
-from jaxpose.run.paths import CHECKPOINTS_FOLDER
-from jaxpose.run.status import refuse_stuck_requeue
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINDER_FOLDER
+from jaxpose.run.status import Status, read_summary, refuse_stuck_requeue
 from jaxpose.terminal import HeldWarnings, console
 from jaxpose.training.compiled_run import compile_step, resume
 from jaxpose.training.data_check import show_data
@@ -45,7 +50,7 @@ from jaxpose.training.ensemble import newest_steps, train_ensemble
 from jaxpose.training.loop import Loop
 from jaxpose.training.network_training import Diverged, end_reason
 from jaxpose.training.pretrain_setup import make_pretrain_setup, read_videos
-from jaxpose.training.session import leave_finished, make_runner, open_session, put_checked_on_devices
+from jaxpose.training.session import ReportWriter, leave_finished, make_runner, open_session, put_checked_on_devices
 from jaxpose.training.setup import Setup, close_clips, make_setup, require_usable_clips
 from jaxpose.training.start import list_files, read_data, start_devices
 from jaxpose.video.clips import UnusableClips
@@ -77,6 +82,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
     with pinned_settings(config.train.precision), HeldWarnings() as held:
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
         config, mesh = start_devices(config)
+        given = config
         has_labels = config.pretrain.method == "none"
         config, data = read_data(config, shows=bool(dry_run)) if has_labels else read_videos(config)
         make = make_setup if has_labels else make_pretrain_setup
@@ -97,10 +103,54 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
             _refuse_stuck_requeue(folder, config)
             if config.train.members > 1:
                 return train_ensemble(folder, setup, files, held, interrupt, _write_report)
-            return _train_in(folder, setup, held, interrupt)
+            if has_labels and config.data.animals > 1 and config.model.kind != "finder":
+                finder = _train_finder(finder_config(given, folder.path), mesh, interrupt)
+                if "sets" not in finder:
+                    folder.note_end(Status(finder["exit_code"], finder["reason"]))
+                    return finder | {"out": str(folder.path)}
+            return _train_in(folder, setup, held, interrupt, _write_report)
 
 
-def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: Interrupt) -> dict[str, Any]:
+def finder_config(config: Config, run: Path) -> Config:
+    """Returns the config of the finder that a run of several animals holds.
+
+    Args:
+      config: the run's, without the options that depend on the project.
+      run: the run folder.
+    """
+    model = {name: getattr(ModelConfig(), name) for name in POSE_OPTIONS} | {"kind": "finder"}
+    if before := config.train.init_from:
+        finder = Path(before) / FINDER_FOLDER
+        model["weights"] = str(finder) if (finder / CONFIG_FILE).is_file() else before
+    url = config.log.remote_url
+    log = {"report": False, "remote_url": f"{url.rstrip('/')}/{run_name(run)}" if url else ""}
+    return dataclasses.replace(
+        config,
+        out=str(run / FINDER_FOLDER),
+        resume=config.resume if config.resume in ("overwrite", "extend") else "auto",
+        data=dataclasses.replace(config.data, input_width_px=0, input_height_px=0),
+        model=dataclasses.replace(config.model, **model),
+        train=dataclasses.replace(config.train, init_from=""),
+        eval=dataclasses.replace(config.eval, predict_videos="no"),
+        log=dataclasses.replace(config.log, **log),
+    )
+
+
+def _train_finder(config: Config, mesh: Mesh, interrupt: Interrupt) -> dict[str, Any]:
+    """Trains the finder of a run of several animals, as a run below its folder; returns the summary."""
+    with HeldWarnings() as held:
+        config, data = read_data(config, shows=False)
+        setup = on_all_processes(lambda: make_setup(config, mesh, data))
+        fetch = functools.partial(restore, config)
+        with open_run(config, list_files(setup), fetch, is_member=True) as folder, folder.noting_failures():
+            if folder.action == "finished":
+                return read_summary(folder.path)
+            return _train_in(folder, setup, held, interrupt, lambda *_: None)
+
+
+def _train_in(
+    folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: Interrupt, write_report: ReportWriter
+) -> dict[str, Any]:
     config, total_steps = setup.config, setup.facts.total_steps
     # 5. The state to resume from. The step is compiled only if training is not over.
     run = put_checked_on_devices(setup)
@@ -109,6 +159,7 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
         if not end_reason(config, total_steps, run.state):
             run = compile_step(run)
         runner, stragglers = make_runner(setup), StragglerMonitor(config.log.pace_s)
+        interrupt.what_follows = SAVES
         with (
             # Before this point there is nothing to save.
             interrupt,
@@ -123,7 +174,7 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             # 6. The loop.
             (outcome,) = Loop([session.network], run.step, log, stragglers, interrupt).run()
             # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
-            return session.end(outcome, interrupt, _write_report)
+            return session.end(outcome, interrupt, write_report)
 
 
 def _refuse_stuck_requeue(folder: RunFolder, config: Config) -> None:

@@ -178,7 +178,8 @@ class SharedForwards:
         def shared(config: c.Config, graphdef: nnx.GraphDef, views: Any = None) -> Callable:
             if views is not None:
                 return make(config, graphdef, views)
-            key = make, json.dumps(json.loads(c.to_json(config))["model"]), config.train.precision, graphdef
+            model = json.dumps(json.loads(c.to_json(config))["model"])
+            key = make, model, config.train.precision, config.data.animals, graphdef
             return self._functions.setdefault(key, make(config, graphdef))
 
         return shared

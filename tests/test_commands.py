@@ -37,6 +37,7 @@ _LOOP = "tests/labelling/test_loop.py::test_suggested_frames_train_the_next_run"
 _CHECKPOINT = "tests/test_convert.py::test_the_run_reads_as_any_finished_one"
 _SNAPSHOT = "tests/test_convert_deeplabcut.py::test_the_run_says_what_it_is"
 _COCO = "tests/test_convert_labels.py::test_coco_has_hidden_keypoints_and_boxes"
+_TRACKS = "tests/training/test_finder.py::test_a_video_becomes_tracks"
 _NWB = "tests/test_convert_predictions.py::test_nwb_has_every_frame_at_its_time"
 _OPTIONS = "tests/config/test_command_line.py::test_all_options_are_listed_with_meaning_and_rule"
 _REMOTE = "tests/remote/test_remote_train.py::test_empty_machine_ends_as_the_undisturbed_run"
@@ -76,7 +77,8 @@ RUN_BY = {
     "train .slp": "tests/formats/test_sleap.py::test_labels_and_images_are_as_sleap_io_reads_them",
     "train data.boxes": _CROP,
     "train data.input_height_px": _REAL,
-    "train model.kind": "tests/training/test_finder.py::test_it_trains_on_frames_and_validates_on_their_animals",
+    "train model.kind": "tests/training/test_finder.py::"
+    "test_the_finder_trains_on_frames_and_validates_on_their_animals",
     "train data.input_width_px": _REAL,
     "train data.split": _LOOP,
     "train log.remote_url": _REMOTE,
@@ -103,6 +105,8 @@ RUN_BY = {
     "predict --run": _VIDEOS,
     "predict --out": _VIDEOS,
     "predict --boxes": "tests/prediction/test_frame_boxes.py::test_the_command_predicts_again_when_the_boxes_change",
+    "predict --animals": _TRACKS,
+    "predict --to slp": _TRACKS,
     "predict --labeled": "tests/test_draw.py::test_predict_writes_labelled_videos",
     "predict --smooth": "tests/prediction/test_ensemble.py::"
     "test_the_ensemble_is_the_median_and_the_variance_of_its_members",

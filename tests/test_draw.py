@@ -11,8 +11,10 @@ from jaxpose import convert, predict
 from jaxpose.draw import main
 from jaxpose.drawing import draw_command
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import write_predictions
+from jaxpose.formats.lightning_pose.tables import write_individuals, write_predictions
+from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.formats.project import prepare
+from jaxpose.poses import Poses
 from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
 from jaxpose.run.identity import read_config
@@ -107,8 +109,6 @@ def test_a_mistake_is_refused_by_name_and_nothing_is_written(
 
 
 HEADER = "scorer,s,s,s\nbodyparts,nose,nose,nose\ncoords,x,y,likelihood\n"
-SEVERAL = "scorer,s,s,s,s,s,s\nindividuals,a,a,a,b,b,b\nbodyparts,n,n,n,n,n,n\n"
-SEVERAL += "coords,x,y,likelihood,x,y,likelihood\n0,1,1,1,2,2,1\n"
 LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,img0.png,1,2\n"
 
 
@@ -118,7 +118,6 @@ LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,i
         ("", "x.csv is empty; a table of predictions has three rows of header"),
         (HEADER, "x.csv has no row below its header"),
         (LABELS, "x.csv is a label file, without likelihood columns; give a table of predictions"),
-        (SEVERAL, "x.csv has 2 animals; give a table of one animal"),
         (HEADER + "0,1,2,.5\n1,a,2,.5\n", "x.csv, row 5, x of nose: 'a' is not a number; correct the cell"),
         (HEADER + "0,1,2,.5\n1,1,2,7\n", "x.csv, row 5: nose: the likelihood is 7; it must be 0 to 1"),
         (HEADER + "0,1,2,.5\n2,1,2,.5\n", "x.csv, row 5: the frame is '2'; it must be 1: a table of a video has a row"),
@@ -271,3 +270,21 @@ def test_predict_writes_labelled_videos(trained_run: Path, tmp_path: Path, capsy
     capsys.readouterr()
     assert predict.main([*flags, str(video.parent), "--out", str(video.parent)]) == 2
     assert "the next command would also predict the labelled videos" in capsys.readouterr().err
+
+
+def test_each_track_has_its_colour(video: Path, tmp_path: Path) -> None:
+    points = np.full((FRAMES, 2, 2, 2), np.nan)
+    points[:, 0], points[:, 1] = [(10, 10), (20, 10)], [(10, 26), (20, 26)]
+    # Animals change their places in the frame, and keep their tracks.
+    identity = np.tile([0, 1], (FRAMES, 1))
+    points[1, [0, 1]], identity[1] = points[1, [1, 0]], [1, 0]
+    poses = Poses(("nose", "tail"), range(FRAMES), points, np.ones((FRAMES, 2, 2)), identity=identity,
+                  individuals=("first", "second"))  # fmt: skip
+    table = tmp_path / "tracks.csv"
+    write_individuals(table, PredictionTable(table, poses, "a").placed())
+    assert run(video, table, "--skeleton", "nose:tail") == 0
+    frames = plain(tmp_path / "tracks_labeled.mp4")
+    for number in range(3):
+        at = frames[number][[10, 10, 26, 26], [10, 20, 10, 20]].astype(int)
+        assert np.abs(at[0] - at[1]).max() < 40 and np.abs(at[2] - at[3]).max() < 40
+        assert np.abs(at[0] - at[2]).max() > 100

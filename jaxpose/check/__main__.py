@@ -85,12 +85,12 @@ def _read_config(given: argparse.Namespace) -> "Config":
     Raises:
       UserError: there is no project, or an option is wrong.
     """
-    from jaxpose.config import SYNTHETIC, validate
+    from jaxpose.config import SYNTHETICS, validate
     from jaxpose.config.command_line import make_config
     from jaxpose.data.label_files import refuse_absent_project
 
     config = make_config(given.project, given.options, given.config)
-    if given.project and config.data.project == given.project != SYNTHETIC:
+    if given.project and config.data.project == given.project not in SYNTHETICS:
         refuse_absent_project(given.project)
     validate(config)
     return config

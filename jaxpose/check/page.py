@@ -19,7 +19,7 @@ from jaxpose.check.frames import (
     refused_rows,
     without_folder,
 )
-from jaxpose.config import SYNTHETIC, Config, DataConfig, resolve
+from jaxpose.config import SYNTHETICS, Config, DataConfig, resolve
 from jaxpose.data.checked_table import check_image
 from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.label_files import ending_beside, extra_label_files
@@ -401,7 +401,7 @@ def _extra(data: DataConfig, labels: str, names: tuple[str, ...]) -> CheckedLabe
 
 def _untouched(given: DataConfig) -> list[str]:
     """Returns a sentence about uncorrected predictions of `jaxpose suggest`, if any."""
-    if given.project == SYNTHETIC:
+    if given.project in SYNTHETICS:
         return []
     rows = count_untouched_in(read_project_labels(given))
     return [f"{untouched_text(rows)}: correct them now if nobody looked at them"] if rows else []

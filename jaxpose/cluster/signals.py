@@ -15,6 +15,9 @@ from jax.experimental import multihost_utils
 from jaxpose import terminal
 from jaxpose.early_signals import EXIT_CODES, exit_at_once
 
+# What a training does after a signal.
+SAVES = "saving at the next step"
+
 
 class Interrupt:
     """A context in which SIGTERM and SIGINT set `signal` (None, or the number of the first one) instead of killing.
@@ -32,7 +35,7 @@ class Interrupt:
         self,
         processes: int = 1,
         on_signal: Callable[[], None] = lambda: None,
-        what_follows: str = "saving at the next step",
+        what_follows: str = SAVES,
     ) -> None:
         self.signal: int | None = None
         self._several = processes > 1

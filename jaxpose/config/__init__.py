@@ -16,7 +16,7 @@ from jaxpose.config.losses import (
 )
 from jaxpose.config.model import BACKBONES, ModelConfig, PretrainConfig
 from jaxpose.config.output import EvalConfig, LogConfig, PredictConfig
-from jaxpose.config.paths import SPLIT_KINDS, SYNTHETIC, find_path, project_folder
+from jaxpose.config.paths import SPLIT_KINDS, SYNTHETIC, SYNTHETIC_GROUP, SYNTHETICS, find_path, project_folder
 from jaxpose.config.root import (
     Config,
     config_hash,
@@ -33,7 +33,8 @@ from jaxpose.config.train import MeshConfig, OptimConfig, TrainConfig
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "ConsistencyConfig", "DataConfig", "EvalConfig", "LogConfig",
     "LossesConfig", "MeshConfig", "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig",
-    "PcaSingleviewConfig", "PredictConfig", "SPLIT_KINDS", "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig",
+    "PcaSingleviewConfig", "PredictConfig", "SPLIT_KINDS", "SYNTHETIC", "SYNTHETICS", "SYNTHETIC_GROUP",
+    "TemporalConfig", "TemporalHeatmapConfig",
     "PretrainConfig", "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash", "crop_of_video",
     "differing_keys", "find_path", "from_dict", "from_json", "harmless_keys", "portable_options", "project_folder",
     "resolve", "to_json", "validate", "validate_stored", "video_crop",

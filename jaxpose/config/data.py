@@ -17,7 +17,7 @@ class DataConfig(Section):
     project: str = option(
         "",
         "project: a folder of Lightning Pose, DeepLabCut or label files, a file of SLEAP (.slp) or COCO (.json); "
-        "synthetic = a project that jaxpose generates",
+        "synthetic = a project that jaxpose generates; synthetic-group = one with several animals",
         is_path=True,
         common=True,
     )
@@ -91,6 +91,12 @@ class DataConfig(Section):
         "with several animals, the longest side of an animal in frame pixels: the boxes around animals are squares of "
         "1.6 times this size, and a finder sees such an animal at about 32 px; 0 = the 95th percentile of the labels",
         minimum=0.0,
+    )
+    unlabelled_animals: str = option(
+        "background",
+        "what a finder learns where an image has labels of fewer animals than data.animals: background: there is no "
+        "other animal; ignore: nothing, farther than a body size from the labelled ones",
+        choices=("background", "ignore"),
     )
     frame_sizes_px: tuple[int, ...] = option(
         (),

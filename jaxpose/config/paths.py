@@ -7,7 +7,9 @@ from pathlib import Path, PurePath
 from jaxpose.config.model import NO_WEIGHTS, PUBLISHED
 from jaxpose.config.root import Config
 
-SYNTHETIC = "synthetic"
+# Projects that jaxpose makes: of one animal, and of several.
+SYNTHETIC, SYNTHETIC_GROUP = "synthetic", "synthetic-group"
+SYNTHETICS = (SYNTHETIC, SYNTHETIC_GROUP)
 SPLIT_KINDS = ("frame", "video", "moment")
 
 
@@ -22,10 +24,10 @@ def resolve_paths(config: Config) -> Config:
     """
     data, video, model, train = config.data, config.video, config.model, config.train
     project = data.project
-    if project and project != SYNTHETIC:
+    if project and project not in SYNTHETICS:
         # Path.resolve raises RuntimeError where symbolic links form a loop.
         project = os.path.realpath(Path(project).expanduser())
-    in_project = [] if project in ("", SYNTHETIC) else [str(project_folder(project))]
+    in_project = [] if project in ("", *SYNTHETICS) else [str(project_folder(project))]
     split, init_from = data.split, train.init_from
     if split not in SPLIT_KINDS:
         split = str(find_path(split, *in_project) or split)

@@ -220,12 +220,16 @@ def _animals(config: Config) -> Iterator[str]:
         yield f"losses.{name} is on, and {_SEVERAL}, which cannot be found in unlabelled video yet: set its weight to 0"
 
 
+# Options of the model that only a pose network has; a finder has their defaults.
+POSE_OPTIONS = ("head", "decoding", "loss", "sigma_cells", "views_agree")
+
+
 def _finder(config: Config) -> Iterator[str]:
     """Rules about the network that finds animals; `_animals` has those about several animals."""
     model, default, kind = config.model, ModelConfig(), "model.kind is finder"
     if model.kind != "finder":
         return
-    for name in ("head", "decoding", "loss", "sigma_cells", "views_agree"):
+    for name in POSE_OPTIONS:
         if (value := getattr(model, name)) != getattr(default, name):
             yield f"{kind}, and model.{name} is {value}; a finder needs {getattr(default, name)}, the default"
     if config.data.animals == 1:

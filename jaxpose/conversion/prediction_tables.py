@@ -26,7 +26,7 @@ _UNIQUE = " and unique body parts"
 # Forms with a place for each individual; SLEAP's project holds animals without a track as well.
 _INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS)
 _NEED_VIDEO = (SLP, NWB)
-_EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
+EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
 
 
 def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
@@ -48,8 +48,8 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
             f"--out is {target.out}, the name of a file for {other}; for {target.form} it must be a folder, or "
             f"a file whose name ends in {SUFFIXES[target.form]}"
         )
-    if target.form in _EXTRAS:
-        need(_EXTRAS[target.form], str(target.out))
+    if target.form in EXTRAS:
+        need(EXTRAS[target.form], str(target.out))
     if not source.is_dir():
         return _convert(source, video, Path(), target)
     if not (source / INDEX_FILE).is_file():

@@ -71,6 +71,11 @@ def body_size_px(poses: Poses) -> float:
     return float(np.percentile(sides, _PERCENTILE))
 
 
+def place_names(animals: int) -> tuple[str, ...]:
+    """Returns the names of the places of several animals in a table, () for one animal."""
+    return tuple(f"animal{number}" for number in range(1, animals + 1)) if animals > 1 else ()
+
+
 def places_of(moments: np.ndarray) -> np.ndarray:
     """Returns the number (n,) of each animal in its image, from 0.
 
@@ -101,9 +106,14 @@ def boxes_px(poses: Poses, size_px: float) -> tuple[tuple[int, ...], ...]:
       poses: n animals.
       size_px: the body size.
     """
+    return tuple(map(tuple, boxes_around(centres_px(*poses.labels()), size_px).tolist()))
+
+
+def boxes_around(centres_frame_px: np.ndarray, size_px: float) -> np.ndarray:
+    """Returns the boxes (n, 4) of `boxes_px`, whole numbers, around centres (n, 2) of animals."""
     side = 2 * math.ceil(BOX_RATIO * size_px / 2)
-    corners = np.floor(centres_px(*poses.labels()) - (side - 1) / 2 + 0.5).astype(int)
-    return tuple((x, y, side, side) for x, y in corners.tolist())
+    corners = np.floor(centres_frame_px - (side - 1) / 2 + 0.5).astype(int)
+    return np.concatenate([corners, np.full_like(corners, side)], axis=1)
 
 
 def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.config import SYNTHETIC, Config, DataConfig
+from jaxpose.config import SYNTHETICS, Config, DataConfig
 from jaxpose.config.model import BODY_PX, CONTEXT_RADIUS, feature_stride
 from jaxpose.config.rules import refuse_for_several_animals
 from jaxpose.config.train import chooses_by_validation
@@ -139,7 +139,6 @@ def _stem(found: Project, row: int) -> str:
     return PurePosixPath(found.images[row]).stem
 
 
-SYNTHETIC_FOLDER = Path("runs/synthetic-project")
 # Maximum number of image sizes that a run records; in a project of unrelated images, all may differ.
 _NOTED_SIZES = 16
 
@@ -205,8 +204,8 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
       UserError: the project or its labels cannot be used.
     """
     data = config.data
-    if data.project == SYNTHETIC:
-        data = dataclasses.replace(data, project=str(synthetic.make_project(SYNTHETIC_FOLDER.resolve())))
+    if data.project in SYNTHETICS:
+        data = dataclasses.replace(data, project=str(synthetic.make_named(data.project)))
     given, found = data, select_keypoints(found or project.read_project(data), data)
     if not (found.visibility == VISIBLE).any():
         raise UserError(
@@ -260,11 +259,13 @@ def _check_animals(found: project.Project, config: Config, given: DataConfig) ->
             f"model.kind is finder, and no image of {found.label_file} has several labelled animals: leave it out, or "
             "give the largest number of animals in a frame, above 1, in data.animals"
         )
-    if given.body_size_px and not found.most_animals:
-        raise UserError(
-            f"data.body_size_px is {given.body_size_px:g}, but no image of {found.label_file} has several labelled "
-            "animals: leave it out"
-        )
+    for name in ("body_size_px", "unlabelled_animals"):
+        value = getattr(given, name)
+        if value != getattr(DataConfig(), name) and not found.most_animals:
+            shown = str(value).removesuffix(".0")
+            raise UserError(
+                f"data.{name} is {shown}, but no image of {found.label_file} has several labelled animals: leave it out"
+            )
 
 
 def _input_size_px(found: project.Project, config: Config) -> tuple[int, int]:
@@ -469,4 +470,6 @@ def _decode_whole(found: project.Project, data: DataConfig, size_px: tuple[int, 
     shape = points_px.shape
     points_px = geometry.apply(frames.input_from_frame, points_px.reshape(shape[0], -1, 2)).reshape(shape)
     poses = dataclasses.replace(whole.poses, points_px=points_px.astype(np.float32), pixels="input")
-    return FrameSamples(frames.pixels, poses, frames.frame_from_input, np.zeros(shape[0], bool))
+    labelled = np.isfinite(points_px).any((-2, -1)).sum(axis=1)
+    partly = (labelled < data.animals) & (data.unlabelled_animals == "ignore")
+    return FrameSamples(frames.pixels, poses, frames.frame_from_input, partly)

@@ -16,6 +16,7 @@ import av
 import cv2
 import numpy as np
 
+from jaxpose.config import SYNTHETIC, SYNTHETIC_GROUP
 from jaxpose.data.synthetic_animal import (
     KEYPOINT_NAMES,
     Leaf,
@@ -30,10 +31,22 @@ from jaxpose.errors import UserError
 from jaxpose.files import replace_whole, write_folder, write_new
 
 MARKER = "synthetic.json"
+# The projects that `data.project` may name, by their most animals, and their folders.
+_NAMED = {SYNTHETIC: (1, Path("runs/synthetic-project")), SYNTHETIC_GROUP: (5, Path("runs/synthetic-group-project"))}
 _VERSION = 1
 _FPS = 30
 # Of an animal in a group, relative to one that is alone.
 _SIZE_IN_GROUP = 0.55
+
+
+def folder_of(name: str) -> Path:
+    """Returns the folder of the project that `data.project` names."""
+    return _NAMED[name][1]
+
+
+def make_named(name: str) -> Path:
+    """Writes the project that `data.project` names, like `make_project`."""
+    return make_project(folder_of(name).resolve(), animals=_NAMED[name][0])
 
 
 def make_project(

@@ -46,7 +46,7 @@ def draw(given: argparse.Namespace) -> int:
     style.refuse_wrong_numbers()
     if is_table(video) and not is_table(table):
         raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; swap them: jaxpose draw VIDEO TABLE")
-    predictions = read_table(table)
+    predictions = read_table(table, several=True).placed()
     for note in predictions.notes:
         say(note)
     file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")
@@ -155,7 +155,8 @@ def _look_at_points(index: VideoIndex, predictions: PredictionTable, style: Styl
     Raises:
       UserError: there are none to draw.
     """
-    points_px, confidence = predictions.poses.one_animal()
+    points_px, confidence = predictions.poses.points_px, predictions.poses.confidence
+    confidence = np.full(points_px.shape[:3], np.nan) if confidence is None else confidence
     has_place = np.asarray(np.isfinite(points_px).all(axis=-1))
     if not has_place.any():
         raise UserError(f"{predictions.file} has no position in any of its {len(points_px)} rows: nothing to draw")
@@ -249,7 +250,7 @@ def labelled_file(table: Path, out: Path) -> Path:
 
 
 def _draw(data: DataConfig, table: Path, video: Path, file: Path, style: Style, is_stopped: Callable[[], bool]) -> None:
-    predictions = read_table(table)
+    predictions = read_table(table, several=True).placed()
     index = as_labelled(read_index(video), labelled_sizes_px(data))
     with phase(f"drawing {file.name}", len(predictions.poses.frames), "frame") as progress:
         drawn = draw_video(index, predictions, file, style, is_stopped, progress.update)

@@ -42,6 +42,21 @@ class Style:
             raise UserError(f"--confidence is {self.least_confidence:g}; it must be 0 to 1")
 
 
+def side_by_side(poses: Poses, style: Style) -> tuple[Poses, Style, tuple[str, ...]]:
+    """Returns the keypoints of all individuals as those of one animal, with their edges, and the names of the colours.
+
+    A colour stands for a keypoint or, of several animals, for an individual.
+    """
+    if poses.points_px.shape[1] == 1:
+        return poses, style, poses.keypoint_names
+    names = tuple(f"{one} {name}" for one in poses.individuals for name in poses.keypoint_names)
+    points, known = poses.points_px.reshape(len(poses.frames), len(names), 2), poses.confidence
+    confidence = np.full(points.shape[:2], np.nan) if known is None else known.reshape(points.shape[:2])
+    edges = tuple((f"{one} {a}", f"{one} {b}") for one in poses.individuals for a, b in style.edges)
+    joined = Poses.of_one_animal(names, poses.frames, points, confidence)
+    return joined, dataclasses.replace(style, edges=edges), poses.individuals
+
+
 def dot_radius_px(size_px: tuple[int, int]) -> int:
     """Returns the radius of a keypoint in frames of that (width, height)."""
     return max(2, round(min(size_px) / 100))

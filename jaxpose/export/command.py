@@ -211,7 +211,7 @@ def export(
         the file's format cannot hold the network, or the file gives other keypoints than the run.
     """
     config = read_run_config(run)
-    refuse_several_animals(run, config, "it cannot be exported")
+    refuse_several_animals(run, config, "two networks cannot be exported as one")
     _check_out(out, overwrite, batch, fp16)
     fit = _fit_of(config.data, frame_size_px or _size_of_labelled(config.data))
     make_folder(out.parent)

@@ -9,7 +9,7 @@ import io
 import os
 from pathlib import Path, PurePosixPath
 
-from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
+from jaxpose.config import SYNTHETICS, Config, DataConfig, project_folder
 from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
@@ -109,7 +109,7 @@ def prepare(config: Config) -> tuple[Config, Project]:
     Raises:
       UserError: the project or its labels cannot be used.
     """
-    if config.data.project == SYNTHETIC:
+    if config.data.project in SYNTHETICS:
         return dataset.prepare(config)
     if is_project_config(project := config.data.project) and is_lightning_pose_config(Path(project).expanduser()):
         raise UserError(
@@ -207,10 +207,10 @@ def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:
     Raises:
       UserError: it does not exist, or its files are not recognised.
     """
-    if data.project != SYNTHETIC:
+    if data.project not in SYNTHETICS:
         refuse_absent_project(data.project)
     data = without_config_file(data)
-    if has_labels and data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
+    if has_labels and data.project not in SYNTHETICS and recognise(data) == LIGHTNING_POSE:
         for view in data.views or ("",):
             find_labels(find_folder(data.project), data.labels, view)
 

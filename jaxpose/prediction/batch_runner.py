@@ -61,6 +61,7 @@ class BatchRunner:
         self._lock = threading.Lock()
         self._precision = config.train.precision
         self.device_count = mesh.size
+        self._has_windows = config.model.kind != "finder"
         self._evaluate, self._predict = (build(config, graphdef, views) for build in (build_evaluate, build_predict))
         # The programs by their keys, and the last call's weights with their copies on each device.
         self._programs: dict[Any, DeviceProgram] = {}
@@ -201,7 +202,7 @@ class BatchRunner:
     def _run(
         self, function: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
     ) -> Iterator[Predictions]:
-        has_windows = function is self._predict
+        has_windows = self._has_windows and function is self._predict
         # Fetches the previous batch while one is in flight.
         flying: tuple[list[dict[str, jax.Array]], int] | None = None
         for batch, count in batches:

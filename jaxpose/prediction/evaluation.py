@@ -21,6 +21,7 @@ from jaxpose.config.data import with_orientation
 from jaxpose.data import dataset, synthetic
 from jaxpose.data.animals import by_image, image_of_row, places_of
 from jaxpose.data.dataset import Dataset
+from jaxpose.data.images import read_labelled
 from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
@@ -36,7 +37,7 @@ from jaxpose.prediction.ensemble import MEMBERS, EnsemblePredictor, load_labelli
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.progress import phase
 from jaxpose.run.load import read_run_config
-from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE, run_folder
+from jaxpose.run.paths import CONFIG_FILE, EVALUATION_FILE, FINDER_FOLDER, FINISHED_FILE, SPLIT_FILE, run_folder
 from jaxpose.run.pca import pose_errors_px
 from jaxpose.run.status import (
     CONVERTED,
@@ -48,6 +49,7 @@ from jaxpose.run.status import (
 )
 from jaxpose.steps.layout import validation_batch
 from jaxpose.terminal import RESULT, count
+from jaxpose.threads import map_in_threads
 
 # The tables of an evaluation (predictions.csv and error tables) and the metrics of its sets.
 
@@ -283,7 +285,7 @@ def evaluate(
     """Evaluates a run again and logs the errors. Frames keep their sets from the run; new frames are `unused`.
 
     Args:
-      run: a run folder of `jaxpose.train`, or a folder of runs, which means the newest.
+      run: a run folder of `jaxpose.train`, or a folder of runs, which means the newest. Also evaluates its finder.
       project: a project folder instead of the run's own.
       labels: evaluates only this label file of the project.
       out: output folder; None means the run folder.
@@ -300,6 +302,9 @@ def evaluate(
         own files.
     """
     run = Path(run_folder(run))
+    if (run / FINDER_FOLDER / CONFIG_FILE).is_file():
+        evaluate(run / FINDER_FOLDER, project=project, labels=labels, out=out and Path(out) / FINDER_FOLDER,
+                 devices=devices, platform=platform, batch_size=batch_size, orientation=orientation)  # fmt: skip
     config = _with_project(read_run_config(run), run, project, orientation)
     found = _read_labels(config, labels)
     split = _known_split(run)
@@ -354,6 +359,7 @@ def evaluate_dataset(
     """
     with phase("predicting the labelled frames"):
         predictions = predictor.labelled(data.samples, np.arange(len(data.samples.pixels)), stops)
+    seen = _seen_in_images(data.project, predictions, predictor)
     predicted, confidence = _of_rows(data.project, predictions)
     written = write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
     results: Summaries = {}
@@ -361,7 +367,7 @@ def evaluate_dataset(
         rows = data.rows(name)
         if len(rows):
             results[name] = summarize(config, data.project, rows, predicted[rows], confidence[rows])
-            results[name] |= _figures_of_animals(data.project, rows, predictions)
+            results[name] |= _figures_of_animals(data.project, rows, seen)
     for extra in extra_projects(config):
         results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, stops)
     shown = next((name for name in ("test", "validation") if name in results), "")
@@ -460,10 +466,35 @@ def _evaluate_extra(
     ending = ending_beside(found.label_file.name, config.data.labels)
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
     rows = np.arange(len(found.poses.frames))
-    return summarize(config, found, rows, predicted, confidence) | _figures_of_animals(found, rows, predictions)
+    seen = _seen_in_images(found, predictions, predictor)
+    return summarize(config, found, rows, predicted, confidence) | _figures_of_animals(found, rows, seen)
 
 
-# The predictions of a finder, which finds the animals of whole images; a row of a project is a labelled animal.
+# The animals found in whole images, by a finder, or by a finder and a pose network; a row of a project is a labelled
+# animal.
+
+# Points (i, a, k, 2) in frame pixels and scores (i, a) of the animals of each image, and the least score that counts.
+_Seen = tuple[np.ndarray, np.ndarray, float]
+
+
+def _seen_in_images(found: Project, predictions: Predictions, predictor: Predictor | EnsemblePredictor) -> _Seen | None:
+    """Returns the animals seen in each image of labels, from predictions of its rows; None without a finder."""
+    if "score" in predictions:
+        return predictions["keypoints_frame_px"], predictions["score"], WORKING_SCORE
+    if not isinstance(predictor, Predictor) or not predictor.finder:
+        return None
+    data = predictor.config.data
+    whole = found.whole_images(max(found.most_animals, 1))
+
+    def read(row: int) -> tuple[np.ndarray, np.ndarray]:
+        width, height = whole.sizes_px[row].tolist()
+        return read_labelled(whole, row, np.eye(2, 3), (width, height), data), np.eye(2, 3)
+
+    frames = map_in_threads(read, range(len(whole.poses.frames)), data.threads, "decoding images")
+    parts = list(predictor.fitted(frames))
+    points_px, confidence = (np.concatenate([part[place] for part in parts]) for place in range(2))
+    # The finder has left out what is below its threshold.
+    return points_px, np.nan_to_num(confidence).mean(axis=-1), 0.0
 
 
 def _of_rows(found: Project, predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
@@ -477,11 +508,10 @@ def _of_rows(found: Project, predictions: Predictions) -> tuple[np.ndarray, np.n
     return points_px[at], np.repeat(score[at][:, None], points_px.shape[2], axis=1)
 
 
-def _figures_of_animals(found: Project, rows: np.ndarray, predictions: Predictions) -> dict[str, Any]:
-    """Returns {"animals": figures} about the animals that a finder found in the images of rows, {} without a finder."""
-    if "score" not in predictions:
+def _figures_of_animals(found: Project, rows: np.ndarray, seen: _Seen | None) -> dict[str, Any]:
+    """Returns {"animals": figures} about the animals seen in the images of rows, {} without a finder."""
+    if seen is None:
         return {}
-    images, score = np.unique(found.moments[rows]), predictions["score"]
+    images, (points_px, score, threshold) = np.unique(found.moments[rows]), seen
     labelled_px = by_image(found.measured_frame_px(), found.moments, score.shape[1])
-    points_px = predictions["keypoints_frame_px"][images]
-    return {"animals": metrics.summarize_animals(points_px, score[images], labelled_px[images], WORKING_SCORE)}
+    return {"animals": metrics.summarize_animals(points_px[images], score[images], labelled_px[images], threshold)}

@@ -131,6 +131,8 @@ def parse_rows(file: Path, data: bytes) -> dict[str, Row]:
 
 TEMPORAL_NORM = "_temporal_norm"
 SMOOTHED = "_smoothed"
+# The table of the animals of each frame of a video, and their tracks.
+DETECTIONS, TRACKS = "_detections", "_tracks"
 # The suffix of an incomplete table.
 PARTIAL = ".partial"
 
@@ -147,7 +149,8 @@ def error_suffix(name: str) -> str:
 
 def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
     """Returns the suffixes of the other tables that `predict_segment` writes."""
-    return (TEMPORAL_NORM, *map(error_suffix, subspaces_of_a_view(predictor)))
+    norm = () if predictor.animals else (TEMPORAL_NORM,)
+    return (*norm, *map(error_suffix, subspaces_of_a_view(predictor)))
 
 
 def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
@@ -155,7 +158,7 @@ def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
 
     Poses across cameras are known only after all views are predicted: see `write_moment_errors`.
     """
-    return within_a_view(predictor.subspaces, len(predictor.config.data.views))
+    return {} if predictor.animals else within_a_view(predictor.subspaces, len(predictor.config.data.views))
 
 
 def size_of(table: Path, suffixes: Sequence[str]) -> int:

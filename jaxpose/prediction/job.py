@@ -36,8 +36,8 @@ from jaxpose.terminal import count
 from jaxpose.video.index import ends_checksum, read_index
 from jaxpose.video.video import Segment, Video
 
-# Header lines of a prediction table, and of an error table.
-_HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
+# Header lines of a prediction table, of several animals, and of an error table.
+_HEADER_ROWS, _ANIMALS_HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 4, 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Job:
       video: from `scan`, None for images.
       problem: why the video cannot be read at all, or "".
       boxes: the video's box file, () without boxes.
+      has_animals: whether the tables are of several animals.
     """
 
     row: Row
@@ -59,6 +60,7 @@ class Job:
     video: Video | None = None
     problem: str = ""
     boxes: tuple[Path, ...] = ()
+    has_animals: bool = False
 
     @property
     def name(self) -> Path:
@@ -134,7 +136,8 @@ class Job:
         )
 
     def _header_rows(self, name: str) -> int:
-        return _HEADER_ROWS if name == self.table.name else _ERROR_HEADER_ROWS
+        of_predictions = _ANIMALS_HEADER_ROWS if self.has_animals else _HEADER_ROWS
+        return of_predictions if name == self.table.name else _ERROR_HEADER_ROWS
 
 
 def remove_leftovers(table: Path, claims: Claims) -> None:

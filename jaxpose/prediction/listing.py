@@ -1,6 +1,7 @@
 """Lists the tables that a command writes, existing tables and remaining jobs; reports the amount of work."""
 
 import dataclasses
+import functools
 import logging
 import os
 import shutil
@@ -47,10 +48,16 @@ class Listing:
         return [out / row.table for row in self.rows if row.state != WAITING]
 
 
-def output_files(inputs: Inputs, out: Path) -> OutputFiles:
-    """Returns {table: input}; the results folder mirrors the tree of the inputs."""
+def output_files(inputs: Inputs, out: Path, suffix: str = "") -> OutputFiles:
+    """Returns {table: input}; the results folder mirrors the tree of the inputs.
+
+    Args:
+      inputs: of the command.
+      out: the results folder.
+      suffix: of the names of the tables of videos.
+    """
     videos, images = out / VIDEO_TABLES_FOLDER, out / IMAGE_TABLES_FOLDER
-    of_videos = {videos / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
+    of_videos = {videos / place.with_name(f"{place.name}{suffix}.csv"): file for place, file in inputs.videos.items()}
     return of_videos | {images / place / "predictions.csv": files for place, files in inputs.images.items()}
 
 
@@ -102,14 +109,15 @@ def _look(
 def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> Job:
     """Returns a row's job, with the number of frames that the video announces."""
     source = outputs[table]
+    make = functools.partial(Job, has_animals=bool(predictor.animals))
     if not isinstance(source, Path):
-        return Job(row, table, source)
+        return make(row, table, source)
     try:
         video, boxes = scan(source), boxes_of(predictor, source)
         announced = dataclasses.replace(row, frames_announced=video.expected_frames)
-        return Job(announced, table, [source], video, boxes=boxes)
+        return make(announced, table, [source], video, boxes=boxes)
     except (UserError, OSError) as error:
-        return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
+        return make(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 
 
 # The messages of `jaxpose predict`: the amount of work, the existing tables and the outcome.

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxpose import geometry
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, DataConfig, crop_of_video, validate
+from jaxpose.data.animals import place_names
 from jaxpose.data.boxes import (
     LEAST_PX,
     clamp_boxes,
@@ -32,13 +34,14 @@ from jaxpose.data.boxes import (
 )
 from jaxpose.data.loader import Samples
 from jaxpose.errors import UserError, need
-from jaxpose.formats.lightning_pose.tables import SCORERS
+from jaxpose.formats.lightning_pose.tables import COORDS, SCORERS
 from jaxpose.geometry import fit_still
 from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.prediction.animals import Network, predict_animals
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
 from jaxpose.progress import Phase, phase
-from jaxpose.run.load import load_network, read_run_config, refuse_several_animals
-from jaxpose.run.paths import run_folder
+from jaxpose.run.load import load_network, read_run_config, refuse_no_finder
+from jaxpose.run.paths import CONFIG_FILE, FINDER_FOLDER, run_folder
 from jaxpose.run.pca import Subspaces, agreeing_views, load_subspaces
 from jaxpose.run.start_run import refuse_ensemble
 from jaxpose.run.weights import checksum
@@ -91,18 +94,24 @@ def refuse_no_frame(frame: np.ndarray) -> None:
 
 
 def make_dataframe(
-    keypoints_frame_px: np.ndarray, confidence: np.ndarray, keypoint_names: Sequence[str], scorer: str
+    keypoints_frame_px: np.ndarray,
+    confidence: np.ndarray,
+    keypoint_names: Sequence[str],
+    scorer: str,
+    individuals: Sequence[str] = (),
 ) -> "pandas.DataFrame":
     """Returns predictions in the form in which `pandas.read_csv(file, header=[0, 1, 2], index_col=0)` reads tables.
 
     Args:
-      keypoints_frame_px: (n, k, 2), x and y; or (k, 2) for one frame.
-      confidence: (n, k), or (k,).
+      keypoints_frame_px: (n, k, 2), x and y; or (k, 2) for one frame; of several animals, (n, a, k, 2) or (a, k, 2).
+      confidence: the same without the last axis.
       keypoint_names: k names.
       scorer: the first header row.
+      individuals: a names of several animals.
 
     Returns:
-      A row for each frame, numbered from 0; columns (scorer, bodyparts, coords), with coords x, y, likelihood.
+      A row for each frame, numbered from 0; columns (scorer, bodyparts, coords), with coords x, y, likelihood, or
+      (scorer, individuals, bodyparts, coords).
 
     Raises:
       UserError: pandas is not installed.
@@ -110,13 +119,13 @@ def make_dataframe(
     need("pandas", "a DataFrame")
     import pandas
 
-    count = len(keypoint_names)
+    count = len(keypoint_names) * max(1, len(individuals))
     values = np.concatenate(
         [np.reshape(keypoints_frame_px, (-1, count, 2)), np.reshape(confidence, (-1, count, 1))], axis=2
     )
-    columns = pandas.MultiIndex.from_product(
-        [[scorer], keypoint_names, ["x", "y", "likelihood"]], names=["scorer", "bodyparts", "coords"]
-    )
+    levels = {"scorer": [scorer], "individuals": individuals, "bodyparts": keypoint_names, "coords": COORDS}
+    levels = {name: values for name, values in levels.items() if len(values)}
+    columns = pandas.MultiIndex.from_product(list(levels.values()), names=list(levels))
     return pandas.DataFrame(values.reshape(len(values), -1).astype(np.float64), columns=columns)
 
 
@@ -234,7 +243,8 @@ def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int
 
 _logger = logging.getLogger(__name__)
 
-# Keypoints (m, k, 2) in frame pixels and confidences (m, k), float32, or float64 for a run with that precision.
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), float32, or float64 for a run with that precision; of
+# several animals (m, a, k, 2) and (m, a, k), see `predict_animals`.
 Found = tuple[np.ndarray, np.ndarray]
 
 
@@ -250,6 +260,8 @@ class Predictor:
       subspaces: the run's subspaces of the poses in the training labels, by loss name.
       boxes: of video frames, None for a run that sees whole frames.
       weights_label: a description of the weights: the step, and whether the run is unfinished.
+      animals: the names of the places of several animals in a frame, () for one animal.
+      finder: finds several animals in whole frames, None without one.
     """
 
     def __init__(
@@ -260,8 +272,11 @@ class Predictor:
         devices: list[str],
         subspaces: Subspaces,
         weights_label: str,
+        finder: Network | None = None,
     ):
         self.config = config
+        self.finder = finder
+        self.animals = place_names(config.data.animals)
         self.devices = devices
         self.keypoint_names = config.data.keypoint_names
         self.runner = runner
@@ -285,10 +300,11 @@ class Predictor:
     def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
-        For one frame, (k, 2) and (k,); for the time, see `load`. Frames are independent: a network with context frames
-        sees the frame itself instead of its neighbours (for consecutive frames, use `predict_video`). The run's crops
-        of named videos (`data.video_crops_px`, in DeepLabCut projects) are not applied, because an array has no name:
-        pass the part of the frame that the labelled images show.
+        For one frame, (k, 2) and (k,); for the time, see `load`. A run of several animals returns (n, a, k, 2) and
+        (n, a, k), the surest animal first, NaN where there are fewer. Frames are independent: a network with context
+        frames sees the frame itself instead of its neighbours (for consecutive frames, use `predict_video`). The run's
+        crops of named videos (`data.video_crops_px`, in DeepLabCut projects) are not applied, because an array has no
+        name: pass the part of the frame that the labelled images show.
 
         Args:
           frames: uint8, RGB (OpenCV reads BGR: convert it with `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
@@ -308,6 +324,9 @@ class Predictor:
         return self._joined(self.fitted(self.fit(*pair) for pair in zip(frames, boxes_px, strict=True)))
 
     def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:
+        if self.finder:
+            ((keypoints_frame_px, confidence),) = self.fitted([fitted])
+            return keypoints_frame_px[0], confidence[0]
         # Only the first call is slow: it compiles.
         with contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame"):
             found = self.runner.one(*self.folded_weights, *fitted)
@@ -321,11 +340,12 @@ class Predictor:
           UserError: pandas is not installed.
         """
         scorer = SCORERS[self.config.model.kind]
-        return make_dataframe(keypoints_frame_px, confidence, self.keypoint_names, scorer)
+        return make_dataframe(keypoints_frame_px, confidence, self.keypoint_names, scorer, self.animals)
 
     def predict_video(self, path: str | os.PathLike) -> Found:
         """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k) for every frame of a video.
 
+        Those of several animals are as `predict` returns them: they have no identities from frame to frame.
         Shows a progress bar in terminals and notebooks. Applies the rotation in the file's metadata unless the run's
         labelled images have the size of the stored frames; coordinates are in pixels of the rotated frame.
 
@@ -355,9 +375,9 @@ class Predictor:
 
         Raises:
           UserError: the frames are smaller than the run's crop, or lack boxes that the run needs, or the run is of
-        several animals.
+            several animals and has no finder.
         """
-        refuse_several_animals("the run", self.config)
+        self._refuse_no_finder()
         labelled_px = labelled_sizes_px(self.config.data)
         if video.path not in self._described:
             self._described.add(video.path)
@@ -371,6 +391,11 @@ class Predictor:
         most, radius = self.runner.frames_per_step, self.runner.radius
         at_once = self.runner.frames_at_once
         fed = padded(segment, margin_frames=1, radius=radius, batch=at_once) if segment else None
+        if self.finder:
+            whole_px = video.width_px, video.height_px
+            reader = read_chunks(video, np.eye(2, 3), whole_px, most, segment=fed)
+            found = (self._of_animals(list(chunk)) for chunk in reader)
+            return reader, found if segment is None or fed is None else rows_of(segment, fed.first, found)
         if self.boxes:
             of_frames = self.boxes.of(video)
             reader, stream = stream_boxes(self.runner, self.folded_weights, video, of_frames, self.config.data, fed)
@@ -391,26 +416,36 @@ class Predictor:
     def checksum(self) -> str:
         """The checksum of the weights."""
         params, statistics = jax.device_get(self.weights)
-        return checksum({"params": params, "statistics": statistics})
+        finder = {"finder": dict(enumerate(jax.device_get(self.finder.weights)))} if self.finder else {}
+        return checksum({"params": params, "statistics": statistics} | finder)
 
     def fit(self, frame: np.ndarray, box_px: Sequence | np.ndarray = ()) -> tuple[np.ndarray, np.ndarray]:
         """Returns a frame, (h, w, 3) or (h, w) uint8, as network input, and its frame_from_input (2, 3).
 
+        A frame of several animals keeps its pixels.
+
         Raises:
           ValueError: the frame has a wrong type or shape, or the box lies outside it.
-          UserError: the frame is smaller than the run's crop, or lacks a needed box.
+          UserError: the frame is smaller than the run's crop, or lacks a needed box; or as `stream`.
         """
-        refuse_several_animals("the run", self.config)
+        self._refuse_no_finder()
         frame = np.asarray(frame)
         refuse_no_frame(frame)
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
         data = self.config.data
         crop_px = part_of_array(data, box_px, frame)
+        if self.finder:
+            return colour, np.eye(2, 3)
         affine = self._input_from_frame((frame.shape[1], frame.shape[0]), crop_px)
         return fit_still(colour, affine, self._size_px, data.resize, crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
         """Yields the results of frames from `fit`, in order, a batch at a time."""
+        if self.finder:
+            waiting = iter(frames)
+            while chunk := list(itertools.islice(waiting, self.runner.frames_per_step)):
+                yield self._of_animals([pixels for pixels, _ in chunk])
+            return
 
         def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             waiting = iter(frames)
@@ -421,9 +456,17 @@ class Predictor:
             yield found["keypoints_frame_px"], found["confidence"]
 
     def _joined(self, parts: Iterable[Found]) -> Found:
-        count = len(self.keypoint_names)
-        parts = [(np.zeros((0, count, 2), np.float32), np.zeros((0, count), np.float32)), *parts]
+        shape = (0, *([len(self.animals)] * bool(self.animals)), len(self.keypoint_names))
+        parts = [(np.zeros((*shape, 2), np.float32), np.zeros(shape, np.float32)), *parts]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    def _of_animals(self, frames: Sequence[np.ndarray]) -> Found:
+        assert self.finder is not None
+        return predict_animals(self.finder, Network(self.config.data, self.runner, self.folded_weights), frames)
+
+    def _refuse_no_finder(self) -> None:
+        if not self.finder:
+            refuse_no_finder("RUN", self.config)
 
     def _input_from_frame(
         self, frame_size_px: tuple[int, int], crop_px: tuple[int, ...], name: str = "a frame"
@@ -441,7 +484,9 @@ class Predictor:
         """Compiles the network, so that the first frames are as fast as others."""
         black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
         with phase("compiling the network"):
-            list(self.fitted([(black, np.eye(2, 3))]))
+            list(self.runner.frames(*self.folded_weights, [(black[None], np.eye(2, 3))]))
+            if self.finder:
+                self._of_animals([black])
 
 
 def _counted(parts: Iterable[Found], progress: Phase) -> Iterator[Found]:
@@ -497,10 +542,30 @@ def load(
     )  # fmt: skip
     with pinned_settings(config.train.precision):
         weights = replicate(mesh, (trained.params, trained.statistics))
-    predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
+    finder = load_finder(run, config, mesh)
+    predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label, finder)
     if is_compiled:
         predictor.compile()
     return predictor
+
+
+def load_finder(run: Path, config: Config, mesh: Mesh) -> Network | None:
+    """Returns the finder that a run of several animals holds, None without one.
+
+    Args:
+      run: the run folder.
+      config: the run's.
+      mesh: the devices.
+
+    Raises:
+      UserError: the finder has no weights.
+    """
+    folder = run / FINDER_FOLDER
+    if config.data.animals < 2 or config.model.kind == "finder" or not (folder / CONFIG_FILE).is_file():
+        return None
+    found = load_network(folder)
+    runner = BatchRunner(found.config, found.graphdef, mesh, config.eval.batch_size)
+    return Network(found.config.data, runner, runner.fold(found.params, found.statistics))
 
 
 def start_devices(config: Config) -> list[jax.Device]:

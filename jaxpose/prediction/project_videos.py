@@ -160,10 +160,10 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     if not files:
         return
-    if config.data.animals > 1:
-        _logger.info("the videos are not predicted: jaxpose does not find several animals in unlabelled frames yet")
-        return
     command = f"jaxpose predict --run {shlex.quote(str(folder))} " + " ".join(shlex.quote(str(file)) for file in files)
+    if config.data.animals > 1:
+        _logger.info(f"the animals of the videos are predicted and tracked by {command}")
+        return
     if jax.process_count() > 1:
         _logger.info(f"the videos are not predicted by several processes; predict them by {command}")
         return

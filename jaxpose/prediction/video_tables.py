@@ -72,13 +72,15 @@ def predict_segment(
       Stopped: `stops` returned true.
     """
     reader, found = predictor.stream(video, segment)
-    names, scorer = predictor.keypoint_names, SCORERS[predictor.config.model.kind]
+    names = predictor.keypoint_names
     first = done = segment.first if segment else 0
     before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
         opened.enter_context(contextlib.closing(reader))
-        rows = opened.enter_context(PredictionWriter(file, names, scorer, keeps_rows=True))
-        steps = opened.enter_context(ErrorWriter(beside(file, TEMPORAL_NORM), names, keeps_rows=True))
+        rows = opened.enter_context(_writer(predictor, file))
+        # A place in a frame of several animals means nothing in the next frame.
+        norm = None if predictor.animals else ErrorWriter(beside(file, TEMPORAL_NORM), names, keeps_rows=True)
+        steps = opened.enter_context(norm) if norm else None
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in found:
             if first and before is None:
@@ -87,7 +89,8 @@ def predict_segment(
             if len(keypoints):
                 index = range(done, done + len(keypoints))
                 rows.append(index, keypoints, confidence)
-                steps.append(index, step_lengths_px(keypoints, before))
+                if steps:
+                    steps.append(index, step_lengths_px(keypoints, before))
                 for pca, writer in errors:
                     writer.append(index, errors_px(pca, keypoints))
                 before, done = keypoints[-1], done + len(keypoints)
@@ -99,12 +102,17 @@ def predict_segment(
     return done - first
 
 
+def _writer(predictor: Predictor, file: Path) -> PredictionWriter:
+    names, scorer = predictor.keypoint_names, SCORERS[predictor.config.model.kind]
+    return PredictionWriter(file, names, scorer, keeps_rows=True, individuals=predictor.animals)
+
+
 def bytes_a_frame(predictor: Predictor) -> int:
     """Returns the maximum bytes of a frame's rows in all tables together."""
     tables = len(subspaces_of_a_view(predictor)) + ("pca_multiview" in predictor.subspaces)
     # x, y, confidence, step and errors of each keypoint; if smoothed, also two variances and a mark.
     is_smoothed = predictor.config.predict.smooth != "none"
-    cells = len(predictor.keypoint_names) * (4 + tables + 6 * is_smoothed)
+    cells = len(predictor.keypoint_names) * max(1, len(predictor.animals)) * (4 + tables + 6 * is_smoothed)
     return cells * _CELL_BYTES + (2 + tables + is_smoothed) * _INDEX_BYTES
 
 
@@ -168,8 +176,7 @@ def predict_images(
 
     done = 0
     with contextlib.ExitStack() as opened:
-        scorer = SCORERS[predictor.config.model.kind]
-        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer, keeps_rows=True))
+        rows = opened.enter_context(_writer(predictor, file))
         # It is unknown which images show the same moment, so there are no multi-view errors.
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in predictor.fitted(frames()):

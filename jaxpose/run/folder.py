@@ -43,6 +43,7 @@ from jaxpose.run.paths import (
     CHECKPOINT_MANIFESTS,
     CHECKPOINTS_FOLDER,
     CONFIG_FILE,
+    FINDER_FOLDER,
     FINISHED_FILE,
     INDEX_FILE,
     LOCK_FILE,
@@ -298,7 +299,7 @@ def open_run(
       split_text: content of split.csv for this config and data, columns path,bytes,sha256,set,labels_sha256.
       fetch: called with the folder's path once it is locked; may put a run into an empty folder, and returns messages.
       dry_run: write and lock nothing; then it is unknown whether another process writes there.
-      is_member: the run is a member of an ensemble; a restart opens the ensemble's folder.
+      is_member: the run is a member of an ensemble, or a finder; a restart opens the folder that holds it.
 
     Raises:
       UserError: the folder holds another run, files but no run, or an active run; `config.resume` does not allow the
@@ -380,8 +381,8 @@ def _path(config: Config) -> Path:
 
 
 def _remove_members(path: Path) -> None:
-    """Deletes the files that jaxpose wrote into the folders of an ensemble's members; other files there stay."""
-    for member in sorted((path / MEMBERS_FOLDER).glob("[0-9]*")):
+    """Deletes the files that jaxpose wrote into the folders of members and of a finder; other files there stay."""
+    for member in sorted([*(path / MEMBERS_FOLDER).glob("[0-9]*"), *path.glob(FINDER_FOLDER)]):
         os.close(lock_folder(member))
         _remove(member, (*WRITTEN, CONFIG_FILE, LOCK_FILE))
         with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network, make_teacher, map_count
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINDER_FOLDER, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.run.start_run import no_checkpoint, refuse_ensemble
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights, initial_state
@@ -39,14 +39,28 @@ class LoadedNetwork:
     label: str
 
 
-def refuse_several_animals(run: Path | str, config: Config, what: str = "it cannot predict them") -> None:
+def refuse_several_animals(run: Path | str, config: Config, what: str) -> None:
     """Raises UserError if a run was trained on frames with several animals; `what` needs a network of one."""
     if config.data.animals > 1:
-        trained = "is a finder" if config.model.kind == "finder" else "was trained on boxes around each"
+        raise UserError(f"{run} was trained on several animals (data.animals={config.data.animals}), and {what}")
+
+
+def refuse_no_finder(run: Path | str, config: Config) -> None:
+    """Raises UserError if a run was trained on frames with several animals, and cannot find them in other frames."""
+    if config.data.animals < 2:
+        return
+    if config.model.kind == "finder":
         raise UserError(
-            f"{run} {trained} of several animals (data.animals={config.data.animals}), and jaxpose does not find the "
-            f"animals in other frames yet, so {what}; jaxpose evaluate predicts labelled images"
+            f"{run} is a finder of several animals (data.animals={config.data.animals}): give the run of their pose "
+            f"network, which holds a finder in its folder {FINDER_FOLDER}"
         )
+    finder = Path(run) / FINDER_FOLDER
+    if not (finder / CONFIG_FILE).is_file():
+        raise UserError(
+            f"{run} was trained on boxes around each of several animals (data.animals={config.data.animals}), and has "
+            f"no finder: train one with jaxpose train PROJECT model.kind=finder out={finder}"
+        )
+    read_run_config(finder)
 
 
 def read_run_config(run: Path, *, for_weights: bool = False) -> Config:

@@ -26,6 +26,8 @@ RESTORING_FOLDER, RESTORED_FOLDER = ".restoring", ".restored"
 
 # The run folders of the members of an ensemble, by number.
 MEMBERS_FOLDER = "members"
+# The run folder of the finder, next to the pose network of several animals.
+FINDER_FOLDER = "finder"
 
 CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
@@ -79,6 +81,7 @@ WRITTEN = (
     f"{VIDEO_TABLES_FOLDER}/*.csv",
     f"{VIDEO_TABLES_FOLDER}/*.csv.partial",
     f"{VIDEO_TABLES_FOLDER}/*_smoothed.json",
+    f"{VIDEO_TABLES_FOLDER}/*_tracks.*",
     f"{VIDEO_TABLES_FOLDER}/*.parts",
     INDEX_FILE,
     CLAIMS_FOLDER,

@@ -17,6 +17,9 @@ from jaxpose.steps.labelled import Outputs, decode_outputs, heatmaps, most_confi
 
 Predictions = dict[str, jax.Array]
 
+# A finder may find an animal twice, so it has this many places for each animal of a frame.
+_CANDIDATES = 2
+
 
 def build_predict(
     config: Config, graphdef: nnx.GraphDef, views: Pca | None = None
@@ -26,8 +29,11 @@ def build_predict(
     The weights are those that `fold_norms` returned; `views` is the subspace of the views that agree, if they do.
     The batch has sequences of `frames` uint8 (q, s, h, w, 3), or whole numbers as floats, and `frame_from_input`
     (q, 2, 3). The result has, for each window of a sequence (s of them, or s - 4 if the network sees five frames),
-    `keypoints_px` (q, w, k, 2) in input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
+    `keypoints_px` (q, w, k, 2) in input pixels, `keypoints_frame_px` and `confidence` (q, w, k). That of a finder is
+    described in `build_find`.
     """
+    if config.model.kind == "finder":
+        return build_find(config, graphdef, _CANDIDATES * config.data.animals, finder.WORKING_SCORE)
 
     def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
@@ -98,8 +104,10 @@ def _build_evaluate_finder(config: Config, graphdef: nnx.GraphDef) -> Callable[[
 
 def build_find(
     config: Config, graphdef: nnx.GraphDef, animals: int, threshold: float
-) -> Callable[[dict, dict, Batch], finder.Found]:
+) -> Callable[[dict, dict, Batch], Predictions]:
     """Returns a function, to be compiled, of the same arguments as `build_predict`, for a finder.
+
+    The result has the fields of `finder.Found`, of q sequences of one frame.
 
     Args:
       config: the run's.
@@ -108,10 +116,10 @@ def build_find(
       threshold: the least score, above 0.
     """
 
-    def find(params: dict, statistics: dict, batch: Batch) -> finder.Found:
+    def find(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
             outputs = _apply(config, graphdef, params, statistics, batch, is_folded=True)
-            return finder.decode(*maps_of(outputs), config.model.heatmap_stride, animals, threshold)
+            return finder.decode(*maps_of(outputs), config.model.heatmap_stride, animals, threshold)._asdict()
 
     return find
 

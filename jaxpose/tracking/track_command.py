@@ -23,7 +23,7 @@ from jaxpose.conversion.prediction_tables import (
 )
 from jaxpose.errors import UserError
 from jaxpose.files import output_folder, write_atomic
-from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.formats.prediction_table import Footage, PredictionTable
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
@@ -32,7 +32,7 @@ from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.tracks import Number
 
-_FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
+FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
 _AT_MOST = "at-most:"
 
 
@@ -46,8 +46,8 @@ def run(given: argparse.Namespace) -> int:
     number, out = read_number(given.animals), Path(given.out).expanduser()
     file = Path(given.detections).expanduser()
     form = form_of(out)
-    if form not in _FORMS:
-        endings = ", ".join(SUFFIXES[known] for known in _FORMS)
+    if form not in FORMS:
+        endings = ", ".join(SUFFIXES[known] for known in FORMS)
         raise UserError(f"--out is {out}; its name must end in one of {endings}")
     if out.exists() and file.exists() and out.samefile(file):
         raise UserError(f"--out is {out}, which holds the detections; choose another file")
@@ -61,19 +61,47 @@ def run(given: argparse.Namespace) -> int:
         )
     for note in table.notes:
         say(note)
-    review = out.with_name(f"{file_stem(out)}_review.csv")
-    corrections = _corrections(given.corrections, review)
-    with phase(f"tracking {file.name}"):
+    corrections = _corrections(given.corrections, _review_of(out))
+    print_lines("\n".join(write_tracks(table, number, out, table.footage, given.overwrite, corrections)))
+    return DONE
+
+
+def write_tracks(
+    table: PredictionTable,
+    number: Number,
+    out: Path,
+    footage: Footage | None,
+    overwrite: bool,
+    corrections: Sequence[Correction] = (),
+) -> list[str]:
+    """Makes and writes the tracks of detections, and their review next to them; returns lines about them.
+
+    Args:
+      table: the detections, with a position in some frame.
+      number: the number of animals.
+      out: the file to write; its name says the form.
+      footage: the video, which .slp files need.
+      overwrite: replace files with other content.
+      corrections: a person's, of earlier tracks.
+
+    Raises:
+      UserError: corrections contradict each other, or a file exists.
+      OSError: a file cannot be written.
+    """
+    with phase(f"tracking {table.file.name}"):
         solution = solve_corrected(find_detections(table.poses), number, corrections)
         doubts = find_doubts(solution)
-    poses = solution.named(table.poses)
+    poses, review = solution.named(table.poses), _review_of(out)
     tracked = _without_others(dataclasses.replace(table, poses=poses))
-    target = Target(form, out, scorer_for_deeplabcut(table), None, given.overwrite)
-    with output_folder(out.parent, given.overwrite) as folder:
-        write_form(folder / out.name, tracked, table.footage, target)
+    target = Target(form_of(out), out, scorer_for_deeplabcut(table), None, overwrite)
+    with output_folder(out.parent, overwrite) as folder:
+        write_form(folder / out.name, tracked, footage, target)
         write_atomic(folder / review.name, review_table(doubts, solution.names, rounds(corrections)))
-    print_lines("\n".join([*_report(out, poses), _review_line(review, doubts, solution.names)]))
-    return DONE
+    return [*_report(out, poses), _review_line(review, doubts, solution.names)]
+
+
+def _review_of(out: Path) -> Path:
+    return out.with_name(f"{file_stem(out)}_review.csv")
 
 
 def _corrections(name: str, review: Path) -> list[Correction]:

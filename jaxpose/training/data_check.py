@@ -4,18 +4,19 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.config import SYNTHETIC, Config, resolve
+from jaxpose.config import SYNTHETICS, Config, resolve
 from jaxpose.config.losses import on_video, refuse_epsilons
 from jaxpose.config.model import NO_WEIGHTS, PUBLISHED
 from jaxpose.config.train import refuse_blind_stop
 from jaxpose.data.boxes import boxes_of_videos
-from jaxpose.data.dataset import SYNTHETIC_FOLDER, check_decoding, match_keypoints, refuse_other_animals
+from jaxpose.data.dataset import check_decoding, match_keypoints, refuse_other_animals
 from jaxpose.data.inputs import clip_sessions, sessions
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.report import data_report
 from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
 from jaxpose.data.split import assign_sets
+from jaxpose.data.synthetic import folder_of
 from jaxpose.errors import need
 from jaxpose.formats.project import prepare, read_project
 from jaxpose.poses import VALIDATION
@@ -34,8 +35,8 @@ def show_data(config: Config) -> None:
     Raises:
       UserError: the project, or another input of the training, cannot be used.
     """
-    if config.data.project == SYNTHETIC and not SYNTHETIC_FOLDER.exists():
-        print(f"the run will make the synthetic project in {SYNTHETIC_FOLDER}, which does not exist yet")
+    if config.data.project in SYNTHETICS and not (folder := folder_of(config.data.project)).exists():
+        print(f"the run will make the synthetic project in {folder}, which does not exist yet")
         return
     config, found = prepare(resolve(config))
     print_lines("\n".join(data_report(config, found)))

@@ -21,7 +21,7 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.load import load_network
 from jaxpose.run.log import MeanLog, MemberLog, RunLog, write_means
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, checkpoint_order, saved_checkpoints
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, FINDER_FOLDER, checkpoint_order, saved_checkpoints
 from jaxpose.run.start_run import member_folders
 from jaxpose.run.status import Status, read_summary
 from jaxpose.terminal import HeldWarnings, count
@@ -169,8 +169,8 @@ def member_config(config: Config, run: Path, number: int) -> Config:
 
 
 def newest_steps(run: Path, config: Config) -> list[int]:
-    """Returns the step of the newest checkpoint of a run, or of each member of an ensemble; 0 without one."""
-    folders = member_folders(run, config) or [run]
+    """Returns the step of the newest checkpoint of a run, its finder, or each member of an ensemble; 0 without one."""
+    folders = member_folders(run, config) or [run, *run.glob(FINDER_FOLDER)]
     return [
         max((checkpoint_order(name)[0] for name in saved_checkpoints(folder / CHECKPOINTS_FOLDER)), default=0)
         for folder in folders

@@ -8,16 +8,16 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import arrays_from_0, on_all_processes
-from jaxpose.config import SYNTHETIC, Config, DataConfig, ModelConfig, project_folder
+from jaxpose.config import SYNTHETICS, Config, DataConfig, ModelConfig, project_folder
 from jaxpose.config import train as lengths
 from jaxpose.data.boxes import boxes_of_videos
-from jaxpose.data.dataset import SYNTHETIC_FOLDER, Dataset
+from jaxpose.data.dataset import Dataset
 from jaxpose.data.images import square_side_px
 from jaxpose.data.inputs import clip_sessions, named_videos, video_files
 from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.loader import Samples
 from jaxpose.data.project import Project
-from jaxpose.data.synthetic import make_project
+from jaxpose.data.synthetic import make_named
 from jaxpose.errors import UserError, need
 from jaxpose.formats import project as formats
 from jaxpose.model.pose_net import make_network, make_teacher, map_count
@@ -48,8 +48,8 @@ def read_videos(config: Config) -> tuple[Config, Dataset]:
         if config.log.tracker != "none":
             need(config.log.tracker, f"log.tracker={config.log.tracker}")
         data = config.data
-        if data.project == SYNTHETIC:
-            data = dataclasses.replace(data, project=str(make_project(SYNTHETIC_FOLDER.resolve())))
+        if data.project in SYNTHETICS:
+            data = dataclasses.replace(data, project=str(make_named(data.project)))
         refuse_absent_project(data.project)
         named, notes = formats.named_videos(data)
         video = named_videos(data, config.video, named)

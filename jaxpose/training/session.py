@@ -15,7 +15,7 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig, to_json
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.evaluation import evaluate_dataset
-from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.predictor import Predictor, load_finder
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.run.arithmetic import arithmetic, record_arithmetic
@@ -169,7 +169,8 @@ def _export(best_step: int, best: State, setup: Setup, runner: BatchRunner, fold
         )
     devices = describe(list(setup.mesh.devices.flat))
     label = f"the weights of step {best_step}"
-    return Predictor(setup.config, runner, (params, statistics), devices, setup.subspaces, label)
+    finder = load_finder(folder.path, setup.config, setup.mesh)
+    return Predictor(setup.config, runner, (params, statistics), devices, setup.subspaces, label, finder)
 
 
 def _why_best(best: State, outcome: Outcome, setup: Setup) -> str:

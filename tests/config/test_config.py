@@ -266,7 +266,8 @@ def test_resolve_fills_in_what_is_left_open(tmp_path: Path, monkeypatch: pytest.
     assert config.augment.elastic_p is None and config.data.project == "a/../project"
     assert c.resolve(resolved) == resolved
     assert c.resolve(changed(data__project="~/mice")).data.project == "/home/somebody/mice"
-    assert c.resolve(changed(data__project=c.SYNTHETIC)).data.project == c.SYNTHETIC
+    for project in c.SYNTHETICS:
+        assert c.resolve(changed(data__project=project)).data.project == project
     assert c.resolve(c.Config()).data.project == ""
 
 

@@ -130,12 +130,22 @@ def test_what_several_animals_exclude_is_refused_by_name(tmp_path: Path, changes
         read(csv_project(tmp_path), **changes)
 
 
-def test_a_body_size_without_several_animals_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "partly"), [("background", []), ("ignore", [IMAGES[ALONE]])])
+def test_images_with_fewer_animals_may_be_partly_labelled(tmp_path: Path, value: str, partly: list[str]) -> None:
+    config, found = read(csv_project(tmp_path), model__kind="finder", data__unlabelled_animals=value)
+    samples, _ = dataset.decode(found, config)
+    batch = samples.batch(np.arange(len(samples.pixels)), np.arange(len(samples.pixels)))
+    assert np.array(samples.poses.frames)[batch["partly_labelled"]].tolist() == partly
+
+
+@pytest.mark.parametrize(("name", "value"), [("body_size_px", 20.0), ("unlabelled_animals", "ignore")])
+def test_options_of_several_animals_are_refused_for_one(tmp_path: Path, name: str, value: object) -> None:
     folder = csv_project(tmp_path)
     table = pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
     table.drop(columns="female", level=1).to_csv(folder / "CollectedData.csv")
-    with pytest.raises(UserError, match="data.body_size_px is 20, but no image of .* has several labelled animals"):
-        read(folder, data__body_size_px=20.0)
+    refusal = f"data.{name} is {str(value).removesuffix('.0')}, but no image of .* has several labelled animals"
+    with pytest.raises(UserError, match=refusal):
+        read(folder, **{f"data__{name}": value})
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".h5"])

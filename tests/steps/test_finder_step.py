@@ -112,7 +112,8 @@ def found_in(samples: FrameSamples, train: np.ndarray) -> Found:
         folded = fold_norms(*jax.device_get((state.ema["params"], state.ema["statistics"])))
         rows = np.arange(len(samples.pixels))
         batch = {name: samples.batch(rows, rows)[name] for name in ("frames", "frame_from_input")}
-        return jax.tree.map(np.asarray, jax.jit(build_find(config, graphdef, MOST, 0.3))(*folded, batch))
+        found = jax.jit(build_find(config, graphdef, MOST, 0.3))(*folded, batch)
+        return Found(**jax.tree.map(np.asarray, found))
 
 
 @pytest.mark.slow

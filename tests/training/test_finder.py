@@ -1,23 +1,25 @@
-"""Training a finder on whole frames with several animals, through the verbs, from the labels to the report."""
+"""Several animals through the verbs, from the labels to tracks: a run holds a finder and a pose network."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from jaxpose import load
+from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
 from jaxpose.predict import main as predict
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
-from tests.small_run import assert_same_run, log_of, make_config, metrics_of, train, train_and_stop
+from tests.small_run import assert_same_run, last_step, log_of, make_config, metrics_of, train, train_and_stop_when
 
 CHANGES = {
-    "model__kind": "finder", "data__input_width_px": 0, "data__input_height_px": 0, "data__split": "frame",
-    "augment__preset": "none", "optim__lr": 1e-2, "train__steps": 24, "train__batch_size": 6, "train__shards": 3,
-    "train__val_every_epochs": 12.0, "train__save_every_steps": 12, "log__report": True,
+    "data__split": "frame", "augment__preset": "none", "optim__lr": 1e-2, "train__steps": 24, "train__batch_size": 6,
+    "train__shards": 3, "train__val_every_epochs": 12.0, "train__save_every_steps": 12, "log__report": True,
 }  # fmt: skip
 
 
@@ -29,14 +31,30 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finder_run(group: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run."""
-    run = tmp_path_factory.mktemp("finder") / "run"
-    train(make_config(group, run, **CHANGES))
+def run(group: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; copy it before you change it."""
+    run = tmp_path_factory.mktemp("group_run") / "run"
+    assert train(make_config(group, run, **CHANGES))["exit_code"] == 0
     return run
 
 
-def test_it_trains_on_frames_and_validates_on_their_animals(finder_run: Path) -> None:
+@pytest.fixture(scope="module")
+def finder_run(run: Path) -> Path:
+    """Its finder."""
+    return run / "finder"
+
+
+def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
+    for folder, kind in ((run, "heatmap"), (finder_run, "finder")):
+        assert read_run_config(folder).model.kind == kind
+        validations = [line for line in metrics_of(folder) if "val_loss" in line]
+        assert validations and ("val_recall" in validations[0]) == (kind == "finder")
+        assert all((folder / name).is_file() for name in ("finished.json", "best.safetensors", "evaluation.json"))
+    # One report, of both.
+    assert (run / "report.html").is_file() and not (finder_run / "report.html").exists()
+
+
+def test_the_finder_trains_on_frames_and_validates_on_their_animals(finder_run: Path) -> None:
     steps = [line for line in metrics_of(finder_run) if "centre_loss" in line]
     # 6 frames train, with 2 or 3 animals each: each step has all of them.
     assert len(steps) == 24 and len({line["targets"] for line in steps}) == 1 and 12 < steps[0]["targets"] < 18
@@ -59,7 +77,7 @@ def test_tables_have_a_row_for_each_labelled_animal_and_nothing_where_it_was_mis
     assert int(points.isna().all(axis=1).sum()) == sum(figures["missed"] for figures in about)
     assert sum(figures["frames"] for figures in about) == 16
     found = sum(figures["animals"] - figures["missed"] for figures in about)
-    assert found > 0 and "animals found" in log_of(finder_run) and (finder_run / "report.html").is_file()
+    assert found > 0 and "animals found" in log_of(finder_run)
     errors = pd.read_csv(finder_run / "predictions_pixel_error.csv", index_col=0)
     has_error = np.isfinite(errors.select_dtypes("number").to_numpy()).any(axis=1)
     assert np.count_nonzero(has_error) == found
@@ -74,16 +92,20 @@ def test_evaluate_gives_the_figures_of_the_training(finder_run: Path, tmp_path: 
     assert (tmp_path / "again" / "predictions.csv").read_bytes() == (finder_run / "predictions.csv").read_bytes()
 
 
-def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, finder_run: Path, tmp_path: Path) -> None:
-    config = make_config(group, tmp_path / "run", mesh__devices=3, **CHANGES)
-    assert train_and_stop(config, after_step=14)["reason"] == "interrupted"
+def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "run"
+    config = make_config(group, again, mesh__devices=3, **CHANGES)
+    for stopped in (again / "finder", again):
+        summary = train_and_stop_when(config, lambda stopped=stopped: last_step(stopped) >= 14)
+        assert (summary["reason"], summary["exit_code"], summary["out"]) == ("interrupted", 85, str(again))
     train(config)
-    assert_same_run(finder_run, tmp_path / "run")
+    for part in ("finder", ""):
+        assert_same_run(run / part, again / part)
 
 
 def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(["--run", str(finder_run), "video.mp4"]) == 2
-    assert "is a finder of several animals (data.animals=3)" in capsys.readouterr().err
+    assert "is a finder of several animals (data.animals=3): give the run of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -102,20 +124,63 @@ def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.Captu
 )
 def test_what_a_finder_does_not_use_is_refused(group: Path, tmp_path: Path, changes: dict, refusal: str) -> None:
     with pytest.raises(UserError, match=refusal):
-        train(make_config(group, tmp_path / "run", **CHANGES | changes))
+        train(make_config(group, tmp_path / "run", **CHANGES | {"model__kind": "finder"} | changes))
     assert not (tmp_path / "run").exists()
 
 
 def test_labels_of_one_animal_refuse_a_finder(whole: Path, tmp_path: Path) -> None:
     project = Path(read_run_config(whole).data.project)
     with pytest.raises(UserError, match="model.kind is finder, and no image of .* has several labelled animals"):
-        train(make_config(project, tmp_path / "run", **CHANGES))
+        train(make_config(project, tmp_path / "run", **CHANGES | {"model__kind": "finder"}))
 
 
 def test_another_network_does_not_start_from_the_head_of_a_finder(
     group: Path, finder_run: Path, tmp_path: Path
 ) -> None:
-    config = make_config(group, tmp_path / "run", **CHANGES | {"model__kind": "heatmap"})
+    config = make_config(group, tmp_path / "run", **CHANGES)
     config.train.init_from = str(finder_run)
     with pytest.raises(UserError, match="train.init_from is .*, a finder; give model.weights="):
         train(config)
+
+
+def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path) -> None:
+    video = group / "videos" / "session01.mp4"
+    out = tmp_path / "out"
+    arguments = ["--run", str(run), str(video), "--animals", "at-most:3", "--to", "slp"]
+    assert predict([*arguments, "--devices", "1", "--labeled", "--out", str(out)]) == 0
+    assert (out / "labeled_videos" / "session01_tracks_labeled.mp4").is_file()
+    found = read_table(out / "video_preds" / "session01_detections.csv", several=True)
+    tracks = read_table(out / "video_preds" / "session01_tracks.slp", several=True)
+    assert 0 < len(tracks.poses.individuals) <= 3 and len(found.poses.frames) == 16
+    assert (out / "video_preds" / "session01_tracks_review.csv").is_file()
+    # The number of devices changes no bit, and Python gives the detections of the command.
+    assert predict([*arguments, "--devices", "3", "--out", str(tmp_path / "3")]) == 0
+    for name in ("session01_detections.csv", "session01_tracks_review.csv"):
+        assert (tmp_path / "3" / "video_preds" / name).read_bytes() == (out / "video_preds" / name).read_bytes()
+    points_px, confidence = load(run, devices=1, is_compiled=False).predict_video(video)
+    assert points_px.shape == (16, 3, len(found.poses.keypoint_names), 2)
+    known = np.isfinite(points_px)
+    assert known.any() and np.array_equal(points_px[known], found.poses.points_px[np.isfinite(found.poses.points_px)])
+    assert np.array_equal(np.isfinite(confidence), known[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "refusal"),
+    [
+        (["--animals", "4"], "--animals is 4, but .* finds at most 3 animals in a frame: train it with data.animals=4"),
+        (["--animals", "two"], "--animals is two; it must be a whole number from 1"),
+        (["--to", "nwb"], "--to is nwb; it must be one of csv, deeplabcut, sleap-analysis, slp"),
+        (["--smooth", "median"], "--smooth is median, but .* is of several animals"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(
+    group: Path, run: Path, capsys: pytest.CaptureFixture[str], flags: list[str], refusal: str
+) -> None:
+    assert predict(["--run", str(run), str(group / "videos" / "session01.mp4"), *flags]) == 2
+    assert re.search(refusal, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("flag", ["--animals", "--to"])
+def test_a_run_of_one_animal_has_no_tracks(whole: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert predict(["--run", str(whole), "video.mp4", flag, "2"]) == 2
+    assert f"{flag} is 2, but {whole} was trained on images with one animal" in capsys.readouterr().err

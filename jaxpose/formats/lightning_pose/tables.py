@@ -9,6 +9,7 @@ import array
 import contextlib
 import csv
 import io
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +35,14 @@ _ROWS = ("scorer", "bodyparts", "coords")
 _MOST_SHOWN = 40  # characters of a wrong cell
 
 
-def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS) -> list[list[str]]:
-    """Returns the header, with columns `coords` for each keypoint."""
-    names = [name for name in keypoint_names for _ in coords]
-    return [["scorer", *[scorer] * len(names)], ["bodyparts", *names], ["coords", *list(coords) * len(keypoint_names)]]
+def header_rows(
+    scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS, individuals: Sequence[str] = ()
+) -> list[list[str]]:
+    """Returns the header, with columns `coords` for each keypoint, or for each of each individual."""
+    each = list(itertools.product(individuals or ("",), keypoint_names, coords))
+    rows = [["scorer", *[scorer] * len(each)]]
+    rows += [["individuals", *(one for one, _, _ in each)]] if individuals else []
+    return [*rows, ["bodyparts", *(name for _, name, _ in each)], ["coords", *(coord for *_, coord in each)]]
 
 
 def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]], int]:
@@ -177,6 +182,7 @@ class PredictionWriter:
       scorer: the network's name, for the first header row.
       with_sets: whether each row names its frame's set.
       keeps_rows: keeps the rows in `<name>.partial` after an error. Only for a folder that this process created.
+      individuals: a names of the animals of a frame, if there are several; a row of the header.
     """
 
     def __init__(
@@ -187,16 +193,17 @@ class PredictionWriter:
         *,
         with_sets: bool = False,
         keeps_rows: bool = False,
+        individuals: Sequence[str] = (),
     ) -> None:
         self._file, self._keypoint_names, self._scorer, self._with_sets = file, keypoint_names, scorer, with_sets
-        self._keeps_rows = keeps_rows
+        self._keeps_rows, self._individuals = keeps_rows, individuals
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> "PredictionWriter":
         self._rows = self._opened.enter_context(write_rows(self._file, self._keeps_rows))
-        header = header_rows(self._scorer, self._keypoint_names)
-        for cells, last in zip(header, ("set", "", ""), strict=True):
-            self._rows.writerow([*cells, last] if self._with_sets else cells)
+        header = header_rows(self._scorer, self._keypoint_names, individuals=self._individuals)
+        for number, cells in enumerate(header):
+            self._rows.writerow([*cells, "" if number else "set"] if self._with_sets else cells)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -213,8 +220,8 @@ class PredictionWriter:
 
         Args:
           index: n image paths or frame numbers.
-          keypoints_frame_px: (n, k, 2), x and y in frame pixels.
-          confidence: (n, k), 0 to 1.
+          keypoints_frame_px: (n, k, 2), x and y in frame pixels; (n, a, k, 2) of individuals.
+          confidence: (n, k), 0 to 1; (n, a, k) of individuals.
           sets: the set of each frame, if and only if the file has that column.
 
         Raises:
@@ -226,7 +233,8 @@ class PredictionWriter:
         if keypoints_frame_px.shape[-1:] != (2,):
             raise ValueError(f"{self._file}: keypoints have shape {keypoints_frame_px.shape}; it must be (n, k, 2)")
         cells = np.concatenate([keypoints_frame_px, confidence[..., None]], axis=-1)
-        _write_cells(self._rows, self._file, index, cells, (len(self._keypoint_names), 3), sets)
+        animals = (len(self._individuals),) if self._individuals else ()
+        _write_cells(self._rows, self._file, index, cells, (*animals, len(self._keypoint_names), 3), sets)
 
 
 def write_predictions(
