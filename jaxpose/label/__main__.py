@@ -9,6 +9,7 @@ import fcntl
 import gc
 import os
 import shlex
+import signal
 import socket
 import sys
 import webbrowser
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
-from jaxpose.early_signals import exit_with
+from jaxpose.early_signals import EXIT_CODES, exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import is_of_file, open_shared
 from jaxpose.terminal import count, print_lines
@@ -155,15 +156,19 @@ def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.
     config.load()
     config.get_loop_factory()
     address = f"http://127.0.0.1:{port}/?token="
+    server = uvicorn.Server(config)
+    # A signal that comes before the server runs ends it as soon as it does.
+    before = {number: signal.signal(number, server.handle_exit) for number in EXIT_CODES}
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            listening.listen()
-            print_lines(f"{address}{tokens.printed}")
-            _print_about(store, port)
-            if not given.no_browser and _has_screen():
-                webbrowser.open(f"{address}{tokens.once}")
-            uvicorn.Server(config).run(sockets=[listening])
+        listening.listen()
+        print_lines(f"{address}{tokens.printed}")
+        _print_about(store, port)
+        if not given.no_browser and _has_screen():
+            webbrowser.open(f"{address}{tokens.once}")
+        server.run(sockets=[listening])
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         try:
             store.close()
         except (UserError, OSError):

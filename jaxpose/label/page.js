@@ -3,18 +3,21 @@
 import { Frame, ask } from "/frame.js";
 import { actionOf, listKeys } from "/keys.js";
 import { Queue } from "/queue.js";
-import { Stage, colourOf } from "/stage.js";
+import { Stage, beforePainting, colourOf } from "/stage.js";
 
 const POLL_MS = 2000;
 // Images fetched ahead: the next ones, and the previous ones. As many pictures are kept as the memory bears.
-const AHEAD = [1, 2, 3, 4, -1, -2], MOST_PIXELS = 24_000_000, MOST_FRAMES = 200;
+const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], MOST_PIXELS = 24_000_000, MOST_FRAMES = 200;
+// Labels of this many images come with one request.
+const FRAMES_AT_ONCE = 16;
 const DRAG_PX = 3;
 const get = (id) => document.getElementById(id);
 const copyOf = (points) => points.map((point) => point && { ...point });
 
 class Page {
   constructor() {
-    this.stage = new Stage();
+    this.draw = beforePainting(() => this.paint());
+    this.stage = new Stage(() => this.draw());
     this.queue = new Queue((number) => this.go(number));
     this.pictures = new Map();
     this.frames = new Map();
@@ -27,6 +30,7 @@ class Page {
     this.failure = this.lost = "";
     this.unwritten = 0;
     this.fileProblem = "";
+    this.keypointStates = [];
   }
 
   async start() {
@@ -78,9 +82,7 @@ class Page {
   }
 
   fetchAhead(number) {
-    const place = this.queue.shown.indexOf(number);
-    const near = AHEAD.map((step) => this.queue.shown[place + step]).filter((other) => other !== undefined);
-    for (const other of place < 0 ? [] : near) {
+    for (const other of this.queue.near(number, AHEAD)) {
       this.pictureOf(other);
       this.frameOf(other);
     }
@@ -116,22 +118,24 @@ class Page {
     }
   }
 
-  // The labels of an image, null if the server does not answer.
+  // The labels of an image, null if the server does not answer; those of the next images come with it.
   async frameOf(number) {
     if (this.frames.has(number)) return this.frames.get(number);
-    const made = ask(`/api/frame/${number}`).then(({ status, content }) => {
-      if (status === 200) return new Frame(number, content, (...news) => this.heard(...news));
-      this.frames.delete(number);
+    const ahead = Array.from({ length: FRAMES_AT_ONCE - 1 }, (_, step) => step + 1);
+    const numbers = [number, ...this.queue.near(number, ahead).filter((other) => !this.frames.has(other))];
+    const answer = ask(`/api/frames?numbers=${numbers}`);
+    numbers.forEach((other, place) => this.frames.set(other, answer.then(({ status, content }) => {
+      if (status === 200) return new Frame(other, content[place], (...news) => this.heard(...news));
+      this.frames.delete(other);
       return null;
-    });
-    this.frames.set(number, made);
+    })));
     for (const [other, kept] of [...this.frames].slice(0, Math.max(0, this.frames.size - MOST_FRAMES))) {
-      // Labels that are not saved yet, and drafts, stay.
+      // Labels that are not saved yet, and copied drafts, stay.
       kept.then((frame) => {
-        if (frame?.isSaved && frame !== this.frame && !frame.points.some((point) => point?.draft)) this.frames.delete(other);
+        if (frame?.isSaved && frame !== this.frame && !frame.points.some((point) => point?.draft && point.p === undefined)) this.frames.delete(other);
       });
     }
-    return made;
+    return this.frames.get(number);
   }
 
   // State -------------------------------------------------------------------------------------------------------------
@@ -182,20 +186,23 @@ class Page {
 
   say(text) { get("message").textContent = text; }
 
-  draw() {
-    this.stage.showPoints(this.frame, this.project.keypoints, this.project.edges, this.keypoint);
+  paint() {
+    if (!this.project) return;
+    this.stage.paint(this.frame, this.project.keypoints, this.project.edges, this.keypoint);
     this.drawKeypoints();
     this.drawConflicts();
   }
 
   drawKeypoints() {
     const list = get("keypoints"), names = this.project.keypoints;
-    if (list.children.length !== names.length) list.replaceChildren(...names.map((name, k) => this.keypointRow(name, k)));
+    if (!list.children.length) list.replaceChildren(...names.map((name, k) => this.keypointRow(name, k)));
     names.forEach((_, k) => {
       const button = list.children[k].firstChild, point = this.frame?.points[k];
       const isCurrent = k === this.keypoint;
       const armed = isCurrent && this.hidesNext && !point ? "next: hidden" : "";
-      const state = armed || (!point ? "" : point.draft ? "confirm?" : point.v === 1 ? "hidden" : "placed");
+      const state = armed || (!point ? "" : point.draft ? `confirm? ${point.p ?? ""}` : point.v === 1 ? "hidden" : "placed");
+      if (this.keypointStates[k] === `${state} ${isCurrent}`) return;
+      this.keypointStates[k] = `${state} ${isCurrent}`;
       button.setAttribute("aria-current", String(isCurrent));
       button.lastChild.textContent = state;
       button.setAttribute("aria-label", `${names[k]}, ${state || "no label"}`);
@@ -386,7 +393,7 @@ class Page {
     this.choose((this.keypoint + steps + length) % length);
   }
 
-  togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.stage.drawPoints(); }
+  togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.draw(); }
   toggleMagnifier() { this.stage.magnifier.hidden = !this.stage.magnifier.hidden; this.stage.magnify(); }
   contrast() { this.say(`picture: ${this.stage.nextFilter()}`); }
   zoom(factor) { this.stage.zoom(factor, this.stage.cursor ?? undefined); }
@@ -425,6 +432,8 @@ class Page {
     const action = isOnButton ? undefined : actionOf(event);
     if (!action) return;
     event.preventDefault();
+    // A held key shows every image, as fast as they come.
+    if (event.repeat && this.frame?.number !== this.wanted) return;
     if (event.key !== "c") this.say("");
     const [, , name, ...given] = action;
     this[name](...given);

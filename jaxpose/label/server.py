@@ -28,11 +28,14 @@ from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_o
 from jaxpose.data.image_file import (
     AUTO,
     NORMAL,
+    STORED,
     PixelRule,
     choose_white,
     decode_image,
     describe,
+    plain_jpeg,
     read_orientation,
+    refuse_damaged_jpeg,
     values_of,
 )
 from jaxpose.errors import UserError
@@ -59,6 +62,7 @@ _HEADERS = {
 }
 _MOST_BODY_BYTES, _BODY_WAIT_S = 65_536, 10.0
 _MOST_PX, _MOST_DIGITS = 1e6, 15
+_MOST_FRAMES = 100
 _JPEG_QUALITY = 95
 _MOST_PICTURE_BYTES = 128 * 2**20
 
@@ -126,6 +130,9 @@ class Pictures:
                 f"{name} has {describe(orientation)}: are its labels in pixels of the upright image, or of the stored "
                 "one? Start again with --orientation upright or --orientation stored"
             )
+        if (orientation == NORMAL or self._orientation == STORED) and (plain := plain_jpeg(content)):
+            refuse_damaged_jpeg(content)
+            return plain
         values = values_of(content)
         white = choose_white([values]) if values else 0.0
         pixels = decode_image(content, PixelRule(self._orientation, white))
@@ -148,6 +155,7 @@ def make_app(store: Store, tokens: Tokens, orientation: str) -> "Guard":
         Route("/{name:str}", answers.file),
         Route("/api/project", answers.project),
         Route("/api/changes", answers.changes),
+        Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
         Route("/api/frame/{number:str}/keep/{keypoint:str}", answers.keep, methods=["POST"]),
@@ -230,6 +238,13 @@ class _Answers:
     @_answering
     async def frame(self, request: Request) -> Any:
         return self.store.frame(request.path_params["number"])
+
+    @_answering
+    async def frames(self, request: Request) -> Any:
+        numbers = [_number(text) for text in request.query_params.get("numbers", "").split(",")]
+        if len(numbers) > _MOST_FRAMES or not all(0 <= number < len(self.store.images) for number in numbers):
+            raise HTTPException(404, "there is no such image")
+        return [self.store.frame(number) for number in numbers]
 
     @_answering
     async def image(self, request: Request) -> Any:

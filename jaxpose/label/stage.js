@@ -10,8 +10,20 @@ const FILTERS = ["none", "contrast(1.7)", "brightness(1.7) contrast(1.3)", "brig
 
 export const colourOf = (k) => `hsl(${Math.round(k * 137.508) % 360} 85% ${k % 2 ? 70 : 58}%)`;
 
+// Returns a function that calls another one before the browser paints the next time, once for any number of calls.
+export const beforePainting = (act) => {
+  let waits = false;
+  return () => {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => { waits = false; act(); });
+  };
+};
+
 export class Stage {
-  constructor() {
+  // `changed` is called when the stage must be painted again.
+  constructor(changed) {
+    this.changed = changed;
     this.element = document.getElementById("stage");
     this.canvas = document.getElementById("picture");
     this.svg = document.getElementById("points");
@@ -24,12 +36,14 @@ export class Stage {
     this.hidesPoints = false;
     this.cursor = null;
     this.shown = null;
+    this.resize();
     new ResizeObserver(() => this.resize()).observe(this.element);
   }
 
-  get size() { return [this.element.clientWidth, this.element.clientHeight]; }
-
+  // Keeps the size: asking the browser makes it lay out the page.
   resize() {
+    const { width, height } = this.element.getBoundingClientRect();
+    this.size = [width, height];
     if (this.isFitted) this.fit(); else this.draw();
   }
 
@@ -100,9 +114,22 @@ export class Stage {
   }
 
   draw() {
+    this.pictureIsOld = true;
+    this.changed();
+  }
+
+  // Paints the picture, and the points of a frame; `names` and `edges` are of the project, `current` is a keypoint.
+  paint(frame, names, edges, current) {
+    this.shown = { frame, names, edges, current };
+    if (this.pictureIsOld) this.drawPicture();
+    this.pictureIsOld = false;
+    this.drawPoints();
+    this.magnify();
+  }
+
+  drawPicture() {
     const ratio = window.devicePixelRatio || 1;
-    const box = this.element.getBoundingClientRect();
-    const [width, height] = [box.width, box.height].map((length) => Math.max(1, Math.ceil(length * ratio)));
+    const [width, height] = this.size.map((length) => Math.max(1, Math.ceil(length * ratio)));
     if (this.canvas.width !== width) this.canvas.width = width;
     if (this.canvas.height !== height) this.canvas.height = height;
     const context = this.canvas.getContext("2d");
@@ -113,16 +140,7 @@ export class Stage {
       context.setTransform(this.scale * ratio, 0, 0, this.scale * ratio, this.left * ratio, this.top * ratio);
       context.drawImage(this.picture, 0, 0);
     }
-    this.drawPoints();
-    this.magnify();
     document.getElementById("view").textContent = this.picture ? `${Math.round(this.scale * 100)} %` : "";
-  }
-
-  // Shows the points of a frame; `names` and `edges` are of the project, `current` is a keypoint.
-  showPoints(frame, names, edges, current) {
-    this.shown = { frame, names, edges, current };
-    this.drawPoints();
-    this.magnify();
   }
 
   drawPoints() {

@@ -350,9 +350,10 @@ class Store:
         return self._base(self.project.file_of(image))
 
     def _points(self, image: str) -> Points:
-        points = {name: point for name, point in self._file(image).points.get(image, {}).items() if point}
-        of_image = ((name, edit) for name in self.project.keypoint_names if (edit := self._pending.get((image, name))))
-        points |= {name: edit.after for name, edit in of_image}
+        points = dict(self._file(image).points.get(image, {}))
+        if self._pending:
+            edits = (self._pending.get((image, name)) for name in self.project.keypoint_names)
+            points |= {edit.keypoint: edit.after for edit in edits if edit}
         return {name: point for name, point in points.items() if point}
 
     def _count(self, image: str) -> int:
