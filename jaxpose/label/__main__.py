@@ -42,6 +42,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )
+    arguments.add_argument(
+        "--predictions",
+        default="",
+        metavar="RUN",
+        help="run folder, folder of runs, or table of predictions to confirm; default: the newest run in runs/PROJECT",
+    )
     arguments.add_argument("--port", type=int, metavar="N", help=f"default: {_PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
     arguments.add_argument(
@@ -55,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     # These imports take a second, which --help does not need.
+    from jaxpose.label.predictions import find_predictions
     from jaxpose.label.project import open_project
     from jaxpose.label.store import Store
 
@@ -65,7 +72,7 @@ def _run(given: argparse.Namespace) -> int:
             # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
             # second again and again.
             gc.disable()
-            store = Store(project)
+            store = Store(project, find_predictions(given.predictions, project, given.project))
             gc.freeze()
             gc.enable()
             _serve(store, listening, port, given)
@@ -188,6 +195,8 @@ def _print_about(store: "Store", port: int) -> None:
     counts = store.counts()
     labelled = sum(number > 0 for number in counts)
     print_lines(f"{labelled} of {count(len(counts), 'image')} labelled; Ctrl-C ends this")
+    if store.predictions:
+        print_lines(f"hollow points are predictions of {store.predictions.source}: no labels until you confirm them")
     if store.context_images:
         print_lines(f"not listed: {count(store.context_images, 'image')} next to labelled ones (context frames)")
     print_lines(

@@ -52,6 +52,7 @@ class Page {
     this.project = content;
     this.version = content.version;
     this.queue.set(content.images, content.counts, content.keypoints.length);
+    this.queue.rank(content.confidence, content.error_px);
     const name = content.folder.split("/").pop();
     document.title = `${name} \u2013 jaxpose label`;
     get("name").textContent = name;
@@ -200,7 +201,7 @@ class Page {
       const button = list.children[k].firstChild, point = this.frame?.points[k];
       const isCurrent = k === this.keypoint;
       const armed = isCurrent && this.hidesNext && !point ? "next: hidden" : "";
-      const state = armed || (!point ? "" : point.draft ? `confirm? ${point.p ?? ""}` : point.v === 1 ? "hidden" : "placed");
+      const state = armed || (!point ? "" : point.draft ? `${point.p?.toFixed(2) ?? "confirm"}?` : point.v === 1 ? "hidden" : "placed");
       if (this.keypointStates[k] === `${state} ${isCurrent}`) return;
       this.keypointStates[k] = `${state} ${isCurrent}`;
       button.setAttribute("aria-current", String(isCurrent));
@@ -321,7 +322,7 @@ class Page {
     if (!this.canEdit) return;
     if (!this.frame.canHide) return this.say("this label file has no \"visible\" columns, so it cannot mark hidden points; X leaves a point out");
     const k = this.keypoint, point = this.frame.points[k];
-    if (point) return this.change((points) => { points[k] = { ...point, v: 3 - point.v, draft: false }; });
+    if (point) return this.change((points) => { points[k] = { x: point.x, y: point.y, v: 3 - point.v, draft: false }; });
     this.hidesNext = !this.hidesNext;
     this.draw();
   }
@@ -363,14 +364,20 @@ class Page {
 
   async confirm() {
     if (this.frame?.points.some((point) => point?.draft)) {
-      this.change((points) => points.forEach((point) => { if (point) point.draft = false; }));
+      this.change((points) => points.forEach((point, k) => {
+        if (point) points[k] = { x: point.x, y: point.y, v: point.v, draft: false };
+      }));
     }
     await this.unlabelled(1);
   }
 
   takeMine() {
     const k = this.conflict();
-    if (k !== undefined) this.frame.takeMine(k).then(() => this.draw());
+    if (k !== undefined) return this.frame.takeMine(k).then(() => this.draw());
+    const predicted = this.frame?.predicted[this.keypoint];
+    if (!predicted) return this.say("there is no prediction of this keypoint");
+    this.place([predicted.x, predicted.y]);
+    this.advance();
   }
 
   keepTheirs() {
@@ -391,6 +398,11 @@ class Page {
   nextKeypoint(steps) {
     const length = this.project.keypoints.length;
     this.choose((this.keypoint + steps + length) % length);
+  }
+
+  togglePredictions() {
+    this.stage.showsPredictions = !this.stage.showsPredictions;
+    this.draw();
   }
 
   togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.draw(); }

@@ -7,6 +7,7 @@ const ROW_PX = 24, SPARE_ROWS = 8;
 export class Queue {
   // `open` is called with the number of a clicked image.
   constructor(open) {
+    this.scores = {};
     this.open = open;
     this.list = document.getElementById("list");
     this.rows = document.getElementById("rows");
@@ -40,9 +41,21 @@ export class Queue {
     this.video.parentElement.hidden = names.length < 2;
   }
 
+  // Takes what the predictions are worth: the mean confidence and the largest error of each image, null without.
+  rank(confidence, errorPx) {
+    this.scores = { doubtful: confidence, errors: errorPx };
+    for (const option of this.filter.options) {
+      if (option.value in this.scores) option.hidden = option.disabled = !this.scores[option.value].some((score) => score !== null);
+    }
+  }
+
   isIn(number) {
     const count = this.counts[number];
     const kind = this.filter.value;
+    if (kind in this.scores) {
+      const isRanked = (this.scores[kind][number] ?? null) !== null && (kind === "errors" || count === 0);
+      return isRanked && (!this.video.value || this.videos[number] === this.video.value);
+    }
     const isKind = kind === "all" || (kind === "unlabelled" ? count === 0 : count !== 0);
     return isKind && (!this.video.value || this.videos[number] === this.video.value);
   }
@@ -50,6 +63,9 @@ export class Queue {
   // Applies the filters; an image that is labelled later stays in the list until the next choice.
   choose() {
     this.shown = this.images.map((_, number) => number).filter((number) => this.isIn(number));
+    const scores = this.scores[this.filter.value], sign = this.filter.value === "errors" ? -1 : 1;
+    // The worst predictions first.
+    if (scores) this.shown.sort((a, b) => sign * (scores[a] - scores[b]));
     this.rows.style.height = `${this.shown.length * ROW_PX}px`;
     this.select(this.current);
   }
@@ -120,6 +136,13 @@ export class Queue {
     // The end of a long name tells images apart; the mark keeps its direction.
     name.textContent = `\u2066${this.images[number].replace(/^labeled-data\//, "")}\u2069`;
     row.append(mark, name);
+    const score = this.scores[this.filter.value]?.[number];
+    if (score !== undefined) {
+      const value = document.createElement("span");
+      value.className = "score";
+      value.textContent = this.filter.value === "errors" ? `${score.toFixed(1)} px` : score.toFixed(2);
+      mark.after(value);
+    }
     row.addEventListener("click", () => this.open(number));
     return row;
   }

@@ -225,6 +225,7 @@ class _Answers:
             "images": self.store.images,
             "counts": self.store.counts(),
             "context_images": self.store.context_images,
+            **self.store.scores(),
             "version": self.store.changes(0)["version"],
         }
 

@@ -33,7 +33,7 @@ export class Stage {
     this.left = this.top = 0;
     this.isFitted = true;
     this.filter = 0;
-    this.hidesPoints = false;
+    this.hidesPoints = this.showsPredictions = false;
     this.cursor = null;
     this.shown = null;
     this.resize();
@@ -152,6 +152,7 @@ export class Stage {
       const [from, to] = [a, b].map((k) => this.toStage([frame.points[k].x, frame.points[k].y]));
       this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
     }
+    if (this.showsPredictions) frame.points.forEach((point, k) => point && !point.draft && this.drawPrediction(point, frame.predicted[k], names[k]));
     frame.points.forEach((point, k) => point && this.drawPoint(point, k, names[k], k === current));
     for (const [k, mine] of frame.conflicts) {
       if (!mine) continue;
@@ -159,6 +160,15 @@ export class Stage {
       const group = this.add("g", { role: "img", "aria-label": `${names[k]}, your label` });
       this.add("rect", { class: "mine", x: x - 7, y: y - 7, width: 14, height: 14 }, group);
     }
+  }
+
+  // A cross where a labelled point was predicted, with a line to it.
+  drawPrediction(point, predicted, name) {
+    if (!predicted) return;
+    const [from, [x, y]] = [point, predicted].map((one) => this.toStage([one.x, one.y]));
+    const group = this.add("g", { class: "predicted", role: "img", "aria-label": `${name}, predicted` });
+    this.add("line", { x1: from[0], y1: from[1], x2: x, y2: y }, group);
+    this.add("path", { d: `M${x - 5} ${y - 5}l10 10m0 -10l-10 10` }, group);
   }
 
   drawPoint(point, k, name, isCurrent) {

@@ -12,6 +12,7 @@ from PIL import Image, ImageCms
 from playwright.sync_api import Page, expect
 
 from jaxpose.data.image_file import PixelRule, decode_image
+from jaxpose.formats.lightning_pose.tables import write_predictions
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.label.small_projects import KEYPOINTS, header, image_name, serving, write_image, write_project
 
@@ -212,6 +213,42 @@ def test_a_change_of_another_program_is_shown_and_decided(tmp_path: Path) -> Non
         expect(page.locator("#conflicts")).to_be_empty()
         wait_for_row(project, f"{image_name(10)},29.5,18.5,9,10,,")
         assert re.match("saved", page.inner_text("#saved")) and KEYPOINTS[0] in page.content()
+
+
+def test_predictions_are_hollow_until_they_are_confirmed_or_moved(tmp_path: Path) -> None:
+    project, table = write_project(tmp_path / "p", 6), tmp_path / "table.csv"
+    points = np.tile([[10.0, 11], [20, 21], [30, 31]], (5, 1, 1))
+    # The last keypoint of the second image is not in it.
+    confidence = np.array([[0.9, 0.9, 0.9], [0.9, 0.8, 0.05], [0.7, 0.8, 0.9], [0.2, 0.8, 0.9], [0.9, 0.9, 0.9]])
+    write_predictions(table, [image_name(10 * number) for number in range(5)], KEYPOINTS, points, confidence)
+    with serving(project, "--predictions", str(table)) as served:
+        with opened(served.address, 1280, 800) as page:
+            is_at(page, 10)
+            point(page, "left_paw", "draft")
+            expect(page.locator("#points g")).to_have_count(2)
+            expect(page.locator("#keypoints button").first).to_contain_text("0.90?")
+            # One key confirms, and goes on. In the next image, one point is moved.
+            press(page, "Enter")
+            is_at(page, 20)
+            press(page, "s ArrowRight d")
+            is_at(page, 30)
+            press(page, "x x x r")
+            page.select_option("#filter", "doubtful")
+            expect(page.locator("#rows .row")).to_have_count(1)
+            expect(page.locator("#rows .row")).to_contain_text("0.90")
+            page.select_option("#filter", "errors")
+            expect(page.locator("#rows .row")).to_have_count(1)
+            expect(page.locator("#rows .row")).to_contain_text("27.0 px")
+            page.locator("#rows .row").click()
+            is_at(page, 0)
+            expect(page.locator("#points .predicted")).to_have_count(0)
+            press(page, "t")
+            expect(page.locator("#points .predicted")).to_have_count(2)
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    rows = [",1.50,2,,,30.125,4", ",10.0,11.0,20.0,21.0,,", ",,,21.0,21.0,,", ",,,,,30.0,31.0"]
+    text = "".join(f"{image_name(10 * number)}{row}\n" for number, row in enumerate(rows))
+    assert (project / LABELS).read_text() == header() + text
 
 
 def test_two_browsers_place_the_same_point(tmp_path: Path) -> None:
