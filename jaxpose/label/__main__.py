@@ -26,6 +26,7 @@ from jaxpose.terminal import count, print_lines
 
 if TYPE_CHECKING:
     from jaxpose.label.store import Store
+    from jaxpose.label.videos import Videos
 
 _PORT = 8787
 _LOCK_FILE = ".jaxpose_label.lock"
@@ -38,9 +39,15 @@ def main(argv: list[str] | None = None) -> int:
         "jaxpose.label",
         "Opens a local page to label the images of a project of Lightning Pose or DeepLabCut. Ctrl-C ends it.",
     )
-    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project")
+    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project, or a video to make one of")
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
+    )
+    arguments.add_argument(
+        "--keypoints",
+        default="",
+        metavar="NAMES",
+        help="for a video without a project: its keypoints, such as nose,tail",
     )
     arguments.add_argument(
         "--predictions",
@@ -64,7 +71,12 @@ def _run(given: argparse.Namespace) -> int:
     from jaxpose.label.predictions import find_predictions
     from jaxpose.label.project import open_project
     from jaxpose.label.store import Store
+    from jaxpose.label.videos import Videos, is_video, make_project
 
+    if is_video(given.project):
+        given.project = make_project(given.project, given.keypoints)
+    elif given.keypoints:
+        raise UserError(f"--keypoints is for a video without a project, but {given.project} is a project")
     project = open_project(given.project, given.labels)
     with contextlib.closing(_listen(given.port)) as listening:
         port = listening.getsockname()[1]
@@ -75,7 +87,7 @@ def _run(given: argparse.Namespace) -> int:
             store = Store(project, find_predictions(given.predictions, project, given.project))
             gc.freeze()
             gc.enable()
-            _serve(store, listening, port, given)
+            _serve(store, Videos(project), listening, port, given)
     return DONE
 
 
@@ -138,7 +150,7 @@ def _lock(folder: Path, file: Path) -> int:
         os.close(lock)
 
 
-def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.Namespace) -> None:
+def _serve(store: "Store", videos: "Videos", listening: socket.socket, port: int, given: argparse.Namespace) -> None:
     """Serves the page until a signal; then all labels are in the label files.
 
     Raises:
@@ -151,7 +163,7 @@ def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.
 
     tokens = Tokens()
     config = uvicorn.Config(
-        make_app(store, tokens, given.orientation),
+        make_app(store, videos, tokens, given.orientation),
         lifespan="off",
         access_log=False,
         log_level="error",

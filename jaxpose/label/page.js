@@ -3,6 +3,7 @@
 import { Frame, ask } from "/frame.js";
 import { actionOf, listKeys } from "/keys.js";
 import { Queue } from "/queue.js";
+import { Timeline } from "/timeline.js";
 import { Stage, beforePainting, colourOf } from "/stage.js";
 
 const POLL_MS = 2000;
@@ -19,6 +20,7 @@ class Page {
     this.draw = beforePainting(() => this.paint());
     this.stage = new Stage(() => this.draw());
     this.queue = new Queue((number) => this.go(number));
+    this.timeline = new Timeline((frame) => this.seek(frame), (video) => this.openVideo(video));
     this.pictures = new Map();
     this.frames = new Map();
     this.frame = null;
@@ -42,6 +44,7 @@ class Page {
     this.queue.choose();
     this.listen();
     if (this.queue.images.length) await this.go(this.queue.shown[0] ?? 0);
+    else if (this.project.videos.length) await this.openVideo(0);
     else this.say("this project has no image to label");
     setInterval(() => this.poll(), POLL_MS);
   }
@@ -57,6 +60,8 @@ class Page {
     document.title = `${name} \u2013 jaxpose label`;
     get("name").textContent = name;
     get("name").title = content.folder;
+    this.timeline.set(content.videos);
+    get("video-button").hidden = !content.videos.length;
     this.drawProgress();
   }
 
@@ -64,6 +69,7 @@ class Page {
 
   async go(number) {
     if (number === undefined || number < 0) return;
+    this.timeline.close();
     this.wanted = number;
     this.hidesNext = false;
     this.queue.select(number);
@@ -73,13 +79,74 @@ class Page {
     this.frame = frame;
     this.keypoint = Math.max(0, frame ? frame.points.findIndex((point) => !point || point.draft) : 0);
     const problem = picture.error || frame?.problem || "";
-    get("problem").hidden = !problem;
-    get("problem").textContent = problem;
-    this.stage.show(picture.bitmap ?? null);
+    this.showPicture(picture, problem);
     get("image").textContent = this.project.images[number];
     this.stage.element.setAttribute("aria-label", `Image ${this.project.images[number]}`);
     this.draw();
     this.fetchAhead(number);
+  }
+
+  showPicture(picture, problem) {
+    get("problem").hidden = !problem;
+    get("problem").textContent = problem;
+    this.stage.show(picture.bitmap ?? null);
+  }
+
+  // Videos ------------------------------------------------------------------------------------------------------------
+
+  // Shows the frames of the video of this image, or the images again.
+  async toggleVideo() {
+    if (this.timeline.isOpen) return this.go(this.queue.current >= 0 ? this.queue.current : undefined);
+    if (!this.project.videos.length) return this.say("this project has no videos");
+    await this.openVideo(Math.max(0, this.project.videos.indexOf(this.queue.videos[this.queue.current])));
+  }
+
+  async openVideo(video) {
+    const problem = await this.timeline.open(video);
+    if (problem) return this.say(problem);
+    const shown = [...this.timeline.images].find(([, number]) => number === this.queue.current);
+    await this.seek(shown ? shown[0] : 0);
+  }
+
+  // Shows a frame; of those that are asked for while one is decoded, only the last.
+  async seek(given) {
+    const frame = this.timeline.inside(given);
+    this.wanted = `${this.timeline.video}/${frame}`;
+    this.timeline.show(frame);
+    if (this.isSeeking) return;
+    this.isSeeking = true;
+    let wanted, picture;
+    do {
+      wanted = this.wanted;
+      picture = await this.pictureOf(wanted);
+    } while (this.wanted !== wanted && typeof this.wanted === "string");
+    this.isSeeking = false;
+    if (this.wanted === wanted) this.showFrame(wanted, picture);
+  }
+
+  showFrame(place, picture) {
+    const { video, frame } = this.timeline, number = this.timeline.images.get(frame);
+    const text = `${this.project.videos[video]}, frame ${frame}`;
+    this.frame = null;
+    this.shownFrame = place;
+    this.showPicture(picture, picture.error || "");
+    get("image").textContent = number === undefined ? text : `${text}: ${this.project.images[number]}`;
+    this.stage.element.setAttribute("aria-label", `Video ${text}`);
+    this.draw();
+    const near = AHEAD.map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
+    for (const other of near) this.pictureOf(`${video}/${other}`);
+  }
+
+  // Makes the frame an image of the project, and shows it.
+  async labelFrame() {
+    if (this.shownFrame !== this.wanted) return;
+    const { status, content } = await ask(`/api/video/${this.shownFrame}`, {});
+    if (status !== 200) return this.say(content.error);
+    if (content.image >= this.queue.images.length) {
+      await this.loadProject();
+      this.queue.choose();
+    }
+    await this.go(content.image);
   }
 
   fetchAhead(number) {
@@ -100,7 +167,7 @@ class Page {
 
   async loadPicture(number) {
     try {
-      const answer = await fetch(`/image/${number}`);
+      const answer = await fetch(typeof number === "string" ? `/video/${number}` : `/image/${number}`);
       if (!answer.ok) return { error: (await answer.json()).error };
       const bitmap = await createImageBitmap(await answer.blob());
       this.forgetPictures(bitmap.width * bitmap.height);
@@ -363,6 +430,7 @@ class Page {
   }
 
   async confirm() {
+    if (this.timeline.isOpen) return this.labelFrame();
     if (this.frame?.points.some((point) => point?.draft)) {
       this.change((points) => points.forEach((point, k) => {
         if (point) points[k] = { x: point.x, y: point.y, v: point.v, draft: false };
@@ -387,7 +455,10 @@ class Page {
 
   // Moves ---------------------------------------------------------------------------------------------------------------
 
-  step(steps) { return this.go(this.queue.step(steps)); }
+  step(steps) {
+    if (this.timeline.isOpen) return this.seek(this.timeline.frame + steps);
+    return this.go(this.queue.step(steps));
+  }
 
   unlabelled(direction) {
     const number = this.queue.unlabelled(direction);
@@ -418,6 +489,8 @@ class Page {
     document.addEventListener("keydown", (event) => this.pressed(event));
     document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
     get("help-button").addEventListener("click", () => this.help());
+    get("video-button").addEventListener("click", () => this.toggleVideo());
+    get("label-frame").addEventListener("click", () => this.labelFrame());
     const element = this.stage.element;
     element.addEventListener("pointerdown", (event) => this.down(event));
     element.addEventListener("pointermove", (event) => this.moved(event));
@@ -445,7 +518,7 @@ class Page {
     if (!action) return;
     event.preventDefault();
     // A held key shows every image, as fast as they come.
-    if (event.repeat && this.frame?.number !== this.wanted) return;
+    if (event.repeat && this.wanted !== (this.timeline.isOpen ? this.shownFrame : this.frame?.number)) return;
     if (event.key !== "c") this.say("");
     const [, , name, ...given] = action;
     this[name](...given);
@@ -483,6 +556,7 @@ class Page {
     const drag = this.drag;
     this.drag = null;
     this.stage.element.classList.remove("panning");
+    if (this.timeline.isOpen && !drag?.pans) this.say("Enter makes this frame an image to label");
     if (!drag || drag.pans || !this.canEdit) return;
     if (drag.before) {
       const moved = this.frame.points[drag.k];

@@ -87,7 +87,7 @@ class LabelProject:
             if self.is_deeplabcut and folder.name.endswith(_DRAWN) and not self._has_labels(folder):
                 continue
             rows = rows_of.get(folder, set())
-            rowless = self._image_names(folder) - rows
+            rowless = self.image_names(folder) - rows
             if rows and rowless and _are_context(rowless, rows):
                 context, rowless = context + len(rowless), set[str]()
             before = "" if folder == PurePosixPath() else f"{folder}/"
@@ -97,7 +97,8 @@ class LabelProject:
     def _has_labels(self, folder: PurePosixPath) -> bool:
         return any(file.parent == self.folder / folder for file in self.files)
 
-    def _image_names(self, folder: PurePosixPath) -> set[str]:
+    def image_names(self, folder: PurePosixPath) -> set[str]:
+        """Returns the names of the images in a folder of the project."""
         place = self.folder / folder
         if not place.is_dir():
             return set()

@@ -48,6 +48,7 @@ class Store:
       predictions: of its images, None without.
       images: names in the order of the queue; an image that another program adds to a label file comes last.
       context_images: number of images left out, because they are the context of labelled ones.
+      adding: the lock of what writes new images.
       problem: why label files cannot be written or read at the moment, "" if they can.
     """
 
@@ -63,7 +64,7 @@ class Store:
           OSError: a file cannot be read or written.
         """
         self.project, self.predictions, self.problem = project, predictions, ""
-        self._lock, self._writing = threading.RLock(), threading.Lock()
+        self._lock, self._writing, self.adding = threading.RLock(), threading.Lock(), threading.Lock()
         self._files: dict[Path, LabelFile] = {}
         self._signatures: dict[Path, tuple[tuple[_Signature, ...], bool]] = {}
         self._backed_up: set[Path] = set()
@@ -112,6 +113,12 @@ class Store:
                 return {"confidence": [], "error_px": []}
             errors = [found.error_px(image, self._points(image)) for image in self.images]
             return {"confidence": list(map(found.confidence, self.images)), "error_px": errors}
+
+    def add(self, image: str) -> int:
+        """Adds an image, if it is new, and returns its number."""
+        with self._lock:
+            self._know(image)
+            return self._ids[image]
 
     def counts(self) -> list[int]:
         """Returns the number of labelled keypoints of each image; -1 if its row cannot be used."""
@@ -275,9 +282,7 @@ class Store:
         """Takes over a label file that another program has changed."""
         old, self._files[file] = self._base(file), found
         for image in {*old.points, *found.points, *old.problems, *found.problems}:
-            if image not in self._ids:
-                self._ids[image] = len(self.images)
-                self.images.append(image)
+            self._know(image)
             if old.points.get(image) != found.points.get(image) or image in found.problems:
                 self._touch(image)
         for key, edit in list(self._pending.items()):
@@ -371,6 +376,11 @@ class Store:
             edits = (self._pending.get((image, name)) for name in self.project.keypoint_names)
             points |= {edit.keypoint: edit.after for edit in edits if edit}
         return {name: point for name, point in points.items() if point}
+
+    def _know(self, image: str) -> None:
+        if image not in self._ids:
+            self._ids[image] = len(self.images)
+            self.images.append(image)
 
     def _count(self, image: str) -> int:
         return -1 if image in self._file(image).problems else len(self._points(image))
