@@ -262,16 +262,16 @@ def test_two_browsers_place_the_same_point(tmp_path: Path) -> None:
         other.add_init_script("window.setInterval = () => 0")
         other.goto(served.address)
         is_at(other, 10)
-        press(page, "p s p ArrowDown")
-        wait_for_row(project, f"{image_name(10)},29.5,19.5,29.5,20.5,,")
-        press(other, "p ArrowLeft s s p")
+        press(page, "p ArrowUp s p ArrowDown")
+        wait_for_row(project, f"{image_name(10)},29.5,18.5,29.5,20.5,,")
+        press(other, "p s s p")
         expect(other.locator("#conflicts")).to_contain_text("nose was also changed elsewhere")
         point(other, "nose", "your label")
         for name in KEYPOINTS:
             point(other, name, "visible")
         press(other, "r")
         expect(other.locator("#conflicts")).to_be_empty()
-        wait_for_row(project, f"{image_name(10)},28.5,19.5,29.5,20.5,29.5,19.5")
+        wait_for_row(project, f"{image_name(10)},29.5,19.5,29.5,20.5,29.5,19.5")
         ring = "#points g[aria-label='nose, visible'] .ring"
         expect(page.locator(ring)).to_have_attribute("cx", other.get_attribute(ring, "cx") or "")
 
