@@ -144,6 +144,8 @@ RUN_BY = {
     "suggest --out": _SUGGEST,
     "suggest --frames": "tests/test_suggest.py::test_only_a_network_with_context_gets_the_neighbours_of_frames",
     "label": _LABEL,
+    "label --keypoints": "tests/label/test_videos.py::"
+    "test_a_plain_video_becomes_a_project_and_its_frames_are_labelled",
     "label --labels": "tests/label/test_store.py::test_what_cannot_be_written_is_refused_by_name",
     "label --no-browser": _LABEL,
     "label --port": "tests/label/test_server.py::test_a_second_one_and_wrong_arguments_are_refused",

@@ -10,9 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import fsspec
-from fsspec.utils import get_protocol
-
 from jaxpose.config import losses
 from jaxpose.config.data import DataConfig, given_shares, resolve_preset
 from jaxpose.config.model import (
@@ -422,6 +419,10 @@ def _smooth(config: Config) -> Iterator[str]:
 
 def remote_problems(config: Config) -> Iterator[str]:
     """Yields a line for each broken rule about the remote copy of the run folder."""
+    # This import takes long, and most commands do not need it.
+    import fsspec
+    from fsspec.utils import get_protocol
+
     url, hook = config.log.remote_url, config.log.remote_hook
     try:
         # This only looks up the class and opens nothing.

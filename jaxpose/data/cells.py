@@ -29,7 +29,7 @@ def parse_number(cell: str) -> float:
 
 def refuse_unprintable(name: str) -> None:
     """Raises UserError if a name would break a table's lines or cannot be written as UTF-8."""
-    for place, character in enumerate(name, 1):
+    for place, character in enumerate("" if name.isprintable() else name, 1):
         if unicodedata.category(character) in _UNPRINTABLE:
             raise UserError(
                 f"{name!r} has the character U+{ord(character):04X} in place {place}; names must not have line breaks, "

@@ -278,6 +278,12 @@ DECODERS = (3, cv2.__version__, av.__version__, *sorted(av.library_versions.item
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 AUTO, UPRIGHT, STORED = "auto", "upright", "stored"
 _JPEG = b"\xff\xd8\xff"
+# Markers of JPEG files: the scan, forms of coding (0xC0 to 0xC2: Huffman), and segments that do not change the pixels:
+# all of applications but the first and Adobe's, which name the colours, and comments.
+_JPEG_SCAN = 0xDA
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_PLAIN = frozenset(range(0xC0, 0xC3))
+_JPEG_METADATA = frozenset(range(0xE1, 0xF0)) - {0xEE} | {0xFE}
 _NOT_INTACT = "the image does not decode: it is truncated, damaged or not an image"
 _8_BITS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 # First bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the number
@@ -405,7 +411,7 @@ def decode_values(content: bytes, is_known: bool = False, is_whole_range: bool =
         raise UserError("the image file is empty")
     # FFmpeg first: OpenCV's library prints its own line about a damaged JPEG file.
     if content.startswith(_JPEG) and not is_known:
-        _refuse_damaged_jpeg(content)
+        refuse_damaged_jpeg(content)
     flags = _8_BITS
     if tags := _deep_tiff(content):
         flags = _8_BITS if is_whole_range and _becomes_8_bits(tags) else cv2.IMREAD_UNCHANGED
@@ -422,6 +428,36 @@ def decode_values(content: bytes, is_known: bool = False, is_whole_range: bool =
     if pixels.dtype == np.uint8:
         return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
     return np.ascontiguousarray(pixels[..., 2::-1])
+
+
+def plain_jpeg(content: bytes) -> bytes | None:
+    """Returns a JPEG file without metadata: any program shows its stored pixels as `decode_image` does.
+
+    The compressed data are unchanged. EXIF data, which may turn the picture, and colour profiles are left out.
+
+    Returns:
+      The file, or None if the content is not an 8-bit JPEG file in grey or in three colours with Huffman coding.
+    """
+    if not content.startswith(_JPEG):
+        return None
+    parts, at, is_plain = [_JPEG_START], len(_JPEG_START), False
+    try:
+        while content[at] == 0xFF:
+            kind, length = struct.unpack_from(">xBH", content, at)
+            if kind == 0xFF:  # a padding byte
+                at += 1
+                continue
+            if kind == _JPEG_SCAN:
+                return b"".join([*parts, content[at:]]) if is_plain else None
+            if kind in _JPEG_FRAMES:
+                bits, components = content[at + 4], content[at + 9]
+                is_plain = kind in _JPEG_PLAIN and bits == 8 and components in (1, 3)
+            if kind not in _JPEG_METADATA:
+                parts.append(content[at : at + 2 + length])
+            at += 2 + length
+    except (struct.error, IndexError):
+        pass  # the file ends early
+    return None
 
 
 def _is_tiff(content: bytes) -> bool:
@@ -472,7 +508,7 @@ def _is_negative(content: bytes) -> bool:
     return bool(tags) and tags.get(PHOTOMETRIC) == WHITE_IS_ZERO
 
 
-def _refuse_damaged_jpeg(content: bytes) -> None:
+def refuse_damaged_jpeg(content: bytes) -> None:
     """Raises UserError if pixels are missing: OpenCV makes them grey, FFmpeg can fail on them."""
     decoder = av.CodecContext.create("mjpeg", "r")
     decoder.options, decoder.thread_count = {"err_detect": "explode"}, 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_alike
-from jaxpose.data.named_files import find_files
+from jaxpose.data.named_files import are_in_place, find_files
 from jaxpose.errors import UserError
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses, join_poses
 from jaxpose.terminal import count, listed
@@ -177,15 +177,18 @@ def with_files(folder: Path, table: LabelTable) -> LabelTable:
       folder: the project.
       table: of a label file that names its images relative to it.
     """
-    images, kept, problems, names = [], [], list(table.problems), table.poses.frames
-    for row, match in enumerate(map(find_files(names, [[folder]]).__getitem__, names)):
-        is_inside = match.file is not None and match.file.is_relative_to(folder)
-        if match.reason:
-            problems.append(f"{table.sources[row]}: {match.reason}")
-        else:
-            kept.append(row)
-            # A missing or outside image is reported when it is opened.
-            images.append(match.file.relative_to(folder).as_posix() if match.file and is_inside else names[row])
+    images, kept, problems, names = list[str](), list[int](), list(table.problems), table.poses.frames
+    if are_in_place(folder, names):
+        images, kept = list(names), list(range(len(names)))
+    else:
+        for row, match in enumerate(map(find_files(names, [[folder]]).__getitem__, names)):
+            is_inside = match.file is not None and match.file.is_relative_to(folder)
+            if match.reason:
+                problems.append(f"{table.sources[row]}: {match.reason}")
+            else:
+                kept.append(row)
+                # A missing or outside image is reported when it is opened.
+                images.append(match.file.relative_to(folder).as_posix() if match.file and is_inside else names[row])
     found = table.at(kept)
     return dataclasses.replace(
         found,

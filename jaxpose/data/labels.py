@@ -4,12 +4,14 @@ Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a
 `LabelTable`, with a sentence for every unusable row.
 """
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -218,6 +220,8 @@ def read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
 
 # Cells that pandas, which usually writes and reads these files, treats as empty.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
+# Numbers without an exponent; with fewer digits than this, they are finite.
+_PLAIN, _MOST_PLAIN = re.compile(r"[0-9.+-]*").fullmatch, 300
 
 
 def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
@@ -271,7 +275,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
         raise UserError(f"{file} has no row after its header")
     if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
         raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
-    found = AnimalRows(sorted(header.columns))
+    found, names = AnimalRows(sorted(header.columns)), header.keypoint_names
     problems: list[str] = []
     first_line: dict[str, int] = {}
     for line, row in rows[header.rows :]:
@@ -281,15 +285,14 @@ def read_labels(file: Path, missing: str) -> LabelTable:
                 raise UserError(f"{image} is already labelled in line {first_line[image]}")
             first_line[image] = line
             animals = {
-                animal: _read_keypoints(row, header.columns[animal], header.keypoint_names, missing)
-                for animal in found.individuals
+                animal: _read_keypoints(row, header.columns[animal], names, missing) for animal in found.individuals
             }
         except UserError as error:
             problems.append(f"{file}:{line}: {error}")
             continue
         found.add(image, f"{file}:{line}", animals)
     guessed = f"{file.name} is not UTF-8, and was read as {GUESS}: {SAVE_AS_UTF_8}"
-    table = found.table(file, header.keypoint_names, problems, header.scorer)
+    table = found.table(file, names, problems, header.scorer)
     return dataclasses.replace(table, notes=(guessed,) if encoding == GUESS else ())
 
 
@@ -377,27 +380,39 @@ def _read_keypoints(
     row: list[str], columns: Mapping[tuple[str, str], int], names: Sequence[str], missing: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the keypoints (k, 2) of an animal in a row, NaN without a position, and their visibility (k,)."""
-    keypoints = np.full((len(names), 2), np.nan)
-    visibility = np.zeros(len(names), np.int8)
-    for index, name in enumerate(names):
-        x, y = (_read_number(row[columns[name, coord]], name, coord) for coord in ("x", "y"))
-        if math.isnan(x) != math.isnan(y):
-            raise UserError(f"{name} has only one of x and y")
-        keypoints[index] = x, y
-        absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
-        visibility[index] = absent if math.isnan(x) else VISIBLE
-        column = columns.get((name, "visible"))
-        flag = math.nan if column is None else _read_number(row[column], name, "visible")
+    keypoints = np.array(_read_numbers(row, columns, [(name, coord) for name in names for coord in "xy"]))
+    keypoints = keypoints.reshape(-1, 2)
+    is_absent = np.isnan(keypoints)
+    if len(halves := np.flatnonzero(is_absent[:, 0] != is_absent[:, 1])):
+        raise UserError(f"{names[halves[0]]} has only one of x and y")
+    is_absent = is_absent[:, 0]
+    visibility = np.where(is_absent, NOT_VISIBLE if missing == "not_visible" else NOT_USED, VISIBLE).astype(np.int8)
+    marked = [index for index, name in enumerate(names) if (name, "visible") in columns]
+    flags = _read_numbers(row, columns, [(names[index], "visible") for index in marked])
+    for index, flag in zip(marked, flags, strict=True):
         if not math.isnan(flag):
             if flag not in (NOT_USED, NOT_VISIBLE, VISIBLE):
+                name = names[index]
                 raise UserError(f"visible of {name} is {row[columns[name, 'visible']]!r}; it must be 0, 1 or 2")
             # A visible point without a position has no target.
-            visibility[index] = NOT_USED if flag == VISIBLE and math.isnan(x) else int(flag)
+            visibility[index] = NOT_USED if flag == VISIBLE and is_absent[index] else int(flag)
     return keypoints, visibility
 
 
+def _read_numbers(
+    row: list[str], columns: Mapping[tuple[str, str], int], keys: Sequence[tuple[str, str]]
+) -> list[float]:
+    """Returns the numbers of these (keypoint, coord), NaN for empty cells."""
+    cells = [row[columns[key]] for key in keys]
+    # Nearly all rows have short decimal numbers only: then the cells need no look one by one.
+    if _PLAIN("".join(cells)) and max(map(len, cells), default=0) < _MOST_PLAIN:
+        with contextlib.suppress(ValueError):
+            return [float(cell) if cell else math.nan for cell in cells]
+    return [_read_number(cell, *key) for cell, key in zip(cells, keys, strict=True)]
+
+
 def _read_number(cell: str, name: str, coord: str) -> float:
-    if cell.lower() in EMPTY:
+    if not cell or cell.lower() in EMPTY:
         return math.nan
     try:
         number = parse_number(cell)

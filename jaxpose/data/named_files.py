@@ -43,6 +43,12 @@ def is_absolute(name: str) -> bool:
     return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
 
 
+def are_in_place(folder: Path, names: Iterable[str]) -> bool:
+    """Returns whether every name is a path in a folder, with forward slashes, of a file that exists."""
+    is_odd = re.compile(r"[\\:]|^/|(^|/)\.{0,2}(/|$)").search
+    return not any(is_odd(name) or not os.path.isfile(os.path.join(folder, name)) for name in names)
+
+
 def find_files(names: Iterable[str], places: Sequence[Sequence[Path]]) -> dict[str, Match]:
     """Returns the file of each name.
 

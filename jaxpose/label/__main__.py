@@ -9,6 +9,7 @@ import fcntl
 import gc
 import os
 import shlex
+import signal
 import socket
 import sys
 import webbrowser
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
-from jaxpose.early_signals import exit_with
+from jaxpose.early_signals import EXIT_CODES, exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import is_of_file, open_shared
 from jaxpose.terminal import count, print_lines
 
 if TYPE_CHECKING:
     from jaxpose.label.store import Store
+    from jaxpose.label.videos import Videos
 
 _PORT = 8787
 _LOCK_FILE = ".jaxpose_label.lock"
@@ -37,9 +39,21 @@ def main(argv: list[str] | None = None) -> int:
         "jaxpose.label",
         "Opens a local page to label the images of a project of Lightning Pose or DeepLabCut. Ctrl-C ends it.",
     )
-    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project")
+    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project, or a video to make one of")
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
+    )
+    arguments.add_argument(
+        "--keypoints",
+        default="",
+        metavar="NAMES",
+        help="for a video without a project: its keypoints, such as nose,tail",
+    )
+    arguments.add_argument(
+        "--predictions",
+        default="",
+        metavar="RUN",
+        help="run folder, folder of runs, or table of predictions to confirm; default: the newest run in runs/PROJECT",
     )
     arguments.add_argument("--port", type=int, metavar="N", help=f"default: {_PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
@@ -54,9 +68,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     # These imports take a second, which --help does not need.
+    from jaxpose.label.predictions import find_predictions
     from jaxpose.label.project import open_project
     from jaxpose.label.store import Store
+    from jaxpose.label.videos import Videos, is_video, make_project
 
+    if is_video(given.project):
+        given.project = make_project(given.project, given.keypoints)
+    elif given.keypoints:
+        raise UserError(f"--keypoints is for a video without a project, but {given.project} is a project")
     project = open_project(given.project, given.labels)
     with contextlib.closing(_listen(given.port)) as listening:
         port = listening.getsockname()[1]
@@ -64,10 +84,10 @@ def _run(given: argparse.Namespace) -> int:
             # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
             # second again and again.
             gc.disable()
-            store = Store(project)
+            store = Store(project, find_predictions(given.predictions, project, given.project))
             gc.freeze()
             gc.enable()
-            _serve(store, listening, port, given)
+            _serve(store, Videos(project), listening, port, given)
     return DONE
 
 
@@ -130,7 +150,7 @@ def _lock(folder: Path, file: Path) -> int:
         os.close(lock)
 
 
-def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.Namespace) -> None:
+def _serve(store: "Store", videos: "Videos", listening: socket.socket, port: int, given: argparse.Namespace) -> None:
     """Serves the page until a signal; then all labels are in the label files.
 
     Raises:
@@ -143,7 +163,7 @@ def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.
 
     tokens = Tokens()
     config = uvicorn.Config(
-        make_app(store, tokens, given.orientation),
+        make_app(store, videos, tokens, given.orientation),
         lifespan="off",
         access_log=False,
         log_level="error",
@@ -155,15 +175,19 @@ def _serve(store: "Store", listening: socket.socket, port: int, given: argparse.
     config.load()
     config.get_loop_factory()
     address = f"http://127.0.0.1:{port}/?token="
+    server = uvicorn.Server(config)
+    # A signal that comes before the server runs ends it as soon as it does.
+    before = {number: signal.signal(number, server.handle_exit) for number in EXIT_CODES}
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            listening.listen()
-            print_lines(f"{address}{tokens.printed}")
-            _print_about(store, port)
-            if not given.no_browser and _has_screen():
-                webbrowser.open(f"{address}{tokens.once}")
-            uvicorn.Server(config).run(sockets=[listening])
+        listening.listen()
+        print_lines(f"{address}{tokens.printed}")
+        _print_about(store, port)
+        if not given.no_browser and _has_screen():
+            webbrowser.open(f"{address}{tokens.once}")
+        server.run(sockets=[listening])
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         try:
             store.close()
         except (UserError, OSError):
@@ -183,6 +207,8 @@ def _print_about(store: "Store", port: int) -> None:
     counts = store.counts()
     labelled = sum(number > 0 for number in counts)
     print_lines(f"{labelled} of {count(len(counts), 'image')} labelled; Ctrl-C ends this")
+    if store.predictions:
+        print_lines(f"hollow points are predictions of {store.predictions.source}: no labels until you confirm them")
     if store.context_images:
         print_lines(f"not listed: {count(store.context_images, 'image')} next to labelled ones (context frames)")
     print_lines(

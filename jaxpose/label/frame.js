@@ -1,8 +1,11 @@
 // The labels of one image: what the page shows, what the server has, and the sending of the difference.
 //
 // A point is {x, y, v, draft}: v is 2 (visible) or 1 (hidden), and a draft is not a label until it is confirmed or moved.
+// A draft that was predicted has its confidence as p.
 
 const RETRY_MS = 2000;
+// Less confident predictions are no drafts: often the keypoint is not in the image.
+const LEAST_CONFIDENCE = 0.1;
 
 // Asks the server; a body makes it a POST. The status is 0 if there is no answer.
 export async function ask(path, body) {
@@ -30,6 +33,11 @@ export class Frame {
     this.sending = null;
     this.take(state);
     this.points = state.points.map(asPoint);
+    this.predicted = state.predicted.map((value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] });
+    const isSure = (point) => point && point.p >= LEAST_CONFIDENCE;
+    if (this.points.every((point) => !point)) {
+      this.points = this.points.map((_, k) => (isSure(this.predicted[k]) ? { ...this.predicted[k] } : null));
+    }
   }
 
   take(state) {

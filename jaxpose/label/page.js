@@ -3,19 +3,24 @@
 import { Frame, ask } from "/frame.js";
 import { actionOf, listKeys } from "/keys.js";
 import { Queue } from "/queue.js";
-import { Stage, colourOf } from "/stage.js";
+import { Timeline } from "/timeline.js";
+import { Stage, beforePainting, colourOf } from "/stage.js";
 
 const POLL_MS = 2000;
 // Images fetched ahead: the next ones, and the previous ones. As many pictures are kept as the memory bears.
-const AHEAD = [1, 2, 3, 4, -1, -2], MOST_PIXELS = 24_000_000, MOST_FRAMES = 200;
+const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], MOST_PIXELS = 24_000_000, MOST_FRAMES = 200;
+// Labels of this many images come with one request.
+const FRAMES_AT_ONCE = 16;
 const DRAG_PX = 3;
 const get = (id) => document.getElementById(id);
 const copyOf = (points) => points.map((point) => point && { ...point });
 
 class Page {
   constructor() {
-    this.stage = new Stage();
+    this.draw = beforePainting(() => this.paint());
+    this.stage = new Stage(() => this.draw());
     this.queue = new Queue((number) => this.go(number));
+    this.timeline = new Timeline((frame) => this.seek(frame), (video) => this.openVideo(video));
     this.pictures = new Map();
     this.frames = new Map();
     this.frame = null;
@@ -27,6 +32,7 @@ class Page {
     this.failure = this.lost = "";
     this.unwritten = 0;
     this.fileProblem = "";
+    this.keypointStates = [];
   }
 
   async start() {
@@ -38,6 +44,7 @@ class Page {
     this.queue.choose();
     this.listen();
     if (this.queue.images.length) await this.go(this.queue.shown[0] ?? 0);
+    else if (this.project.videos.length) await this.openVideo(0);
     else this.say("this project has no image to label");
     setInterval(() => this.poll(), POLL_MS);
   }
@@ -48,10 +55,13 @@ class Page {
     this.project = content;
     this.version = content.version;
     this.queue.set(content.images, content.counts, content.keypoints.length);
+    this.queue.rank(content.confidence, content.error_px);
     const name = content.folder.split("/").pop();
     document.title = `${name} \u2013 jaxpose label`;
     get("name").textContent = name;
     get("name").title = content.folder;
+    this.timeline.set(content.videos);
+    get("video-button").hidden = !content.videos.length;
     this.drawProgress();
   }
 
@@ -59,6 +69,7 @@ class Page {
 
   async go(number) {
     if (number === undefined || number < 0) return;
+    this.timeline.close();
     this.wanted = number;
     this.hidesNext = false;
     this.queue.select(number);
@@ -68,19 +79,78 @@ class Page {
     this.frame = frame;
     this.keypoint = Math.max(0, frame ? frame.points.findIndex((point) => !point || point.draft) : 0);
     const problem = picture.error || frame?.problem || "";
-    get("problem").hidden = !problem;
-    get("problem").textContent = problem;
-    this.stage.show(picture.bitmap ?? null);
+    this.showPicture(picture, problem);
     get("image").textContent = this.project.images[number];
     this.stage.element.setAttribute("aria-label", `Image ${this.project.images[number]}`);
     this.draw();
     this.fetchAhead(number);
   }
 
+  showPicture(picture, problem) {
+    get("problem").hidden = !problem;
+    get("problem").textContent = problem;
+    this.stage.show(picture.bitmap ?? null);
+  }
+
+  // Videos ------------------------------------------------------------------------------------------------------------
+
+  // Shows the frames of the video of this image, or the images again.
+  async toggleVideo() {
+    if (this.timeline.isOpen) return this.go(this.queue.current >= 0 ? this.queue.current : undefined);
+    if (!this.project.videos.length) return this.say("this project has no videos");
+    await this.openVideo(Math.max(0, this.project.videos.indexOf(this.queue.videos[this.queue.current])));
+  }
+
+  async openVideo(video) {
+    const problem = await this.timeline.open(video);
+    if (problem) return this.say(problem);
+    const shown = [...this.timeline.images].find(([, number]) => number === this.queue.current);
+    await this.seek(shown ? shown[0] : 0);
+  }
+
+  // Shows a frame; of those that are asked for while one is decoded, only the last.
+  async seek(given) {
+    const frame = this.timeline.inside(given);
+    this.wanted = `${this.timeline.video}/${frame}`;
+    this.timeline.show(frame);
+    if (this.isSeeking) return;
+    this.isSeeking = true;
+    let wanted, picture;
+    do {
+      wanted = this.wanted;
+      picture = await this.pictureOf(wanted);
+    } while (this.wanted !== wanted && typeof this.wanted === "string");
+    this.isSeeking = false;
+    if (this.wanted === wanted) this.showFrame(wanted, picture);
+  }
+
+  showFrame(place, picture) {
+    const { video, frame } = this.timeline, number = this.timeline.images.get(frame);
+    const text = `${this.project.videos[video]}, frame ${frame}`;
+    this.frame = null;
+    this.shownFrame = place;
+    this.showPicture(picture, picture.error || "");
+    get("image").textContent = number === undefined ? text : `${text}: ${this.project.images[number]}`;
+    this.stage.element.setAttribute("aria-label", `Video ${text}`);
+    this.draw();
+    const near = AHEAD.map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
+    for (const other of near) this.pictureOf(`${video}/${other}`);
+  }
+
+  // Makes the frame an image of the project, and shows it.
+  async labelFrame() {
+    if (this.shownFrame !== this.wanted) return;
+    const { status, content } = await ask(`/api/video/${this.shownFrame}`, {});
+    if (status !== 200) return this.say(content.error);
+    if (content.image >= this.queue.images.length) {
+      await this.loadProject();
+      this.queue.choose();
+    }
+    await this.go(content.image);
+  }
+
   fetchAhead(number) {
-    const place = this.queue.shown.indexOf(number);
-    const near = AHEAD.map((step) => this.queue.shown[place + step]).filter((other) => other !== undefined);
-    for (const other of place < 0 ? [] : near) {
+    for (const other of this.queue.near(number, AHEAD)) {
       this.pictureOf(other);
       this.frameOf(other);
     }
@@ -97,7 +167,7 @@ class Page {
 
   async loadPicture(number) {
     try {
-      const answer = await fetch(`/image/${number}`);
+      const answer = await fetch(typeof number === "string" ? `/video/${number}` : `/image/${number}`);
       if (!answer.ok) return { error: (await answer.json()).error };
       const bitmap = await createImageBitmap(await answer.blob());
       this.forgetPictures(bitmap.width * bitmap.height);
@@ -116,22 +186,24 @@ class Page {
     }
   }
 
-  // The labels of an image, null if the server does not answer.
+  // The labels of an image, null if the server does not answer; those of the next images come with it.
   async frameOf(number) {
     if (this.frames.has(number)) return this.frames.get(number);
-    const made = ask(`/api/frame/${number}`).then(({ status, content }) => {
-      if (status === 200) return new Frame(number, content, (...news) => this.heard(...news));
-      this.frames.delete(number);
+    const ahead = Array.from({ length: FRAMES_AT_ONCE - 1 }, (_, step) => step + 1);
+    const numbers = [number, ...this.queue.near(number, ahead).filter((other) => !this.frames.has(other))];
+    const answer = ask(`/api/frames?numbers=${numbers}`);
+    numbers.forEach((other, place) => this.frames.set(other, answer.then(({ status, content }) => {
+      if (status === 200) return new Frame(other, content[place], (...news) => this.heard(...news));
+      this.frames.delete(other);
       return null;
-    });
-    this.frames.set(number, made);
+    })));
     for (const [other, kept] of [...this.frames].slice(0, Math.max(0, this.frames.size - MOST_FRAMES))) {
-      // Labels that are not saved yet, and drafts, stay.
+      // Labels that are not saved yet, and copied drafts, stay.
       kept.then((frame) => {
-        if (frame?.isSaved && frame !== this.frame && !frame.points.some((point) => point?.draft)) this.frames.delete(other);
+        if (frame?.isSaved && frame !== this.frame && !frame.points.some((point) => point?.draft && point.p === undefined)) this.frames.delete(other);
       });
     }
-    return made;
+    return this.frames.get(number);
   }
 
   // State -------------------------------------------------------------------------------------------------------------
@@ -182,20 +254,23 @@ class Page {
 
   say(text) { get("message").textContent = text; }
 
-  draw() {
-    this.stage.showPoints(this.frame, this.project.keypoints, this.project.edges, this.keypoint);
+  paint() {
+    if (!this.project) return;
+    this.stage.paint(this.frame, this.project.keypoints, this.project.edges, this.keypoint);
     this.drawKeypoints();
     this.drawConflicts();
   }
 
   drawKeypoints() {
     const list = get("keypoints"), names = this.project.keypoints;
-    if (list.children.length !== names.length) list.replaceChildren(...names.map((name, k) => this.keypointRow(name, k)));
+    if (!list.children.length) list.replaceChildren(...names.map((name, k) => this.keypointRow(name, k)));
     names.forEach((_, k) => {
       const button = list.children[k].firstChild, point = this.frame?.points[k];
       const isCurrent = k === this.keypoint;
       const armed = isCurrent && this.hidesNext && !point ? "next: hidden" : "";
-      const state = armed || (!point ? "" : point.draft ? "confirm?" : point.v === 1 ? "hidden" : "placed");
+      const state = armed || (!point ? "" : point.draft ? `${point.p?.toFixed(2) ?? "confirm"}?` : point.v === 1 ? "hidden" : "placed");
+      if (this.keypointStates[k] === `${state} ${isCurrent}`) return;
+      this.keypointStates[k] = `${state} ${isCurrent}`;
       button.setAttribute("aria-current", String(isCurrent));
       button.lastChild.textContent = state;
       button.setAttribute("aria-label", `${names[k]}, ${state || "no label"}`);
@@ -314,7 +389,7 @@ class Page {
     if (!this.canEdit) return;
     if (!this.frame.canHide) return this.say("this label file has no \"visible\" columns, so it cannot mark hidden points; X leaves a point out");
     const k = this.keypoint, point = this.frame.points[k];
-    if (point) return this.change((points) => { points[k] = { ...point, v: 3 - point.v, draft: false }; });
+    if (point) return this.change((points) => { points[k] = { x: point.x, y: point.y, v: 3 - point.v, draft: false }; });
     this.hidesNext = !this.hidesNext;
     this.draw();
   }
@@ -355,15 +430,22 @@ class Page {
   }
 
   async confirm() {
+    if (this.timeline.isOpen) return this.labelFrame();
     if (this.frame?.points.some((point) => point?.draft)) {
-      this.change((points) => points.forEach((point) => { if (point) point.draft = false; }));
+      this.change((points) => points.forEach((point, k) => {
+        if (point) points[k] = { x: point.x, y: point.y, v: point.v, draft: false };
+      }));
     }
     await this.unlabelled(1);
   }
 
   takeMine() {
     const k = this.conflict();
-    if (k !== undefined) this.frame.takeMine(k).then(() => this.draw());
+    if (k !== undefined) return this.frame.takeMine(k).then(() => this.draw());
+    const predicted = this.frame?.predicted[this.keypoint];
+    if (!predicted) return this.say("there is no prediction of this keypoint");
+    this.place([predicted.x, predicted.y]);
+    this.advance();
   }
 
   keepTheirs() {
@@ -373,7 +455,10 @@ class Page {
 
   // Moves ---------------------------------------------------------------------------------------------------------------
 
-  step(steps) { return this.go(this.queue.step(steps)); }
+  step(steps) {
+    if (this.timeline.isOpen) return this.seek(this.timeline.frame + steps);
+    return this.go(this.queue.step(steps));
+  }
 
   unlabelled(direction) {
     const number = this.queue.unlabelled(direction);
@@ -386,7 +471,12 @@ class Page {
     this.choose((this.keypoint + steps + length) % length);
   }
 
-  togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.stage.drawPoints(); }
+  togglePredictions() {
+    this.stage.showsPredictions = !this.stage.showsPredictions;
+    this.draw();
+  }
+
+  togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.draw(); }
   toggleMagnifier() { this.stage.magnifier.hidden = !this.stage.magnifier.hidden; this.stage.magnify(); }
   contrast() { this.say(`picture: ${this.stage.nextFilter()}`); }
   zoom(factor) { this.stage.zoom(factor, this.stage.cursor ?? undefined); }
@@ -399,6 +489,8 @@ class Page {
     document.addEventListener("keydown", (event) => this.pressed(event));
     document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
     get("help-button").addEventListener("click", () => this.help());
+    get("video-button").addEventListener("click", () => this.toggleVideo());
+    get("label-frame").addEventListener("click", () => this.labelFrame());
     const element = this.stage.element;
     element.addEventListener("pointerdown", (event) => this.down(event));
     element.addEventListener("pointermove", (event) => this.moved(event));
@@ -425,6 +517,8 @@ class Page {
     const action = isOnButton ? undefined : actionOf(event);
     if (!action) return;
     event.preventDefault();
+    // A held key shows every image, as fast as they come.
+    if (event.repeat && this.wanted !== (this.timeline.isOpen ? this.shownFrame : this.frame?.number)) return;
     if (event.key !== "c") this.say("");
     const [, , name, ...given] = action;
     this[name](...given);
@@ -462,6 +556,7 @@ class Page {
     const drag = this.drag;
     this.drag = null;
     this.stage.element.classList.remove("panning");
+    if (this.timeline.isOpen && !drag?.pans) this.say("Enter makes this frame an image to label");
     if (!drag || drag.pans || !this.canEdit) return;
     if (drag.before) {
       const moved = this.frame.points[drag.k];

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig
@@ -38,6 +38,7 @@ class LabelProject:
       keypoint_names: all keypoints, in order.
       edges: pairs of keypoints that are drawn with a line between them.
       partners: for each keypoint, the index of the one on the other side, or its own.
+      crops_px: {image folder: (x, y, width, height) of the frames that its images may show}.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class LabelProject:
     keypoint_names: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     partners: tuple[int, ...]
+    crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def is_deeplabcut(self) -> bool:
@@ -85,7 +87,7 @@ class LabelProject:
             if self.is_deeplabcut and folder.name.endswith(_DRAWN) and not self._has_labels(folder):
                 continue
             rows = rows_of.get(folder, set())
-            rowless = self._image_names(folder) - rows
+            rowless = self.image_names(folder) - rows
             if rows and rowless and _are_context(rowless, rows):
                 context, rowless = context + len(rowless), set[str]()
             before = "" if folder == PurePosixPath() else f"{folder}/"
@@ -95,7 +97,8 @@ class LabelProject:
     def _has_labels(self, folder: PurePosixPath) -> bool:
         return any(file.parent == self.folder / folder for file in self.files)
 
-    def _image_names(self, folder: PurePosixPath) -> set[str]:
+    def image_names(self, folder: PurePosixPath) -> set[str]:
+        """Returns the names of the images in a folder of the project."""
         place = self.folder / folder
         if not place.is_dir():
             return set()
@@ -183,7 +186,7 @@ def _open_deeplabcut(folder: Path) -> LabelProject:
         raise UserError(f"{folder} names no keypoint: neither a label file nor {CONFIG_FILE}")
     edges = known_pairs([[spelled_as(name, names) for name in edge] for edge in config.skeleton], names)
     header = plain_header(scorer, names, 3)
-    return LabelProject(folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names))
+    return LabelProject(folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names), config.crops_px)
 
 
 def _partners(names: tuple[str, ...]) -> tuple[int, ...]:

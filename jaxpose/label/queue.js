@@ -1,10 +1,13 @@
 // The list of images: filters, and only the rows in view as elements, so that any number of images scrolls.
 
+import { beforePainting } from "/stage.js";
+
 const ROW_PX = 24, SPARE_ROWS = 8;
 
 export class Queue {
   // `open` is called with the number of a clicked image.
   constructor(open) {
+    this.scores = {};
     this.open = open;
     this.list = document.getElementById("list");
     this.rows = document.getElementById("rows");
@@ -12,9 +15,14 @@ export class Queue {
     this.video = document.getElementById("video");
     this.shown = [];
     this.current = -1;
+    this.height = this.list.clientHeight;
     this.flagged = new Set();
-    this.list.addEventListener("scroll", () => this.draw());
-    new ResizeObserver(() => this.draw()).observe(this.list);
+    this.draw = beforePainting(() => this.paint());
+    // Kept, because asking the browser makes it lay out the page.
+    this.top = 0;
+    this.painted = [];
+    this.list.addEventListener("scroll", () => { this.top = this.list.scrollTop; this.draw(); });
+    new ResizeObserver(() => { this.height = this.list.clientHeight; this.draw(); }).observe(this.list);
     for (const select of [this.filter, this.video]) {
       select.addEventListener("change", () => { this.choose(); select.blur(); });
     }
@@ -33,9 +41,21 @@ export class Queue {
     this.video.parentElement.hidden = names.length < 2;
   }
 
+  // Takes what the predictions are worth: the mean confidence and the largest error of each image, null without.
+  rank(confidence, errorPx) {
+    this.scores = { doubtful: confidence, errors: errorPx };
+    for (const option of this.filter.options) {
+      if (option.value in this.scores) option.hidden = option.disabled = !this.scores[option.value].some((score) => score !== null);
+    }
+  }
+
   isIn(number) {
     const count = this.counts[number];
     const kind = this.filter.value;
+    if (kind in this.scores) {
+      const isRanked = (this.scores[kind][number] ?? null) !== null && (kind === "errors" || count === 0);
+      return isRanked && (!this.video.value || this.videos[number] === this.video.value);
+    }
     const isKind = kind === "all" || (kind === "unlabelled" ? count === 0 : count !== 0);
     return isKind && (!this.video.value || this.videos[number] === this.video.value);
   }
@@ -43,6 +63,9 @@ export class Queue {
   // Applies the filters; an image that is labelled later stays in the list until the next choice.
   choose() {
     this.shown = this.images.map((_, number) => number).filter((number) => this.isIn(number));
+    const scores = this.scores[this.filter.value], sign = this.filter.value === "errors" ? -1 : 1;
+    // The worst predictions first.
+    if (scores) this.shown.sort((a, b) => sign * (scores[a] - scores[b]));
     this.rows.style.height = `${this.shown.length * ROW_PX}px`;
     this.select(this.current);
   }
@@ -52,10 +75,8 @@ export class Queue {
     this.current = number;
     const place = this.shown.indexOf(number);
     if (place >= 0) {
-      const top = place * ROW_PX, height = this.list.clientHeight;
-      if (top < this.list.scrollTop || top + ROW_PX > this.list.scrollTop + height) {
-        this.list.scrollTop = top - height / 2;
-      }
+      const top = place * ROW_PX, height = this.height;
+      if (top < this.top || top + ROW_PX > this.top + height) this.list.scrollTop = this.top = top - height / 2;
     }
     this.draw();
   }
@@ -65,6 +86,12 @@ export class Queue {
     const place = this.shown.indexOf(this.current);
     if (place < 0) return this.shown[0] ?? this.current;
     return this.shown[Math.min(this.shown.length - 1, Math.max(0, place + steps))];
+  }
+
+  // The images some steps away from one in the list.
+  near(number, steps) {
+    const place = this.shown.indexOf(number);
+    return place < 0 ? [] : steps.map((step) => this.shown[place + step]).filter((other) => other !== undefined);
   }
 
   // The next image without a label after the current one, first in the list, then anywhere; -1 without one.
@@ -79,10 +106,19 @@ export class Queue {
     return -1;
   }
 
-  draw() {
-    const first = Math.max(0, Math.floor(this.list.scrollTop / ROW_PX) - SPARE_ROWS);
-    const last = Math.min(this.shown.length, first + Math.ceil(this.list.clientHeight / ROW_PX) + 2 * SPARE_ROWS);
-    this.rows.replaceChildren(...this.shown.slice(first, last).map((number, place) => this.row(number, first + place)));
+  // Makes the rows in view; those that look as before stay.
+  paint() {
+    const first = Math.max(0, Math.floor(this.top / ROW_PX) - SPARE_ROWS);
+    const last = Math.min(this.shown.length, first + Math.ceil(this.height / ROW_PX) + 2 * SPARE_ROWS);
+    const numbers = this.shown.slice(first, last);
+    const looks = numbers.map((number, place) => [first + place, number, number === this.current, ...this.sign(number)].join());
+    const make = (place) => this.row(numbers[place], first + place);
+    if (looks.length !== this.painted.length || parseInt(looks[0]) !== parseInt(this.painted[0])) {
+      this.rows.replaceChildren(...numbers.map((_, place) => make(place)));
+    } else {
+      looks.forEach((look, place) => { if (look !== this.painted[place]) this.rows.children[place].replaceWith(make(place)); });
+    }
+    this.painted = looks;
   }
 
   row(number, place) {
@@ -100,6 +136,13 @@ export class Queue {
     // The end of a long name tells images apart; the mark keeps its direction.
     name.textContent = `\u2066${this.images[number].replace(/^labeled-data\//, "")}\u2069`;
     row.append(mark, name);
+    const score = this.scores[this.filter.value]?.[number];
+    if (score !== undefined) {
+      const value = document.createElement("span");
+      value.className = "score";
+      value.textContent = this.filter.value === "errors" ? `${score.toFixed(1)} px` : score.toFixed(2);
+      mark.after(value);
+    }
     row.addEventListener("click", () => this.open(number));
     return row;
   }

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import cv2
+import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -28,22 +29,26 @@ from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_o
 from jaxpose.data.image_file import (
     AUTO,
     NORMAL,
+    STORED,
     PixelRule,
     choose_white,
     decode_image,
     describe,
+    plain_jpeg,
     read_orientation,
+    refuse_damaged_jpeg,
     values_of,
 )
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.label.label_file import Point
 from jaxpose.label.store import Stale, Store
+from jaxpose.label.videos import Videos
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 # The names under which a browser reaches this machine; a page of another host that resolves to it has another name.
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
-_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "icon.svg")
+_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "timeline.js", "icon.svg")
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -59,6 +64,7 @@ _HEADERS = {
 }
 _MOST_BODY_BYTES, _BODY_WAIT_S = 65_536, 10.0
 _MOST_PX, _MOST_DIGITS = 1e6, 15
+_MOST_FRAMES = 100
 _JPEG_QUALITY = 95
 _MOST_PICTURE_BYTES = 128 * 2**20
 
@@ -126,32 +132,45 @@ class Pictures:
                 f"{name} has {describe(orientation)}: are its labels in pixels of the upright image, or of the stored "
                 "one? Start again with --orientation upright or --orientation stored"
             )
+        if (orientation == NORMAL or self._orientation == STORED) and (plain := plain_jpeg(content)):
+            refuse_damaged_jpeg(content)
+            return plain
         values = values_of(content)
         white = choose_white([values]) if values else 0.0
         pixels = decode_image(content, PixelRule(self._orientation, white))
-        options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
-        return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
+        return _jpeg(pixels)
 
 
-def make_app(store: Store, tokens: Tokens, orientation: str) -> "Guard":
+def _jpeg(pixels: np.ndarray) -> bytes:
+    """Returns a JPEG file of RGB pixels (h, w, 3)."""
+    options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
+    options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+    return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
+
+
+def make_app(store: Store, videos: Videos, tokens: Tokens, orientation: str) -> "Guard":
     """Returns the application of a store.
 
     Args:
       store: the labels.
+      videos: of the project.
       tokens: the secrets that open the page.
       orientation: of the labels' pixels, as in `image_file.PixelRule`.
     """
-    answers = _Answers(store, Pictures(store, orientation))
+    answers = _Answers(store, videos, Pictures(store, orientation))
     routes = [
         Route("/", answers.page),
         Route("/{name:str}", answers.file),
         Route("/api/project", answers.project),
         Route("/api/changes", answers.changes),
+        Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
         Route("/api/frame/{number:str}/keep/{keypoint:str}", answers.keep, methods=["POST"]),
         Route("/image/{number:str}", answers.image),
+        Route("/api/video/{video:str}", answers.video),
+        Route("/api/video/{video:str}/{frame:str}", answers.extract, methods=["POST"]),
+        Route("/video/{video:str}/{frame:str}", answers.video_frame),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _refuse}), tokens)
 
@@ -187,8 +206,8 @@ def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]
 class _Answers:
     """The answers to the requests of the page."""
 
-    def __init__(self, store: Store, pictures: Pictures):
-        self.store, self._pictures = store, pictures
+    def __init__(self, store: Store, videos: Videos, pictures: Pictures):
+        self.store, self._videos, self._pictures = store, videos, pictures
         package = importlib.resources.files("jaxpose.label")
         self._files = {name: (package / name).read_bytes() for name in _PAGE}
 
@@ -217,6 +236,8 @@ class _Answers:
             "images": self.store.images,
             "counts": self.store.counts(),
             "context_images": self.store.context_images,
+            "videos": self._videos.names,
+            **self.store.scores(),
             "version": self.store.changes(0)["version"],
         }
 
@@ -232,9 +253,40 @@ class _Answers:
         return self.store.frame(request.path_params["number"])
 
     @_answering
+    async def frames(self, request: Request) -> Any:
+        numbers = [_number(text) for text in request.query_params.get("numbers", "").split(",")]
+        if len(numbers) > _MOST_FRAMES or not all(0 <= number < len(self.store.images) for number in numbers):
+            raise HTTPException(404, "there is no such image")
+        return [self.store.frame(number) for number in numbers]
+
+    @_answering
     async def image(self, request: Request) -> Any:
         content = await run_in_threadpool(self._pictures.get, request.path_params["number"])
         return Response(content, media_type="image/jpeg")
+
+    @_answering
+    async def video(self, request: Request) -> Any:
+        video, _ = self._place(request)
+        frames = await run_in_threadpool(self._videos.frame_count, video)
+        return {"frames": frames, "images": list(self._videos.labelled(video, self.store.images).items())}
+
+    @_answering
+    async def video_frame(self, request: Request) -> Any:
+        video, frame = self._place(request)
+        content = await run_in_threadpool(lambda: _jpeg(self._videos.frame(video, frame)))
+        return Response(content, media_type="image/jpeg")
+
+    @_answering
+    async def extract(self, request: Request) -> Any:
+        video, frame = self._place(request)
+        return {"image": await run_in_threadpool(self._videos.extract, video, frame, self.store)}
+
+    def _place(self, request: Request) -> tuple[int, int]:
+        """Returns the number of a video and of its frame."""
+        video, frame = (_number(request.path_params.get(name, "0")) for name in ("video", "frame"))
+        if not 0 <= video < len(self._videos.names) or frame < 0:
+            raise HTTPException(404, "there is no such frame")
+        return video, frame
 
     @_answering
     async def edit(self, request: Request) -> Any:

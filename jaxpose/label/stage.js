@@ -10,8 +10,20 @@ const FILTERS = ["none", "contrast(1.7)", "brightness(1.7) contrast(1.3)", "brig
 
 export const colourOf = (k) => `hsl(${Math.round(k * 137.508) % 360} 85% ${k % 2 ? 70 : 58}%)`;
 
+// Returns a function that calls another one before the browser paints the next time, once for any number of calls.
+export const beforePainting = (act) => {
+  let waits = false;
+  return () => {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => { waits = false; act(); });
+  };
+};
+
 export class Stage {
-  constructor() {
+  // `changed` is called when the stage must be painted again.
+  constructor(changed) {
+    this.changed = changed;
     this.element = document.getElementById("stage");
     this.canvas = document.getElementById("picture");
     this.svg = document.getElementById("points");
@@ -21,15 +33,17 @@ export class Stage {
     this.left = this.top = 0;
     this.isFitted = true;
     this.filter = 0;
-    this.hidesPoints = false;
+    this.hidesPoints = this.showsPredictions = false;
     this.cursor = null;
     this.shown = null;
+    this.resize();
     new ResizeObserver(() => this.resize()).observe(this.element);
   }
 
-  get size() { return [this.element.clientWidth, this.element.clientHeight]; }
-
+  // Keeps the size: asking the browser makes it lay out the page.
   resize() {
+    const { width, height } = this.element.getBoundingClientRect();
+    this.size = [width, height];
     if (this.isFitted) this.fit(); else this.draw();
   }
 
@@ -100,9 +114,22 @@ export class Stage {
   }
 
   draw() {
+    this.pictureIsOld = true;
+    this.changed();
+  }
+
+  // Paints the picture, and the points of a frame; `names` and `edges` are of the project, `current` is a keypoint.
+  paint(frame, names, edges, current) {
+    this.shown = { frame, names, edges, current };
+    if (this.pictureIsOld) this.drawPicture();
+    this.pictureIsOld = false;
+    this.drawPoints();
+    this.magnify();
+  }
+
+  drawPicture() {
     const ratio = window.devicePixelRatio || 1;
-    const box = this.element.getBoundingClientRect();
-    const [width, height] = [box.width, box.height].map((length) => Math.max(1, Math.ceil(length * ratio)));
+    const [width, height] = this.size.map((length) => Math.max(1, Math.ceil(length * ratio)));
     if (this.canvas.width !== width) this.canvas.width = width;
     if (this.canvas.height !== height) this.canvas.height = height;
     const context = this.canvas.getContext("2d");
@@ -113,16 +140,7 @@ export class Stage {
       context.setTransform(this.scale * ratio, 0, 0, this.scale * ratio, this.left * ratio, this.top * ratio);
       context.drawImage(this.picture, 0, 0);
     }
-    this.drawPoints();
-    this.magnify();
     document.getElementById("view").textContent = this.picture ? `${Math.round(this.scale * 100)} %` : "";
-  }
-
-  // Shows the points of a frame; `names` and `edges` are of the project, `current` is a keypoint.
-  showPoints(frame, names, edges, current) {
-    this.shown = { frame, names, edges, current };
-    this.drawPoints();
-    this.magnify();
   }
 
   drawPoints() {
@@ -134,6 +152,7 @@ export class Stage {
       const [from, to] = [a, b].map((k) => this.toStage([frame.points[k].x, frame.points[k].y]));
       this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
     }
+    if (this.showsPredictions) frame.points.forEach((point, k) => point && !point.draft && this.drawPrediction(point, frame.predicted[k], names[k]));
     frame.points.forEach((point, k) => point && this.drawPoint(point, k, names[k], k === current));
     for (const [k, mine] of frame.conflicts) {
       if (!mine) continue;
@@ -141,6 +160,15 @@ export class Stage {
       const group = this.add("g", { role: "img", "aria-label": `${names[k]}, your label` });
       this.add("rect", { class: "mine", x: x - 7, y: y - 7, width: 14, height: 14 }, group);
     }
+  }
+
+  // A cross where a labelled point was predicted, with a line to it.
+  drawPrediction(point, predicted, name) {
+    if (!predicted) return;
+    const [from, [x, y]] = [point, predicted].map((one) => this.toStage([one.x, one.y]));
+    const group = this.add("g", { class: "predicted", role: "img", "aria-label": `${name}, predicted` });
+    this.add("line", { x1: from[0], y1: from[1], x2: x, y2: y }, group);
+    this.add("path", { d: `M${x - 5} ${y - 5}l10 10m0 -10l-10 10` }, group);
   }
 
   drawPoint(point, k, name, isCurrent) {

@@ -19,6 +19,7 @@ from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.label.journal import Edit, Journal
 from jaxpose.label.label_file import LabelFile, Point, Points
+from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
 from jaxpose.labelling.project_labels import h5_of_csv, refuse_other_labels
 from jaxpose.poses import NOT_VISIBLE
@@ -44,20 +45,26 @@ class Store:
 
     Attributes:
       project: the project.
+      predictions: of its images, None without.
       images: names in the order of the queue; an image that another program adds to a label file comes last.
       context_images: number of images left out, because they are the context of labelled ones.
+      adding: the lock of what writes new images.
       problem: why label files cannot be written or read at the moment, "" if they can.
     """
 
-    def __init__(self, project: LabelProject):
+    def __init__(self, project: LabelProject, predictions: Predictions | None = None):
         """Reads the labels, and writes what a killed session left in its journal.
+
+        Args:
+          project: the project.
+          predictions: of its images, which are no labels.
 
         Raises:
           UserError: a label file or the journal cannot be understood.
           OSError: a file cannot be read or written.
         """
-        self.project, self.problem = project, ""
-        self._lock, self._writing = threading.RLock(), threading.Lock()
+        self.project, self.predictions, self.problem = project, predictions, ""
+        self._lock, self._writing, self.adding = threading.RLock(), threading.Lock(), threading.Lock()
         self._files: dict[Path, LabelFile] = {}
         self._signatures: dict[Path, tuple[tuple[_Signature, ...], bool]] = {}
         self._backed_up: set[Path] = set()
@@ -80,7 +87,7 @@ class Store:
     # What the page asks.
 
     def frame(self, number: int) -> dict[str, Any]:
-        """Returns the state of an image as JSON: `points` by keypoint index, `revision`, `problem` and `conflicts`.
+        """Returns the state of an image as JSON: `points` and `predicted` by keypoint index, `revision` and others.
 
         A conflict is [keypoint index, point]: an edit that does not fit a change from outside, which `points` has.
         """
@@ -95,7 +102,23 @@ class Store:
                 "problem": of_file.problems.get(image, ""),
                 "can_hide": of_file.can_hide,
                 "conflicts": conflicts,
+                "predicted": self.predictions.shown(image) if self.predictions else [],
             }
+
+    def scores(self) -> dict[str, list[float | None]]:
+        """Returns as JSON, of each image, the mean confidence and the largest error (px) of its predictions."""
+        with self._lock:
+            found = self.predictions
+            if not found:
+                return {"confidence": [], "error_px": []}
+            errors = [found.error_px(image, self._points(image)) for image in self.images]
+            return {"confidence": list(map(found.confidence, self.images)), "error_px": errors}
+
+    def add(self, image: str) -> int:
+        """Adds an image, if it is new, and returns its number."""
+        with self._lock:
+            self._know(image)
+            return self._ids[image]
 
     def counts(self) -> list[int]:
         """Returns the number of labelled keypoints of each image; -1 if its row cannot be used."""
@@ -259,9 +282,7 @@ class Store:
         """Takes over a label file that another program has changed."""
         old, self._files[file] = self._base(file), found
         for image in {*old.points, *found.points, *old.problems, *found.problems}:
-            if image not in self._ids:
-                self._ids[image] = len(self.images)
-                self.images.append(image)
+            self._know(image)
             if old.points.get(image) != found.points.get(image) or image in found.problems:
                 self._touch(image)
         for key, edit in list(self._pending.items()):
@@ -350,10 +371,16 @@ class Store:
         return self._base(self.project.file_of(image))
 
     def _points(self, image: str) -> Points:
-        points = {name: point for name, point in self._file(image).points.get(image, {}).items() if point}
-        of_image = ((name, edit) for name in self.project.keypoint_names if (edit := self._pending.get((image, name))))
-        points |= {name: edit.after for name, edit in of_image}
+        points = dict(self._file(image).points.get(image, {}))
+        if self._pending:
+            edits = (self._pending.get((image, name)) for name in self.project.keypoint_names)
+            points |= {edit.keypoint: edit.after for edit in edits if edit}
         return {name: point for name, point in points.items() if point}
+
+    def _know(self, image: str) -> None:
+        if image not in self._ids:
+            self._ids[image] = len(self.images)
+            self.images.append(image)
 
     def _count(self, image: str) -> int:
         return -1 if image in self._file(image).problems else len(self._points(image))

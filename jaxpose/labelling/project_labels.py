@@ -90,6 +90,11 @@ class LabelLayout:
         return [*index, *cells]
 
 
+def image_of(folder: str, frame: int) -> str:
+    """Returns the path of a frame's image, relative to the project, from the name of its image folder."""
+    return f"{IMAGES_FOLDER}/{folder}/img{frame:08d}.png"
+
+
 def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int) -> tuple[tuple[str, ...], ...]:
     """Returns the header rows of a new label file."""
     cells = [(scorer, name, coord) for name in keypoint_names for coord in "xy"]

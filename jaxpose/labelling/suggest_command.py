@@ -15,7 +15,7 @@ from jaxpose.data.inputs import video_files
 from jaxpose.errors import UserError, need
 from jaxpose.formats.project import COCO, CSV, SLEAP
 from jaxpose.labelling.pose_outliers import fit_poses
-from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
+from jaxpose.labelling.project_labels import ProjectLabels, image_of, read_project_labels
 from jaxpose.labelling.recordings import (
     Choice,
     Recording,
@@ -26,7 +26,7 @@ from jaxpose.labelling.recordings import (
     read_recording,
     read_run_configs,
 )
-from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE, image_of, refuse_used, write_suggestions
+from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE, refuse_used, write_suggestions
 from jaxpose.poses import Poses
 from jaxpose.run.start_run import with_members
 from jaxpose.terminal import count, print_lines, say

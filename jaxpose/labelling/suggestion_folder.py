@@ -24,7 +24,7 @@ from jaxpose.files import has_same_files, was_cut_off, write_folder, write_new
 from jaxpose.formats import coco, sleap_files
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import COCO, SLEAP
-from jaxpose.labelling.project_labels import LabelLayout, ProjectLabels, h5_of_csv
+from jaxpose.labelling.project_labels import LabelLayout, ProjectLabels, h5_of_csv, image_of
 from jaxpose.labelling.recordings import Choice, Recording
 from jaxpose.poses import NOT_USED, VISIBLE, Poses
 from jaxpose.progress import phase
@@ -35,11 +35,6 @@ from jaxpose.video.video import Video, read_chunks, scan
 # Label files of suggested frames in the project's format: CSV (and HDF5 next to it), SLEAP or COCO.
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
-
-
-def image_of(folder: str, frame: int) -> str:
-    """Returns the path of a frame's image, relative to the project, from the name of its image folder."""
-    return f"{IMAGES_FOLDER}/{folder}/img{frame:08d}.png"
 
 
 def write_label_files(

@@ -22,7 +22,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with, after its plain images, one that is a link out, one turned by EXIF, and one of 16 bits."""
+    """A project: two plain images, a link out, one image turned by EXIF, one of 16 bits, and one cut short."""
     folder = tmp_path_factory.mktemp("label")
     write_project(folder / "p", 2)
     write_image(folder / "secret.png", 5)
@@ -35,6 +35,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "p" / "labeled-data/v/img030.jpg").write_bytes(jpeg.tobytes()[:2] + app1 + jpeg.tobytes()[2:])
     deep = np.linspace(0, 4000, 600).reshape(20, 30).astype(np.uint16)
     assert cv2.imwrite(str(folder / "p" / image_name(40)), deep)
+    (folder / "p" / "labeled-data/v/img050.jpg").write_bytes(jpeg.tobytes()[:-30])
     return folder / "p"
 
 
@@ -179,6 +180,9 @@ def test_images_are_those_that_jaxpose_reads(served: Served, cookie: str, projec
     assert picture(image_name(40)).max() in range(240, 256)
     status, _, content = ask(served, f"/image/{images.index('labeled-data/v/img030.jpg')}", Cookie=cookie)
     assert status == 422 and "--orientation upright or --orientation stored" in json.loads(content)["error"]
+    # A browser would show the rest in grey.
+    status, _, content = ask(served, f"/image/{images.index('labeled-data/v/img050.jpg')}", Cookie=cookie)
+    assert status == 422 and "does not decode" in json.loads(content)["error"]
     # Labels and images need no jax.
     assert "jaxlib" not in Path(f"/proc/{served.process.pid}/maps").read_text()
 
@@ -219,6 +223,8 @@ def test_a_killed_server_loses_no_label_and_ctrl_c_writes_them(tmp_path: Path) -
         assert any(
             re.match(r"from another machine: ssh -L (\d+):127.0.0.1:\1 \S+, then", line) for line in served.lines
         )
+        # Also just after the start, when the server does not run yet.
+        assert served.lines[-2].startswith("from another machine")
         assert served.lines[-1] == "all labels are in the label files"
     rows = f"{image_name(0)},1.50,2,,,30.125,4\n{image_name(10)},1.5,2.25,,,,\n"
     assert (project / "CollectedData.csv").read_text() == header() + rows

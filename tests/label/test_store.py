@@ -18,7 +18,9 @@ from jaxpose.config import DataConfig
 from jaxpose.data.labels import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import read_h5
+from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.label.journal import JOURNAL_FILE, Journal
+from jaxpose.label.predictions import find_predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Stale, Store
 from tests.disks import full_disk
@@ -355,6 +357,53 @@ def test_a_row_with_a_mistake_is_shown_and_not_changed(opened: Open, tmp_path: P
         edit(store, image_name(0), nose=(1.0, 2.0, 2))
     store.close()
     assert (project / LABELS).read_bytes() == before
+
+
+def test_predictions_of_the_newest_run_are_no_labels(
+    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "p"
+    for number in range(3):
+        write_image(project / image_name(10 * number), number)
+    config: dict[str, Any] = {"scorer": "me", "bodyparts": [*KEYPOINTS]}
+    # The images, of 60 x 40 px, show this part of their frames.
+    config["video_sets"] = {"/d/v.mp4": {"crop": "100, 160, 50, 90"}}
+    (project / "config.yaml").write_text(yaml.safe_dump(config))
+    store = opened(project)
+    edit(store, image_name(0), nose=(10.0, 20.0, 2))
+    store.close()
+    before = (project / "labeled-data" / "v" / "CollectedData_me.csv").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    labelled = open_project(str(project), LABELS)
+    assert find_predictions("", labelled, "p") is None
+    for run in ("old", "new"):
+        (tmp_path / "runs/p" / run / "image_preds/v").mkdir(parents=True)
+        for name in ("config.json", "finished.json"):
+            (tmp_path / "runs/p" / run / name).write_text("{}")
+    os.utime(tmp_path / "runs/p/old/config.json", (1, 1))
+    # In pixels of the frames; a keypoint that the project lacks, and one that the run lacks.
+    names, points = ("tail", "nose", "left_paw"), np.array([[[1, 1], [113, 74], [120, 60]]], float)
+    confidence = np.array([[1, 0.5, 0.25]])
+    for number, place in ((0, "predictions.csv"), (1, "image_preds/v/predictions.csv")):
+        file = tmp_path / "runs/p/new" / place
+        write_predictions(file, [image_name(10 * number)], names, points + number, confidence)
+    found = find_predictions("", labelled, "p")
+    assert found
+    store = Store(labelled, found)
+    assert store.frame(0)["predicted"] == [[13, 24, 0.5], [20, 10, 0.25], None]
+    assert store.frame(1)["predicted"] == [[14, 25, 0.5], [21, 11, 0.25], None]
+    assert store.frame(2)["predicted"] == [] and store.counts() == [1, 0, 0]
+    assert store.scores() == {"confidence": [0.375, 0.375, None], "error_px": [5, None, None]}
+    store.close()
+    assert (project / "labeled-data" / "v" / "CollectedData_me.csv").read_bytes() == before
+    write_predictions(tmp_path / "other.csv", ["a.png"], ("tail",), points[:, :1], confidence[:, :1])
+    for given, problem in (("other.csv", "no prediction of the keypoints nose"), ("p", "neither a run folder nor")):
+        with pytest.raises(UserError, match=f"^--predictions is {given}.*{problem}"):
+            find_predictions(given, labelled, "p")
+    # A run of another project does not keep anyone from labelling.
+    (tmp_path / "other.csv").rename(tmp_path / "runs/p/new/predictions.csv")
+    (tmp_path / "runs/p/new/image_preds/v/predictions.csv").unlink()
+    assert find_predictions("", labelled, "p") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Predictions for the images of a project: hollow points of the page until a person confirms or moves them."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.config import Config, DataConfig
+from jaxpose.data.checked_table import refuse_name_outside
+from jaxpose.data.image_file import decode_image
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.label.label_file import Points
+from jaxpose.label.project import LabelProject
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, IMAGE_TABLES_FOLDER, default_path, run_folder
+from jaxpose.terminal import print_lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """The predictions of images.
+
+    Attributes:
+      source: the run folder or the table.
+      of_image: {image: (k, 3): x and y in pixels of the frame, and the confidence}; NaN without a prediction.
+      project: has the keypoints, in order, and the crops of its images.
+    """
+
+    source: Path
+    of_image: Mapping[str, np.ndarray]
+    project: LabelProject
+
+    def shown(self, image: str) -> list[list[float] | None]:
+        """Returns [x, y, confidence] of each keypoint in pixels of an image, None without one."""
+        found = self.of_image.get(image)
+        if found is None:
+            return []
+        shifted = found - [*self._corner_px(image), 0]
+        return [None if np.isnan(row).any() else np.round(row, 3).tolist() for row in shifted]
+
+    def confidence(self, image: str) -> float | None:
+        """Returns the mean confidence of an image."""
+        found = self.of_image.get(image)
+        return None if found is None or np.isnan(found[:, 2]).all() else round(float(np.nanmean(found[:, 2])), 3)
+
+    def error_px(self, image: str, points: Points) -> float | None:
+        """Returns the largest distance of a prediction from its label."""
+        names = self.project.keypoint_names
+        pairs = zip(self.shown(image), map(points.get, names), strict=False)
+        distances = [float(np.hypot(*np.subtract(a[:2], b[:2]))) for a, b in pairs if a and b]
+        return round(max(distances), 2) if distances else None
+
+    def _corner_px(self, image: str) -> tuple[int, ...]:
+        """Returns the upper left corner of an image in its frame: predictions are in pixels of whole frames."""
+        crop_px = self.project.crops_px.get(Path(image).parent.name)
+        if not crop_px:
+            return 0, 0
+        with contextlib.suppress(OSError, UserError):
+            refuse_name_outside(image)
+            height, width = decode_image(read_bytes(self.project.folder / image, most_bytes=None)).shape[:2]
+            return crop_px[:2] if (width, height) == crop_px[2:] else (0, 0)
+        return 0, 0
+
+
+def find_predictions(given: str, project: LabelProject, project_name: str) -> Predictions | None:
+    """Returns the predictions of a run or a table, None if nothing is given and no run has predictions that fit.
+
+    Args:
+      given: a run folder, a folder of runs or a table; "" for the newest finished run in runs/<project>.
+      project: the project.
+      project_name: as given to the command.
+
+    Raises:
+      UserError: what is given has no prediction of a keypoint of the project.
+    """
+    if given:
+        return _read(Path(given).expanduser(), project)
+    runs = default_path(Config(data=DataConfig(project=project_name))).parent
+    if not any(runs.glob(f"*/{FINISHED_FILE}")):
+        return None
+    try:
+        return _read(runs, project)
+    except UserError as error:
+        print_lines(f"no predictions to confirm: {error}")
+        return None
+
+
+def _read(given: Path, project: LabelProject) -> Predictions:
+    source = given if given.is_file() else Path(run_folder(given))
+    names = project.keypoint_names
+    of_image: dict[str, np.ndarray] = {}
+    for table in [source] if source.is_file() else _tables(source, project):
+        poses = read_predictions(table).poses
+        columns = [poses.keypoint_names.index(name) if name in poses.keypoint_names else -1 for name in names]
+        # The last column is of a keypoint that the table lacks.
+        points_px, confidence = poses.one_animal()
+        values = np.pad(np.dstack([points_px, confidence]), ((0, 0), (0, 1), (0, 0)), constant_values=np.nan)
+        of_image |= zip(map(str, poses.frames), values[:, columns], strict=True)
+    if not any(np.isfinite(values).any() for values in of_image.values()):
+        raise UserError(
+            f"--predictions is {given}, which has no prediction of the keypoints {', '.join(names)}; give a run of "
+            "this project, or a table of predictions of its images"
+        )
+    return Predictions(source, of_image, project)
+
+
+def _tables(run: Path, project: LabelProject) -> list[Path]:
+    """Returns the tables of a run, those of the labelled images first.
+
+    Raises:
+      UserError: the folder is not a run.
+    """
+    if not (run / CONFIG_FILE).is_file():
+        raise UserError(f"--predictions is {run}, which is neither a run folder nor a table of predictions")
+    view = project.files[0].stem.removeprefix("CollectedData") if len(project.files) == 1 else ""
+    own = [run / f"predictions{view}.csv"] if view and (run / f"predictions{view}.csv").is_file() else []
+    own = own or [file for file in [run / "predictions.csv"] if file.is_file()]
+    return [*own, *sorted(run.glob(f"{IMAGE_TABLES_FOLDER}/**/predictions.csv"))]

@@ -1,0 +1,161 @@
+"""The videos of a project: frames by number, and their extraction as images to label."""
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path, PurePosixPath
+
+import cv2
+import numpy as np
+
+from jaxpose.config import DataConfig, VideoConfig
+from jaxpose.data.frame_names import FrameNames
+from jaxpose.data.inputs import VIDEO_SUFFIXES, video_files
+from jaxpose.errors import UserError
+from jaxpose.files import write_atomic, write_folder, write_new
+from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
+from jaxpose.formats.project import named_videos
+from jaxpose.label.label_file import new_label_file
+from jaxpose.label.project import LabelProject
+from jaxpose.label.store import Store
+from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
+from jaxpose.terminal import print_lines
+from jaxpose.video.decoding import RangeReader
+from jaxpose.video.index import VideoIndex, read_index
+
+# Frames that are decoded together, and how many such groups are kept.
+_TOGETHER, _MOST_GROUPS = 16, 3
+
+
+class Videos:
+    """The videos of a project.
+
+    Attributes:
+      files: {name: file}; the name is that of the folder of its images.
+    """
+
+    def __init__(self, project: LabelProject):
+        label_file = project.files[0].name if project.new_header == () else DataConfig().labels
+        self._data = DataConfig(project=str(project.folder), labels=label_file)
+        try:
+            found = {**named_videos(self._data)[0], **video_files(self._data, VideoConfig())}
+        except UserError as error:
+            print_lines(f"no frames of videos: {error}")
+            found = {}
+        self.files = {file.stem: file for file in found.values()}
+        self.names = list(self.files)
+        self._indexes: dict[int, VideoIndex] = {}
+        self._groups: OrderedDict[tuple[int, int], dict[int, np.ndarray]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def frame_count(self, video: int) -> int:
+        """Returns the number of frames of a video, by its place in `names`; raises as `read_index`."""
+        return self._index(video).frame_count
+
+    def frame(self, video: int, number: int) -> np.ndarray:
+        """Returns the pixels (h, w, 3) RGB of a frame, as a training sees them.
+
+        Raises:
+          UserError: the video has no such frame, or it is damaged.
+        """
+        with self._lock:
+            key = video, number // _TOGETHER
+            if key not in self._groups:
+                self._groups[key] = self._read(video, key[1] * _TOGETHER)
+            self._groups.move_to_end(key)
+            if len(self._groups) > _MOST_GROUPS:
+                self._groups.popitem(last=False)
+            if number not in self._groups[key]:
+                file = self.files[self.names[video]]
+                raise UserError(f"frame {number} of {file} cannot be read: it is damaged, or after the last one")
+            return self._groups[key][number]
+
+    def labelled(self, video: int, images: list[str]) -> dict[int, int]:
+        """Returns {frame number: number of its image} of the images of a video."""
+        of_video = {
+            PurePosixPath(image).name: number
+            for number, image in enumerate(images)
+            if PurePosixPath(image).parent.name == self.names[video]
+        }
+        names = FrameNames(of_video)
+        frames = ((names.number(name), number) for name, number in of_video.items())
+        return {frame: number for frame, number in frames if frame is not None}
+
+    def extract(self, video: int, number: int, store: Store) -> int:
+        """Writes a frame as an image of the project, unless there is one, and returns the number of the image.
+
+        Raises:
+          UserError: the frame cannot be read, or the crop of the video is unknown.
+          OSError: the image cannot be written.
+        """
+        folder = PurePosixPath(IMAGES_FOLDER, self.names[video])
+        with store.adding:
+            known = self.labelled(video, store.images)
+            if number in known:
+                return known[number]
+            # Also an image that is not listed, as the context of a labelled one.
+            names = FrameNames(on_disk := sorted(store.project.image_names(folder)))
+            if same := [name for name in on_disk if names.number(name) == number]:
+                return store.add(f"{folder}/{same[0]}")
+            pixels = self.frame(video, number)
+            if crop_px := self._crop_px(video):
+                x, y, width, height = crop_px
+                pixels = pixels[y : y + height, x : x + width]
+            name = image_of(self.names[video], number)
+            file = store.project.folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes())
+            return store.add(name)
+
+    def _crop_px(self, video: int) -> tuple[int, ...]:
+        """Returns the part (x, y, width, height) of a frame that the images of a video show, () for all of it."""
+        if not any((Path(self._data.project) / IMAGES_FOLDER).glob("*/CollectedData_*.csv")):
+            return ()
+        return read_project_labels(self._data).crop_px(self.names[video])
+
+    def _index(self, video: int) -> VideoIndex:
+        if video not in self._indexes:
+            self._indexes[video] = read_index(self.files[self.names[video]])
+        return self._indexes[video]
+
+    def _read(self, video: int, first: int) -> dict[int, np.ndarray]:
+        index = self._index(video)
+        end = min(first + _TOGETHER, index.frame_count)
+        if first >= end:
+            return {}
+        return dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
+
+
+def is_video(given: str) -> bool:
+    """Returns whether an argument is a video file."""
+    return Path(given).suffix.lower() in VIDEO_SUFFIXES and Path(given).expanduser().is_file()
+
+
+def make_project(given: str, keypoints: str) -> str:
+    """Makes a project of a video, in a folder of its name next to it, unless there is one; returns the folder.
+
+    Args:
+      given: the video.
+      keypoints: names, separated by commas.
+
+    Raises:
+      UserError: a new project needs names of keypoints; or the folder has other files.
+      OSError: the folder cannot be written.
+    """
+    video = Path(given).expanduser()
+    folder = video.with_suffix("")
+    labels = folder / DataConfig().labels
+    if labels.is_file():
+        return str(folder)
+    names = [name.strip() for name in keypoints.split(",") if name.strip()]
+    if not names:
+        raise UserError(f"{given} is a video without a project: name its keypoints, such as --keypoints nose,tail")
+    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"the project of {given} would be {folder}, which already exists and has no {labels.name}")
+    content = new_label_file(labels, plain_header("jaxpose", tuple(names), 1)).content()
+    with write_folder(folder) as new:
+        videos = new / VideoConfig().folder
+        videos.mkdir()
+        (videos / video.name).symlink_to(os.path.realpath(video))
+        write_new(new / labels.name, content)
+    return str(folder)

@@ -1,0 +1,119 @@
+"""Frames of videos in `jaxpose label`: by number, as a training sees them, and as new images of the project."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from jaxpose.errors import UserError
+from jaxpose.label.__main__ import main
+from jaxpose.label.project import open_project
+from jaxpose.label.store import Store
+from jaxpose.label.videos import Videos, make_project
+from tests.browser import needs_browser, opened
+from tests.label.small_projects import header, image_name, serving, write_image, write_project
+from tests.video.test_flipped_bits import FRAMES, encode, read
+
+LABELS = "CollectedData.csv"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A project with videos v.mp4 (with B frames) and w.avi; it has an image of frame 10 of v."""
+    project = write_project(tmp_path / "p", 1, rows=f"{image_name(10)},1,2,,,,\n")
+    (project / image_name(0)).rename(project / image_name(10))
+    (project / "videos").mkdir()
+    encode(project / "videos/v.mp4", "libx264")
+    encode(project / "videos/w.avi", "mjpeg")
+    store = Store(open_project(str(project), LABELS))
+    yield store
+    store.close()
+
+
+def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
+    videos, folder = Videos(store.project), store.project.folder
+    assert videos.names == ["v", "w"] and store.images == [image_name(10)]
+    for video, name in enumerate(("v.mp4", "w.avi")):
+        frames, _ = read(folder / "videos" / name)
+        assert frames is not None and videos.frame_count(video) == FRAMES
+        for number in np.random.default_rng(0).permutation(FRAMES).tolist():
+            np.testing.assert_array_equal(videos.frame(video, number), frames[number])
+        with pytest.raises(UserError, match=f"frame {FRAMES} of .*{name} cannot be read"):
+            videos.frame(video, FRAMES)
+        number = videos.extract(video, 17, store)
+        image = f"labeled-data/{name[0]}/img00000017.png"
+        assert store.images[number] == image == store.images[-1] and store.counts()[number] == 0
+        pixels = cv2.imread(str(folder / image))
+        assert pixels is not None
+        np.testing.assert_array_equal(pixels[..., ::-1], frames[17])
+        assert videos.extract(video, 17, store) == number
+    # The frame has an image already, with another number of digits.
+    assert videos.labelled(0, store.images) == {10: 0, 17: 1} and videos.extract(0, 10, store) == 0
+    assert len(list((folder / "labeled-data/v").iterdir())) == 2
+    # So has this one, as the context of the first, which the page does not list.
+    write_image(folder / image_name(11))
+    before = (folder / image_name(11)).read_bytes()
+    assert store.images[videos.extract(0, 11, store)] == image_name(11)
+    assert (folder / image_name(11)).read_bytes() == before
+    store.edit(1, store.frame(1)["revision"], {0: (3.0, 4.0, 2)})
+    store.flush()
+    rows = f"{image_name(10)},1,2,,,,\nlabeled-data/v/img00000017.png,3.0,4.0,,,,\n"
+    assert (folder / LABELS).read_text() == header() + rows
+
+
+@needs_browser
+def test_a_plain_video_becomes_a_project_and_its_frames_are_labelled(tmp_path: Path) -> None:
+    video = encode(tmp_path / "mouse.mp4", "libx264")
+    with serving(video, "--keypoints", "nose, left_paw") as served:
+        with opened(served.address, 1000, 700) as page:
+            shown = page.locator("#image")
+            expect(shown).to_have_text("mouse, frame 0")
+            for key in ("d", "d", "d", "a", "Shift+D"):
+                page.keyboard.press(key)
+            expect(shown).to_have_text("mouse, frame 12")
+            # A click does not label yet: the frame is no image.
+            page.mouse.click(500, 300)
+            expect(page.locator("#message")).to_contain_text("Enter makes this frame an image")
+            page.mouse.move(500, 5)
+            page.keyboard.press("Enter")
+            expect(shown).to_have_text("labeled-data/mouse/img00000012.png")
+            page.keyboard.press("p")
+            page.keyboard.press("g")
+            expect(shown).to_have_text("mouse, frame 12: labeled-data/mouse/img00000012.png")
+            page.fill("#frame-number", "999")
+            expect(shown).to_have_text(f"mouse, frame {FRAMES - 1}")
+            page.locator("#stage").focus()
+            page.keyboard.press("g")
+            expect(shown).to_have_text("labeled-data/mouse/img00000012.png")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    text = "scorer,jaxpose,jaxpose,jaxpose,jaxpose\nbodyparts,nose,nose,left_paw,left_paw\ncoords,x,y,x,y\n"
+    assert (tmp_path / "mouse" / LABELS).read_text() == f"{text}labeled-data/mouse/img00000012.png,23.5,15.5,,\n"
+    # The next session needs no names.
+    assert make_project(str(video), "") == str(tmp_path / "mouse")
+    assert Videos(open_project(str(tmp_path / "mouse"), LABELS)).names == ["mouse"]
+
+
+def test_mistakes_about_videos_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    video, project = encode(tmp_path / "mouse.mp4", "libx264"), write_project(tmp_path / "p", 1)
+    for arguments, problem in (
+        ([video], "is a video without a project: name its keypoints"),
+        ([video, "--keypoints", "=nose"], "begins with '='"),
+        ([project, "--keypoints", "nose"], "--keypoints is for a video without a project"),
+    ):
+        assert main([*map(str, arguments), "--no-browser"]) == 2
+        assert problem in capsys.readouterr().err
+    assert not (tmp_path / "mouse").exists()
+    (tmp_path / "mouse").mkdir()
+    (tmp_path / "mouse/notes.txt").write_text("")
+    assert main([str(video), "--keypoints", "nose", "--no-browser"]) == 2
+    assert "already exists and has no CollectedData.csv" in capsys.readouterr().err
+    # Labelling needs no videos: two of one name only have no frames to show.
+    (project / "videos").mkdir()
+    for suffix in (".mp4", ".avi"):
+        (project / "videos/v").with_suffix(suffix).write_bytes(b"0")
+    assert Videos(open_project(str(project), LABELS)).names == []
+    assert "no frames of videos: " in capsys.readouterr().out
