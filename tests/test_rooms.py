@@ -31,9 +31,9 @@ GROUND = {
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
 BELOW = {
     "video": [],
+    "cameras": [],
     "data": ["video"],
     "formats": ["video", "data"],
-    "cameras": ["formats"],
     "model": [],
     "pose": [],
     "cluster": [],

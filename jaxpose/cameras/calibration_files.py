@@ -10,6 +10,7 @@
 | OpenCV: a folder of CAMERA.yaml with camera_matrix, distortion_coefficients, R, T | matrix or Rodrigues' vector |
 """
 
+import contextlib
 import io
 import json
 import tomllib
@@ -23,7 +24,7 @@ import numpy as np
 from jaxpose.cameras.cameras import DISTORTIONS, Camera, Cameras
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
-from jaxpose.files import read_bytes, write_atomic
+from jaxpose.files import read_bytes, replace_whole, write_atomic
 from jaxpose.text_file import read_unicode
 
 _READABLE = (
@@ -39,6 +40,8 @@ ANIPOSE, CALISCOPE, DANNCE, SLEAP, JARVIS, OPENCV = WRITTEN = (
 _FOLDERS = (JARVIS, OPENCV)
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
+# More than a .slp without labels needs.
+_SLP_BYTES = 2**17
 # What fails if a file lacks a table, or a value has another type or shape.
 _WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError)
 
@@ -157,11 +160,10 @@ def _dannce_content(cameras: Cameras) -> bytes:
 def _write_slp(path: Path, cameras: Cameras) -> None:
     """Writes a SLEAP project without labels whose recording session has the cameras."""
     need("sleap", str(path), "sleap_io")
+    from sleap_io.io.main import save_slp
     from sleap_io.model.camera import Camera as SleapCamera
     from sleap_io.model.camera import CameraGroup, RecordingSession
     from sleap_io.model.labels import Labels
-
-    from jaxpose.formats.sleap_files import write_project
 
     make: Any = SleapCamera  # its type knows no rvec
     each = [
@@ -172,7 +174,9 @@ def _write_slp(path: Path, cameras: Cameras) -> None:
         for camera in cameras.each
     ]  # fmt: skip
     session = RecordingSession(camera_group=CameraGroup(cameras=each))
-    write_project(path, Labels(sessions=[session]))
+    # sleap-io opens the file by name, and HDF5 may kill the process if the disk is full.
+    with replace_whole(path, _SLP_BYTES) as unfinished, contextlib.chdir(unfinished.parent):
+        save_slp(Labels(sessions=[session]), unfinished.name, embed=False, verbose=False)
 
 
 def _lens(camera: Camera) -> np.ndarray:
