@@ -9,7 +9,7 @@ import numpy as np
 from jaxpose.cameras.calibration_files import YAML, read_cameras
 from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.triangulation import measure_noise_px, triangulate
-from jaxpose.config import DataConfig, VideoConfig, project_folder
+from jaxpose.config import Config, DataConfig, project_folder
 from jaxpose.data.inputs import sessions
 from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.data.project import Project
@@ -37,16 +37,18 @@ def read_rigs(data: DataConfig, names: Iterable[str]) -> dict[str, Cameras]:
     return found
 
 
-def rigs_of_project(data: DataConfig, video: VideoConfig, found: Project) -> dict[str, Cameras]:
-    """Returns `read_rigs` for the sessions of the labelled images and of the videos.
+def rigs_of_project(config: Config, found: Project) -> dict[str, Cameras]:
+    """Returns `read_rigs` for the sessions of the labelled images and, if a loss needs them, of the videos.
 
     Raises:
       UserError: as `read_rigs`, or labelled images have another size than those that their camera was calibrated with.
     """
+    data = config.data
     if not data.calibration:
         return {}
     of_images = [without_view(name, view) for name, view in zip(found.videos, found.views, strict=True)]
-    of_videos = [session_of(files[0].stem, data.views) for files in sessions(data, video)]
+    with_videos = sessions(data, config.video) if config.losses.multiview_consistency.weight else []
+    of_videos = [session_of(files[0].stem, data.views) for files in with_videos]
     rigs = read_rigs(data, [*of_images, *of_videos])
     for row, (session, view) in enumerate(zip(of_images, found.views, strict=True)):
         # A crop is placed in its frame, whose size is not known here.

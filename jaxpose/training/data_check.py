@@ -62,7 +62,7 @@ def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> No
     refuse_unknown_names(names, data.flip_pairs)
     if config.augment.flip_p:
         flip_permutation(names, data.flip_pairs)
-    rigs_of_project(data, config.video, found)
+    rigs_of_project(config, found)
     _refuse_weights(config, found, sets)
     refuse_blind_stop(config.train, bool((sets == VALIDATION).any()))
     refuse_epsilons(config.losses, len(names))

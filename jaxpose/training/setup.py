@@ -332,7 +332,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         views=agreeing_views(config.model, subspaces),
     )
     messages += check_losses_on_video(config, facts)
-    rigs = rigs_of_project(config.data, config.video, data.project)
+    rigs = rigs_of_project(config, data.project)
     clips, sentences = open_clip_streams(config, "a loss on unlabelled video is on", rigs)
     messages += sentences
     return Setup(

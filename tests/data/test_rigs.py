@@ -28,7 +28,7 @@ def rig_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rigs_of(folder: Path, calibration: str = "calibrations") -> dict[str, Cameras]:
     data = c.DataConfig(project=str(folder), views=VIEWS, calibration=calibration)
-    return rigs_of_project(data, c.VideoConfig(), read_project(data))
+    return rigs_of_project(c.Config(data=data), read_project(data))
 
 
 def test_labels_of_all_views_show_points_of_the_world(rig_project: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_calibration_that_does_not_fit_is_refused_by_name(rig_project: Path, t
 def test_labels_of_other_views_show_hidden_keypoints(rig_project: Path) -> None:
     data = c.DataConfig(project=str(rig_project), views=VIEWS, calibration="calibrations")
     found = read_project(data)
-    rigs = rigs_of_project(data, c.VideoConfig(), found)
+    rigs = rigs_of_project(c.Config(data=data), found)
     # The label of a view plays no part in what the others show there.
     seen = np.isfinite(found.measured_frame_px()).all(-1).reshape(3, -1, 7)
     moment, keypoint = np.argwhere(seen.all(axis=0))[0].tolist()

@@ -83,7 +83,7 @@ def test_a_wrong_calibration_is_refused_before_the_run_folder_is_made(
 
 @pytest.mark.slow
 def test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop(
-    rig_project: Path, tmp_path: Path
+    rig_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = {"train__shards": 4, "train__steps": 6, "train__save_every_steps": 2, "augment__preset": "dlc-top-down"}
     runs = []
@@ -98,3 +98,9 @@ def test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop(
     assert train_and_stop(stopped, 3)["exit_code"]
     assert train(stopped)["exit_code"] == 0
     assert_same_views(Path(stopped.out), runs[0])
+    calibration = rig_project / "calibrations/session01.toml"
+    text = calibration.read_text()
+    calibration.write_text(text.replace(", 2.0]", ", 2.1]"))
+    assert call(stopped, tmp_path) == 2
+    calibration.write_text(text)
+    assert "data.calibration gives other cameras than before" in capsys.readouterr().err
