@@ -6,8 +6,8 @@
 
 Starts a training as a process of its own, as a user does, and reads at each validation what it has cost since its
 start: seconds, and CPU seconds of all its threads. The frames that validate are some that were not drawn (mouse), or of
-speakers without labels (lips). They choose no weights: the last ones count. Sets, rows and what a seed decides are those
-of pretrained.py. Appends one JSON line for each run, and skips those that the file has.
+speakers without labels (lips). They choose no weights: the last ones count. Sets, rows and what a seed decides are
+those of pretrained.py. Appends one JSON line for each run, and skips those that the file has.
 Without --set, prints the table: how long each row takes to 1.1 times its own last error, and to 1.1 times that of
 resnet18.
 """

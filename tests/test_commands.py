@@ -53,6 +53,7 @@ _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
 _DISTILL = "tests/test_pretrain.py::test_a_distillation_is_the_same_on_any_devices_and_after_a_stop_and_has_one_teacher"
+_RIG = "tests/training/test_cameras.py::test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop"
 _AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wrote"
 _LABEL = "tests/label/test_server.py::test_a_killed_server_loses_no_label_and_ctrl_c_writes_them"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
@@ -76,14 +77,18 @@ RUN_BY = {
     "test_the_command_line_prints_every_message_once_and_takes_options",
     "train .slp": "tests/formats/test_sleap.py::test_labels_and_images_are_as_sleap_io_reads_them",
     "train data.boxes": _CROP,
+    "train data.calibration": _RIG,
     "train data.input_height_px": _REAL,
     "train model.kind": "tests/training/test_finder.py::"
     "test_the_finder_trains_on_frames_and_validates_on_their_animals",
     "train data.input_width_px": _REAL,
     "train data.split": _LOOP,
+    "train data.views": _RIG,
     "train log.remote_url": _REMOTE,
+    "train losses.multiview_consistency.weight": _RIG,
     "train losses.pca_multiview.views": _AGREE,
     "train losses.pca_singleview.weight": _CLIPS,
+    "train losses.reprojection.weight": _RIG,
     "train losses.temporal.weight": _CLIPS,
     "train model.backbone": _REAL,
     "train model.views_agree": _AGREE,

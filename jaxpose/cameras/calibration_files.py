@@ -31,7 +31,7 @@ _READABLE = (
     "a calibration is a .toml of Anipose or caliscope, a label3d .mat of DANNCE, a .slp of SLEAP with a session, or a "
     "folder with a .yaml of JARVIS or OpenCV for each camera"
 )
-_YAML = (".yaml", ".yml")
+YAML = (".yaml", ".yml")
 _OPENCV = ("camera_matrix", "distortion_coefficients", "R", "T")
 _JARVIS = ("intrinsicMatrix", "distortionCoefficients", "R", "T")
 ANIPOSE, CALISCOPE, DANNCE, SLEAP, JARVIS, OPENCV = WRITTEN = (
@@ -258,7 +258,7 @@ def _read_slp(file: Path) -> list[Camera]:
 
 
 def _read_yaml_folder(folder: Path) -> list[Camera]:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _YAML and file.is_file())
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in YAML and file.is_file())
     return [_read_yaml(file) for file in files]
 
 

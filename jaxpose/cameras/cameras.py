@@ -1,4 +1,4 @@
-"""Calibrated cameras: from points in the world to pixels and back, in float64.
+"""Calibrated cameras: from points in the world to pixels and back.
 
 A point X of the world is R X + t in the coordinates of a camera: x to the right, y down, z forward. The lens moves its
 normalised place (x / z, y / z), and the camera matrix maps the result to pixels, as in OpenCV. Integer pixels are
@@ -6,14 +6,20 @@ pixel centres.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxpose.errors import UserError
 
+# numpy and jax arrays share the functions used here, so this file does not import jax.
+Array = Any
+
 # Radial k1, k2, tangential p1, p2, radial k3; a fisheye lens has k1 to k4 and one unused place.
 DISTORTIONS = 5
+# The numbers of a camera in a `Rig`.
+NUMBERS = 23
 _NEWTON_STEPS = 8
 # An inverse that is off by more, in normalised coordinates, was not found.
 _NOT_INVERTED = 1e-8
@@ -79,7 +85,132 @@ class Camera:
             )
 
 
-class Cameras:
+def _repeated(first: int, end: int, step: Callable, state: Any) -> Any:
+    for number in range(first, end):
+        state = step(number, state)
+    return state
+
+
+class Rig:
+    """The projection of v cameras as functions of arrays, of numpy or of jax; a result is of the same kind.
+
+    Args:
+      numbers: (v, NUMBERS), those of each camera: fx, skew, cx, fy, cy; its lens, 5; whether that is fisheye; its
+        rotation, 9; its translation, 3.
+      has_fisheye: whether a camera may have a fisheye lens; without one, the work is less.
+      repeat: repeats a step; for jax, `jax.lax.fori_loop` makes a smaller program.
+
+    Attributes:
+      numbers: as given.
+      rotations: (v, 3, 3), and translations: (v, 3), from the world to the cameras.
+      centres: (v, 3) of the cameras in the world.
+      fx, skew, cx, fy, cy: (v, 1) each, for arrays (v, n).
+    """
+
+    def __init__(self, numbers: Array, has_fisheye: bool = True, repeat: Callable = _repeated) -> None:
+        xp = numbers.__array_namespace__()
+        self.numbers, self._has_fisheye, self._repeat = numbers, has_fisheye, repeat
+        self.fx, self.skew, self.cx, self.fy, self.cy = (numbers[:, place, None] for place in range(5))
+        self._lens = numbers[:, 5:10].T[..., None]
+        self._is_fisheye = numbers[:, 10, None] > 0
+        self.rotations, self.translations = numbers[:, 11:20].reshape(-1, 3, 3), numbers[:, 20:]
+        self.centres = -xp.einsum("vji,vj->vi", self.rotations, self.translations)
+
+    def project(self, points: Array) -> Array:
+        """Returns the pixels (v, n, 2) of points (n, 3) of the world; NaN behind a camera."""
+        xp = points.__array_namespace__()
+        x, y, z = self.camera_places(points)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pixels = xp.stack(self._pixels(*self.distorted(x / z, y / z)), axis=-1)
+        return xp.where((z > 0)[..., None], pixels, xp.nan)
+
+    def undistort(self, points_px: Array) -> Array:
+        """Returns the normalised places (v, n, 2), without distortion, of pixels (v, n, 2).
+
+        NaN where the lens model has no such place: it bends back outside of the images it was made from.
+        """
+        xp = points_px.__array_namespace__()
+        not_inverted = max(_NOT_INVERTED, 16 * float(xp.finfo(points_px.dtype).eps))
+        aim_y = (points_px[..., 1] - self.cy) / self.fy
+        aim_x = (points_px[..., 0] - self.cx - self.skew * aim_y) / self.fx
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            angle = xp.hypot(aim_x, aim_y)
+            stretched = xp.where(angle > 0, xp.tan(xp.minimum(angle, 1.4)) / angle, 1.0)
+            start = xp.where(self._is_fisheye, stretched, 1.0)
+
+            def newton(_: Array, at: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                x, y, _ = at
+                off_x, off_y = self.distorted(x, y)
+                off_x, off_y = off_x - aim_x, off_y - aim_y
+                xx, xy, yx, yy = self.distortion_slopes(x, y)
+                determinant = xx * yy - xy * yx
+                x = x - (yy * off_x - xy * off_y) / determinant
+                return x, y - (xx * off_y - yx * off_x) / determinant, determinant
+
+            first = aim_x * start, aim_y * start, xp.ones_like(aim_x)
+            x, y, determinant = self._repeat(0, _NEWTON_STEPS, newton, first)
+            off_x, off_y = self.distorted(x, y)
+            is_found = (xp.abs(off_x - aim_x) + xp.abs(off_y - aim_y) < not_inverted) & (determinant > 0)
+        return xp.where(is_found[..., None], xp.stack([x, y], axis=-1), xp.nan)
+
+    def camera_places(self, points: Array) -> Array:
+        """Returns x, y and depth, (3, v, n), of points (n, 3) in the coordinates of each camera."""
+        return (self.rotations @ points.T + self.translations[..., None]).transpose(1, 0, 2)
+
+    def pixels_and_slopes(self, x: Array, y: Array) -> tuple[Array, ...]:
+        """Returns the pixels u, v of normalised places (v, n), and their derivatives du/dx, du/dy, dv/dx, dv/dy."""
+        xx, xy, yx, yy = self.distortion_slopes(x, y)
+        u, v = self._pixels(*self.distorted(x, y))
+        return u, v, self.fx * xx + self.skew * yx, self.fx * xy + self.skew * yy, self.fy * yx, self.fy * yy
+
+    def distorted(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """Returns where the lens moves normalised places (v, n)."""
+        _, _, p1, p2, _ = self._tangential()
+        r2 = x * x + y * y
+        factor, _ = self._radial(r2)
+        return (
+            x * factor + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
+            y * factor + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
+        )
+
+    def distortion_slopes(self, x: Array, y: Array) -> tuple[Array, ...]:
+        """Returns the derivatives of distorted places: of x by x and by y, of y by x and by y."""
+        _, _, p1, p2, _ = self._tangential()
+        factor, slope = self._radial(x * x + y * y)
+        mixed = 2 * x * y * slope + 2 * p1 * x + 2 * p2 * y
+        xx = factor + 2 * x * x * slope + 2 * p1 * y + 6 * p2 * x
+        yy = factor + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x
+        return xx, mixed, mixed, yy
+
+    def _tangential(self) -> Array:
+        xp = self._lens.__array_namespace__()
+        return xp.where(self._is_fisheye, 0.0, self._lens)
+
+    def _radial(self, r2: Array) -> tuple[Array, Array]:
+        """Returns the radial factor at a squared radius, and its derivative by that."""
+        k1, k2, _, _, k3 = self._lens
+        factor, slope = 1 + r2 * (k1 + r2 * (k2 + r2 * k3)), k1 + r2 * (2 * k2 + 3 * k3 * r2)
+        if not self._has_fisheye:
+            return factor, slope
+        xp = r2.__array_namespace__()
+        k1, k2, k3, k4, _ = self._lens
+        r = xp.sqrt(xp.maximum(r2, 1e-8))
+        t = xp.arctan(r)
+        t2 = t * t
+        bent = t * (1 + t2 * (k1 + t2 * (k2 + t2 * (k3 + t2 * k4))))
+        by_t = 1 + t2 * (3 * k1 + t2 * (5 * k2 + t2 * (7 * k3 + 9 * k4 * t2)))
+        fish_slope = (by_t / (1 + r * r) * r - bent) / (2 * r**3)
+        # Below that radius, the factor is its own tangent.
+        near = r2 < 1e-8
+        fish = xp.where(near, 1 + r2 * (k1 - 1 / 3), bent / r)
+        fish_slope = xp.where(near, k1 - 1 / 3, fish_slope)
+        return xp.where(self._is_fisheye, fish, factor), xp.where(self._is_fisheye, fish_slope, slope)
+
+    def _pixels(self, x: Array, y: Array) -> tuple[Array, Array]:
+        return self.fx * x + self.skew * y + self.cx, self.fy * y + self.cy
+
+
+class Cameras(Rig):
     """The v cameras of a rig.
 
     Attributes:
@@ -91,16 +222,8 @@ class Cameras:
         self.each = tuple(cameras)
         self.names = tuple(camera.name for camera in cameras)
         self.sizes_px = np.array([camera.size_px for camera in cameras])
-        self.rotations = np.stack([camera.rotation for camera in cameras]).astype(np.float64)
-        self.translations = np.stack([camera.translation for camera in cameras]).astype(np.float64)
-        self.centres = -np.einsum("vji,vj->vi", self.rotations, self.translations)
-        matrices = np.stack([camera.matrix for camera in cameras]).astype(np.float64)
-        # (v, 1) each, for arrays (v, n).
-        self.fx, self.skew, self.cx = (matrices[:, 0, place, None] for place in range(3))
-        self.fy, self.cy = matrices[:, 1, 1, None], matrices[:, 1, 2, None]
-        lens = [np.pad(camera.distortion[:DISTORTIONS], (0, DISTORTIONS))[:DISTORTIONS] for camera in cameras]
-        self._lens = np.stack(lens).astype(np.float64).T[..., None]
-        self._is_fisheye = np.array([camera.is_fisheye for camera in cameras])[:, None]
+        numbers = np.array([_numbers(camera) for camera in cameras])
+        super().__init__(numbers, has_fisheye=any(camera.is_fisheye for camera in cameras))
 
     def with_size_px(self, size_px: tuple[int, int]) -> "Cameras":
         """Returns the cameras; those of unknown image size have the given one."""
@@ -126,46 +249,19 @@ class Cameras:
                         "and direction: one is a copy of the other; calibrate again"
                     )
 
-    def project(self, points: np.ndarray) -> np.ndarray:
-        """Returns the pixels (v, n, 2) of points (n, 3) of the world; NaN behind a camera."""
-        x, y, z = self.camera_places(points)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            pixels = np.stack(self._pixels(*self.distorted(x / z, y / z)), axis=-1)
-        pixels[~(z > 0)] = np.nan
-        return pixels
+    def numbers_near_0(self) -> np.ndarray:
+        """Returns the numbers of the same rig in another world, so that float32 projects to the pixels of float64.
 
-    def undistort(self, points_px: np.ndarray) -> np.ndarray:
-        """Returns the normalised places (v, n, 2), without distortion, of pixels (v, n, 2).
-
-        NaN where the lens model has no such place: it bends back outside of the images it was made from.
+        The world's origin is the point nearest to the axes of all cameras, and its unit their mean distance from there.
         """
-        aim_y = (points_px[..., 1] - self.cy) / self.fy
-        aim_x = (points_px[..., 0] - self.cx - self.skew * aim_y) / self.fx
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            angle = np.hypot(aim_x, aim_y)
-            stretched = np.where(angle > 0, np.tan(np.minimum(angle, 1.4)) / angle, 1.0)
-            start = np.where(self._is_fisheye, stretched, 1.0)
-            x, y = aim_x * start, aim_y * start
-            for _ in range(_NEWTON_STEPS):
-                off_x, off_y = self.distorted(x, y)
-                off_x, off_y = off_x - aim_x, off_y - aim_y
-                xx, xy, yx, yy = self.distortion_slopes(x, y)
-                determinant = xx * yy - xy * yx
-                x = x - (yy * off_x - xy * off_y) / determinant
-                y = y - (xx * off_y - yx * off_x) / determinant
-            off_x, off_y = self.distorted(x, y)
-            is_found = (np.abs(off_x - aim_x) + np.abs(off_y - aim_y) < _NOT_INVERTED) & (determinant > 0)
-        return np.where(is_found[..., None], np.stack([x, y], axis=-1), np.nan)
-
-    def camera_places(self, points: np.ndarray) -> np.ndarray:
-        """Returns x, y and depth, (3, v, n), of points (n, 3) in the coordinates of each camera."""
-        return (self.rotations @ points.T + self.translations[..., None]).transpose(1, 0, 2)
-
-    def pixels_and_slopes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the pixels u, v of normalised places (v, n), and their derivatives du/dx, du/dy, dv/dx, dv/dy."""
-        xx, xy, yx, yy = self.distortion_slopes(x, y)
-        u, v = self._pixels(*self.distorted(x, y))
-        return u, v, self.fx * xx + self.skew * yx, self.fx * xy + self.skew * yy, self.fy * yx, self.fy * yy
+        axes, middle = self.rotations[:, 2], self.centres.mean(axis=0)
+        across = np.eye(3) - axes[:, :, None] * axes[:, None, :]
+        aim = np.einsum("vij,vj->i", across, self.centres - middle)
+        origin = middle + np.linalg.lstsq(across.sum(axis=0), aim, rcond=1e-6)[0]
+        unit = np.linalg.norm(self.centres - origin, axis=1).mean() or 1.0
+        moved = self.numbers.copy()
+        moved[:, 20:] = (self.translations + self.rotations @ origin) / unit
+        return moved
 
     def linearised(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the pixels (v, n, 2) of points (n, 3), their slopes (v, n, 2, 3) by the points, and the depth."""
@@ -176,46 +272,10 @@ class Cameras:
         slopes = np.moveaxis(np.array(by_camera), (0, 1), (2, 3)) / depth[..., None, None]
         return np.stack([u, v], axis=-1), slopes @ self.rotations[:, None], depth
 
-    def distorted(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where the lens moves normalised places (v, n)."""
-        _, _, p1, p2, _ = self._tangential()
-        r2 = x * x + y * y
-        factor, _ = self._radial(r2)
-        return (
-            x * factor + 2 * p1 * x * y + p2 * (r2 + 2 * x * x),
-            y * factor + p1 * (r2 + 2 * y * y) + 2 * p2 * x * y,
-        )
 
-    def distortion_slopes(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns the derivatives of distorted places: of x by x and by y, of y by x and by y."""
-        _, _, p1, p2, _ = self._tangential()
-        factor, slope = self._radial(x * x + y * y)
-        mixed = 2 * x * y * slope + 2 * p1 * x + 2 * p2 * y
-        xx = factor + 2 * x * x * slope + 2 * p1 * y + 6 * p2 * x
-        yy = factor + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x
-        return xx, mixed, mixed, yy
-
-    def _tangential(self) -> np.ndarray:
-        return np.where(self._is_fisheye, 0.0, self._lens)
-
-    def _radial(self, r2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the radial factor at a squared radius, and its derivative by that."""
-        k1, k2, _, _, k3 = self._lens
-        factor, slope = 1 + r2 * (k1 + r2 * (k2 + r2 * k3)), k1 + r2 * (2 * k2 + 3 * k3 * r2)
-        if not self._is_fisheye.any():
-            return factor, slope
-        k1, k2, k3, k4, _ = self._lens
-        r = np.sqrt(np.maximum(r2, 1e-8))
-        t = np.arctan(r)
-        t2 = t * t
-        bent = t * (1 + t2 * (k1 + t2 * (k2 + t2 * (k3 + t2 * k4))))
-        by_t = 1 + t2 * (3 * k1 + t2 * (5 * k2 + t2 * (7 * k3 + 9 * k4 * t2)))
-        fish_slope = (by_t / (1 + r * r) * r - bent) / (2 * r**3)
-        # Below that radius, the factor is its own tangent.
-        near = r2 < 1e-8
-        fish = np.where(near, 1 + r2 * (k1 - 1 / 3), bent / r)
-        fish_slope = np.where(near, k1 - 1 / 3, fish_slope)
-        return np.where(self._is_fisheye, fish, factor), np.where(self._is_fisheye, fish_slope, slope)
-
-    def _pixels(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.fx * x + self.skew * y + self.cx, self.fy * y + self.cy
+def _numbers(camera: Camera) -> list[float]:
+    """Returns the NUMBERS of a camera, as in `Rig`."""
+    (fx, skew, cx), (_, fy, cy) = camera.matrix[:2].tolist()
+    lens = np.pad(camera.distortion[:DISTORTIONS], (0, DISTORTIONS))[:DISTORTIONS]
+    parts = [float(camera.is_fisheye)], camera.rotation.ravel(), camera.translation
+    return [fx, skew, cx, fy, cy, *lens.tolist(), *(float(number) for part in parts for number in part)]

@@ -11,7 +11,7 @@ import itertools
 
 import numpy as np
 
-from jaxpose.cameras.cameras import Cameras
+from jaxpose.cameras.cameras import Array, Cameras, Rig
 from jaxpose.threads import allowed_cores
 
 # Weight of a view whose confidence is 0 or unknown, so that two such views still give a point.
@@ -26,7 +26,8 @@ OUTLIER = 5.0
 # Predictions are not more exact than this, even if those of a calibration agree.
 _LEAST_NOISE_PX = 0.05
 _MOST_MEASURED = 20_000
-_AGREEING_WEIGHT = 0.25
+# A view whose factor is larger agrees with a point.
+AGREEING_WEIGHT = 0.25
 _BEHIND_PX2 = 1e12
 
 
@@ -54,7 +55,7 @@ class Points:
     @property
     def agree(self) -> np.ndarray:
         """Whether (v, n) a view's error is below `OUTLIER` standard deviations of a good prediction."""
-        return self.weights > _AGREEING_WEIGHT
+        return self.weights > AGREEING_WEIGHT
 
     @property
     def views(self) -> np.ndarray:
@@ -125,51 +126,69 @@ def _triangulated(cameras: Cameras, points_px: np.ndarray, confidence: np.ndarra
     return places, covariance, errors_px, np.where(is_seen & has_place, factors, 0.0)
 
 
-def _best_pair(cameras: Cameras, normalised: np.ndarray, weights: np.ndarray, noise_px: float) -> np.ndarray:
+def _best_pair(cameras: Rig, normalised: np.ndarray, weights: np.ndarray, noise_px: float) -> np.ndarray:
     """Returns the point (3, n) nearest to the rays of two views that agrees best with all views."""
-    rays = np.einsum("vji,vnj->ivn", cameras.rotations, np.pad(normalised, [(0, 0)] * 2 + [(0, 1)], constant_values=1))
-    count = weights.shape[1]
+    rays, count = rays_of(cameras, normalised), weights.shape[1]
     best, lowest = np.full((3, count), np.nan), np.full(count, np.inf)
     for first, second in itertools.combinations(range(len(weights)), 2):
-        one, other = rays[:, first], rays[:, second]
-        apart = (cameras.centres[first] - cameras.centres[second])[:, None]
-        along, between, across = (one * one).sum(0), (one * other).sum(0), (other * other).sum(0)
-        on_one, on_other = (one * apart).sum(0), (other * apart).sum(0)
-        determinant = along * across - between * between
-        depth = (between * on_other - across * on_one) / determinant
-        other_depth = (along * on_other - between * on_one) / determinant
-        middle = cameras.centres[first] + cameras.centres[second]
-        places = (middle[:, None] + one * depth + other * other_depth) / 2
-        is_pair = (weights[first] > 0) & (weights[second] > 0) & (depth > 0) & (other_depth > 0)
-        score = _score(cameras, places, normalised, weights, noise_px)
-        is_better = is_pair & (score < lowest)
+        places, score = proposal(cameras, rays, normalised, weights, noise_px, first, second)
+        is_better = score < lowest
         best, lowest = np.where(is_better, places, best), np.where(is_better, score, lowest)
     return best
 
 
-def _score(
-    cameras: Cameras, places: np.ndarray, normalised: np.ndarray, weights: np.ndarray, noise_px: float
-) -> np.ndarray:
-    """Returns Cauchy's loss (n,) of points (3, n), in pixels of images without distortion."""
+def rays_of(cameras: Rig, normalised: Array) -> Array:
+    """Returns the directions (3, v, n) in the world of places (v, n, 2) without distortion."""
+    xp = normalised.__array_namespace__()
+    places = xp.pad(normalised, [(0, 0), (0, 0), (0, 1)], constant_values=1)
+    return xp.einsum("vji,vnj->ivn", cameras.rotations, places)
+
+
+def proposal(
+    cameras: Rig, rays: Array, normalised: Array, weights: Array, noise_px: Array, first: Array, second: Array
+) -> tuple[Array, Array]:
+    """Returns the points (3, n) nearest to the rays of two views, and their Cauchy loss (n,); inf if there is none.
+
+    Args:
+      cameras: v cameras.
+      rays: from `rays_of`.
+      normalised: places (v, n, 2) without distortion.
+      weights: (v, n), 0 where a view has no place.
+      noise_px: as in `triangulate`, or one for each view (v, 1).
+      first, second: the views.
+    """
+    xp = weights.__array_namespace__()
+    one, other = rays[:, first], rays[:, second]
+    centre, other_centre = (cameras.centres[view][:, None] for view in (first, second))
+    apart = centre - other_centre
+    along, between, across = (one * one).sum(0), (one * other).sum(0), (other * other).sum(0)
+    on_one, on_other = (one * apart).sum(0), (other * apart).sum(0)
+    determinant = along * across - between * between
+    depth = (between * on_other - across * on_one) / determinant
+    other_depth = (along * on_other - between * on_one) / determinant
+    places = (centre + other_centre + one * depth[None] + other * other_depth[None]) / 2
+    is_pair = (weights[first] > 0) & (weights[second] > 0) & (depth > 0) & (other_depth > 0)
     x, y, z = cameras.camera_places(places.T)
+    # In pixels of images without distortion.
     off_x, off_y = cameras.fx * (x / z - normalised[..., 0]), cameras.fy * (y / z - normalised[..., 1])
-    squares = np.where(z > 0, off_x * off_x + off_y * off_y, _BEHIND_PX2)
-    return (weights * np.log1p(squares / (2 * noise_px) ** 2)).sum(axis=0)
+    squares = xp.where(z > 0, off_x * off_x + off_y * off_y, _BEHIND_PX2)
+    score = (weights * xp.log1p(squares / (2 * noise_px) ** 2)).sum(axis=0)
+    return places, xp.where(is_pair, score, xp.inf)
 
 
 def _refined(
     cameras: Cameras, points_px: np.ndarray, weights: np.ndarray, noise_px: float, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns points (3, n) that minimise the loss, its curvature (6, n), the errors and the factors (v, n)."""
-    state = _Fit(cameras, points_px, weights, noise_px, start)
+    state = Fit(cameras, points_px, weights, noise_px, start)
     moved, damping = np.arange(start.shape[1]), np.full(start.shape[1], 1e-4)
     places, hessian, gradient, loss = start.copy(), state.hessian, state.gradient, state.loss
     errors_px, factors = state.errors_px, state.factors
     for _ in range(_STEPS):
         if not len(moved):
             break
-        step = _solved(hessian[:, moved], gradient[:, moved], damping[moved])
-        trial = _Fit(cameras, points_px[:, moved], weights[:, moved], noise_px, places[:, moved] - step)
+        step = solved(hessian[:, moved], gradient[:, moved], damping[moved])
+        trial = Fit(cameras, points_px[:, moved], weights[:, moved], noise_px, places[:, moved] - step)
         is_better = trial.loss <= loss[moved]
         # How far the step moves the pixels, by the curvature.
         travelled = np.einsum("in,in->n", step, _product(hessian[:, moved], step))
@@ -182,51 +201,65 @@ def _refined(
     return places, hessian, errors_px, factors
 
 
-class _Fit:
-    """The loss of points (3, n) and its slopes. A sum over the views: hessian (6, n) and gradient (3, n)."""
+class Fit:
+    """The loss of points (3, n) and its slopes, of numpy or of jax: hessian (6, n) and gradient (3, n).
 
-    def __init__(
-        self, cameras: Cameras, points_px: np.ndarray, weights: np.ndarray, noise_px: float, places: np.ndarray
-    ) -> None:
+    Args:
+      cameras, weights, noise_px: as in `proposal`.
+      points_px: (v, n, 2), finite.
+      places: (3, n).
+
+    Attributes:
+      loss: (n,).
+      hessian, gradient: as above, sums over the views.
+      errors_px: (v, n), distances between the reprojections and the pixels; 0 where a view has none.
+      factors: (v, n), how much the loss trusts each view.
+    """
+
+    def __init__(self, cameras: Rig, points_px: Array, weights: Array, noise_px: Array, places: Array) -> None:
+        xp = places.__array_namespace__()
         self.places = places
         x, y, z = cameras.camera_places(places.T)
         inverse = 1 / z
         x, y = x * inverse, y * inverse
         u, v, ux, uy, vx, vy = cameras.pixels_and_slopes(x, y)
         off_u, off_v = u - points_px[..., 0], v - points_px[..., 1]
-        squares = np.where(weights > 0, np.where(z > 0, off_u * off_u + off_v * off_v, _BEHIND_PX2), 0.0)
+        squares = xp.where(weights > 0, xp.where(z > 0, off_u * off_u + off_v * off_v, _BEHIND_PX2), 0.0)
         scale = (OUTLIER * noise_px) ** 2
-        self.errors_px, self.factors = np.sqrt(squares), 1 / (1 + squares / scale) ** 2
+        self.errors_px, self.factors = xp.sqrt(squares), 1 / (1 + squares / scale) ** 2
         self.loss = (weights * squares / (squares + scale)).sum(axis=0)
-        trust = np.where(weights > 0, weights * self.factors, 0.0)
+        trust = xp.where(weights > 0, weights * self.factors, 0.0)
         # From the place in the camera to the place in the world.
         uz, vz = -(ux * x + uy * y), -(vx * x + vy * y)
         turned = cameras.rotations.transpose(1, 2, 0)[..., None]
         in_u = [(ux * turned[0, axis] + uy * turned[1, axis] + uz * turned[2, axis]) * inverse for axis in range(3)]
         in_v = [(vx * turned[0, axis] + vy * turned[1, axis] + vz * turned[2, axis]) * inverse for axis in range(3)]
-        self.gradient = np.stack([(trust * (in_u[a] * off_u + in_v[a] * off_v)).sum(axis=0) for a in range(3)])
+        self.gradient = xp.stack([(trust * (in_u[a] * off_u + in_v[a] * off_v)).sum(axis=0) for a in range(3)])
         pairs = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
-        self.hessian = np.stack([(trust * (in_u[a] * in_u[b] + in_v[a] * in_v[b])).sum(axis=0) for a, b in pairs])
+        self.hessian = xp.stack([(trust * (in_u[a] * in_u[b] + in_v[a] * in_v[b])).sum(axis=0) for a, b in pairs])
 
 
-def _solved(hessian: np.ndarray, gradient: np.ndarray, damping: np.ndarray) -> np.ndarray:
-    damped = hessian.copy()
-    damped[[0, 3, 5]] *= 1 + damping
-    return _product(_inverse(damped), gradient)
+def solved(hessian: Array, gradient: Array, damping: Array) -> Array:
+    """Returns the step (3, n) of Levenberg for points with this curvature (6, n) and gradient (3, n)."""
+    a, b, c, d, e, f = hessian
+    more = 1 + damping
+    return _product(_inverse((a * more, b, c, d * more, e, f * more)), gradient)
 
 
-def _inverse(matrix: np.ndarray) -> np.ndarray:
+def _inverse(matrix: Array | tuple[Array, ...]) -> Array:
     """Returns the inverse (6, n) of symmetric matrices, each as its upper triangle (6, n)."""
     a, b, c, d, e, f = matrix
     first, second, third = d * f - e * e, c * e - b * f, b * e - c * d
     determinant = a * first + b * second + c * third
-    return np.stack([first, second, third, a * f - c * c, b * c - a * e, a * d - b * b]) / determinant
+    xp = a.__array_namespace__()
+    return xp.stack([first, second, third, a * f - c * c, b * c - a * e, a * d - b * b]) / determinant[None]
 
 
-def _product(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def _product(matrix: Array, vector: Array) -> Array:
     a, b, c, d, e, f = matrix
     x, y, z = vector
-    return np.stack([a * x + b * y + c * z, b * x + d * y + e * z, c * x + e * y + f * z])
+    xp = vector.__array_namespace__()
+    return xp.stack([a * x + b * y + c * z, b * x + d * y + e * z, c * x + e * y + f * z])
 
 
 def _matrix(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray, e: np.ndarray, f: np.ndarray) -> np.ndarray:

@@ -8,8 +8,10 @@ from jaxpose.config.data import PRESETS, AugmentConfig, DataConfig, VideoConfig,
 from jaxpose.config.losses import (
     ConsistencyConfig,
     LossesConfig,
+    MultiviewConsistencyConfig,
     PcaMultiviewConfig,
     PcaSingleviewConfig,
+    ReprojectionConfig,
     TemporalConfig,
     TemporalHeatmapConfig,
     UnimodalConfig,
@@ -32,10 +34,10 @@ from jaxpose.config.train import MeshConfig, OptimConfig, TrainConfig
 
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "ConsistencyConfig", "DataConfig", "EvalConfig", "LogConfig",
-    "LossesConfig", "MeshConfig", "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig",
-    "PcaSingleviewConfig", "PredictConfig", "SPLIT_KINDS", "SYNTHETIC", "SYNTHETICS", "SYNTHETIC_GROUP",
-    "TemporalConfig", "TemporalHeatmapConfig",
-    "PretrainConfig", "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash", "crop_of_video",
-    "differing_keys", "find_path", "from_dict", "from_json", "harmless_keys", "portable_options", "project_folder",
-    "resolve", "to_json", "validate", "validate_stored", "video_crop",
+    "LossesConfig", "MeshConfig", "ModelConfig", "MultiviewConsistencyConfig", "OptimConfig", "PRESETS",
+    "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig", "ReprojectionConfig", "SPLIT_KINDS", "SYNTHETIC",
+    "SYNTHETICS", "SYNTHETIC_GROUP",
+    "TemporalConfig", "TemporalHeatmapConfig", "PretrainConfig", "TrainConfig", "UnimodalConfig", "VideoConfig",
+    "config_hash", "crop_of_video", "differing_keys", "find_path", "from_dict", "from_json", "harmless_keys",
+    "portable_options", "project_folder", "resolve", "to_json", "validate", "validate_stored", "video_crop",
 ]  # fmt: skip

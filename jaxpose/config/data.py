@@ -32,6 +32,14 @@ class DataConfig(Section):
         "names of the cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera",
         common=True,
     )
+    calibration: str = option(
+        "",
+        "calibration of the cameras in data.views, for losses.multiview_consistency and losses.reprojection: a file or "
+        "folder that jaxpose triangulate reads, or a folder with one for each session, such as <session>.toml; "
+        "relative to the project",
+        is_path=True,
+        common=True,
+    )
     keypoint_names: tuple[str, ...] = option(
         (), "names of the keypoints to train; () = all in the label file", common=True
     )

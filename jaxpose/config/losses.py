@@ -1,6 +1,7 @@
 """Options of the losses on unlabelled video. A loss is on if its weight is above 0."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxpose.config.option import Section, option
@@ -98,10 +99,35 @@ class PcaMultiviewConfig(ClipLossConfig):
 
 
 @dataclasses.dataclass
+class MultiviewConsistencyConfig(ClipLossConfig):
+    epsilon_px: tuple[float, ...] = option(
+        (2.0,),
+        "distance from the place that the other views show that is not penalised, in frame pixels: one number, or one "
+        "per keypoint",
+        minimum=0.0,
+        common=True,
+    )
+    confidence_min: float = _threshold("predictions with less confidence do not tell the other views a place")
+
+    per_keypoint = "epsilon_px"
+
+
+@dataclasses.dataclass
 class UnimodalConfig(ClipLossConfig):
     confidence_min: float = _threshold("heatmaps of predictions with less confidence are not counted")
 
     on_maps = True
+
+
+@dataclasses.dataclass
+class ReprojectionConfig(Section):
+    weight: float = option(
+        0.0,
+        "factor of the heatmap loss of keypoints where the labels of two or more other cameras show them; 0 = off",
+        minimum=0.0,
+        maximum=LARGEST_FACTOR,
+        common=True,
+    )
 
 
 @dataclasses.dataclass
@@ -141,7 +167,9 @@ class LossesConfig(Section):
     temporal_heatmap_kl: TemporalHeatmapConfig = dataclasses.field(default_factory=TemporalHeatmapConfig)
     pca_singleview: PcaSingleviewConfig = dataclasses.field(default_factory=PcaSingleviewConfig)
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
+    multiview_consistency: MultiviewConsistencyConfig = dataclasses.field(default_factory=MultiviewConsistencyConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
+    reprojection: ReprojectionConfig = dataclasses.field(default_factory=ReprojectionConfig)
     consistency: ConsistencyConfig = dataclasses.field(default_factory=ConsistencyConfig)
     anneal_start_epochs: float = option(
         60.0, "epochs (fractions allowed) before the losses on clips count", minimum=0.0
@@ -155,11 +183,18 @@ class LossesConfig(Section):
 
 # The losses on clips.
 NAMES = tuple(name for name, options in vars(LossesConfig()).items() if isinstance(options, ClipLossConfig))
+# The losses that need the calibration of the cameras, and their least number.
+NEED_CAMERAS = {"multiview_consistency": 2, "reprojection": 3}
 
 
 def weights(losses: LossesConfig) -> dict[str, float]:
     """Returns the factor of every loss on clips that is on, by name; without the annealing."""
     return {name: weight for name in NAMES if (weight := getattr(losses, name).weight)}
+
+
+def all_on(losses: LossesConfig) -> dict[str, float]:
+    """Returns the factor of every loss that is on, by name, except the supervised one."""
+    return on_video(losses) | ({"reprojection": losses.reprojection.weight} if losses.reprojection.weight else {})
 
 
 def on_video(losses: LossesConfig) -> dict[str, float]:
@@ -175,3 +210,17 @@ def refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
             raise UserError(
                 f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
             )
+
+
+def camera_rules(losses: LossesConfig, calibration: str, views: Sequence[str]) -> Iterator[str]:
+    """Yields a line for each broken rule about the losses between calibrated cameras and `data.calibration`."""
+    on = [name for name in NEED_CAMERAS if getattr(losses, name).weight]
+    if calibration and not on:
+        needed = " or ".join(f"losses.{name}" for name in NEED_CAMERAS)
+        yield f"data.calibration is {calibration}, and no loss uses it: give a weight to {needed}, or leave it out"
+    for name in on:
+        if len(views) < NEED_CAMERAS[name]:
+            few = f"data.views names {len(views)}"
+            yield f"losses.{name} needs {NEED_CAMERAS[name]} cameras, and {few}: name them, or set its weight to 0"
+        elif not calibration:
+            yield f"losses.{name} is on, and data.calibration is empty: give the calibration of the cameras"

@@ -16,7 +16,8 @@ SPLIT_KINDS = ("frame", "video", "moment")
 def resolve_paths(config: Config) -> Config:
     """Returns a copy in which paths are relative to the project if they lie in it, or absolute.
 
-    The former are `data.labels`, `data.boxes`, `data.video_boxes`, `video.folder` and `video.files`.
+    The former are `data.labels`, `data.boxes`, `data.video_boxes`, `data.calibration`, `video.folder` and
+    `video.files`.
 
     The project, a file or run folder in `data.split`, `model.weights`, `train.init_from` and `pretrain.teacher`, and
     paths outside the project become absolute. The path of a file that does not exist stays as it is: its reader refuses
@@ -39,7 +40,7 @@ def resolve_paths(config: Config) -> Config:
     pretrain = config.pretrain
     if (teacher := pretrain.teacher) and teacher not in PUBLISHED:
         pretrain = dataclasses.replace(pretrain, teacher=str(find_path(teacher) or teacher))
-    names = ("labels", "boxes", "video_boxes")
+    names = ("labels", "boxes", "video_boxes", "calibration")
     places = {name: _relative(getattr(data, name), *in_project) for name in names}
     data = dataclasses.replace(data, project=project, split=split, **places)
     files = tuple(_relative(file, *in_project) for file in video.files)

@@ -77,7 +77,7 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"
     if config.data.keypoint_names:
         yield f"{method}, and data.keypoint_names is given; a pretraining has no keypoints"
-    for name in losses.on_video(config.losses):
+    for name in losses.all_on(config.losses):
         yield f"{method}, and losses.{name} is on; it needs labels: set its weight to 0"
 
 
@@ -88,7 +88,7 @@ def _factors(config: Config) -> Iterator[str]:
     """Rules about the weights of the losses: a step multiplies them in float32."""
     end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
     on_clips = losses.weights(config.losses)
-    for name, weight in losses.on_video(config.losses).items():
+    for name, weight in losses.all_on(config.losses).items():
         if 0 < weight < least:
             why = "float32 may round a smaller one to 0"
             yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: {why}"
@@ -158,8 +158,12 @@ def _pca(config: Config) -> Iterator[str]:
             yield f"losses.{name}.epsilon_px is {epsilon_px:g}; it must be at least 0, or none"
 
 
+def _cameras(config: Config) -> Iterator[str]:
+    yield from losses.camera_rules(config.losses, config.data.calibration, config.data.views)
+
+
 # In the order in which their lines are shown.
-LOSS_RULES: tuple[Callable[[Config], Iterable[str]], ...] = (_factors, _clips, _teacher, _pca)
+LOSS_RULES: tuple[Callable[[Config], Iterable[str]], ...] = (_factors, _clips, _teacher, _pca, _cameras)
 
 
 # Rules about several options, one function for each section: each yields a line for every broken rule.

@@ -77,7 +77,10 @@ def terms(config: Config) -> tuple[TermFacts, ...]:
     labelled = Stream("labelled", train.batch_size, "train.batch_size", window)
     if config.model.kind == "finder":
         return (TermFacts("finder", labelled, _OF_FINDER),)
-    found = [TermFacts("labelled", labelled, {"supervised_loss": 1.0})]
+    on_labelled = {"supervised_loss": 1.0}
+    if losses.reprojection.weight:
+        on_labelled["reprojection"] = losses.reprojection.weight
+    found = [TermFacts("labelled", labelled, on_labelled)]
     if on_clips := weights(losses):
         clips = Stream("clips", video.clips_per_step, "video.clips_per_step", frames_per_clip(video, config.model))
         found.append(TermFacts("clips", clips, on_clips, "clip_factor"))

@@ -135,6 +135,22 @@ class FrameSamples(Samples):
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class ReprojectedSamples(Samples):
+    """Labelled frames of calibrated cameras.
+
+    Attributes:
+      reprojected_px: float32 (n, k, 2), where the labels of the other cameras show each keypoint, in input pixels; NaN
+        where they do not.
+    """
+
+    reprojected_px: np.ndarray
+
+    def batch(self, rows: np.ndarray, draws: np.ndarray) -> Batch:
+        """Returns the labelled batch of rows (m,) with its `reprojected_px`."""
+        return super().batch(rows, draws) | {"reprojected_px": self.reprojected_px[np.maximum(rows, 0)]}
+
+
 @functools.lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, count: int) -> np.ndarray:
     sequence = np.random.SeedSequence([seed, _ORDER, epoch])

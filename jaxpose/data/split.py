@@ -232,8 +232,8 @@ class KnownSplit:
 _KINDS = "must be frame, video, moment, a CSV file with the columns path and set, a predictions.csv, or a run folder"
 # Rows of split.csv that are not in a set: videos of unlabelled clips, other files in the windows of labelled frames,
 # the boxes of all frames, a run's initial weights, and frames that trained these weights but do not train here.
-CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED = "clips", "context", "boxes", "weights", "trained"
-NO_SETS = (CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED)
+CLIPS, CONTEXT, BOXES, CAMERAS, WEIGHTS, TRAINED = "clips", "context", "boxes", "cameras", "weights", "trained"
+NO_SETS = (CLIPS, CONTEXT, BOXES, CAMERAS, WEIGHTS, TRAINED)
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
@@ -319,6 +319,7 @@ def split_text(
     weights_option: str = "train.init_from",
     boxes_sha256: str = "",
     teacher_sha256: str = "",
+    cameras_sha256: str = "",
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for each frame and other file.
 
@@ -335,6 +336,7 @@ def split_text(
       weights_option: the option that names those weights; the paths of their rows begin with it.
       boxes_sha256: of the boxes of the frames and clips, "" without boxes.
       teacher_sha256: of the weights of `pretrain.teacher`, "" without one.
+      cameras_sha256: of the calibrated cameras, "" without a calibration.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -348,6 +350,8 @@ def split_text(
         writer.writerow((path_cell(path.as_posix()), file.stat().st_size, ends_checksum(file), use, ""))
     if boxes_sha256:
         writer.writerow(("data.boxes", "", boxes_sha256, BOXES, ""))
+    if cameras_sha256:
+        writer.writerow(("data.calibration", "", cameras_sha256, CAMERAS, ""))
     if weights_sha256:
         writer.writerow((weights_option, "", weights_sha256, WEIGHTS, ""))
     if teacher_sha256:

@@ -16,6 +16,7 @@ import av
 import cv2
 import numpy as np
 
+from jaxpose.cameras.calibration_files import ANIPOSE, write_cameras
 from jaxpose.config import SYNTHETIC, SYNTHETIC_GROUP
 from jaxpose.data.synthetic_animal import (
     KEYPOINT_NAMES,
@@ -27,6 +28,7 @@ from jaxpose.data.synthetic_animal import (
     drift,
     walk,
 )
+from jaxpose.data.synthetic_rig import SCALE, is_unseen, lifted, make_rig, pixels_of
 from jaxpose.errors import UserError
 from jaxpose.files import replace_whole, write_folder, write_new
 
@@ -59,6 +61,7 @@ def make_project(
     leaves: int = 0,
     looks: int = 0,
     animals: int = 1,
+    cameras: int = 1,
 ) -> Path:
     """Writes the synthetic project atomically and returns its folder.
 
@@ -77,26 +80,31 @@ def make_project(
       looks: number of different backgrounds, lights and animals that the videos use in turn; 0 = one per video.
       animals: 1, or the most animals of a video: the videos have 2 up to so many in turn, which are smaller, cross and
         hide each other. The label files then have a header row of individuals, as DeepLabCut's.
+      cameras: 1, or the cameras c1, c2, ... around an animal in 3D, named as in `data.views`, with a rig for each
+        session in calibrations/. Hidden keypoints, and those outside of the frame, then have no label.
 
     Raises:
       UserError: the folder holds something else, or a number is out of range.
     """
     sizes = dict(seed=seed, videos=videos, labelled_frames=labelled_frames, video_frames=video_frames, side_px=side_px)
-    _check_sizes(**sizes, leaves=leaves, looks=looks, animals=animals)
+    _check_sizes(**sizes, leaves=leaves, looks=looks, animals=animals, cameras=cameras)
     folder = Path(folder)
-    # Without leaves, looks and several animals, the parameters match earlier versions, so that old projects stay valid.
+    # Without the others, the parameters match earlier versions, so that old projects stay valid.
     parameters = {"version": _VERSION, **sizes}
-    parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
-    parameters |= {"animals": animals} if animals > 1 else {}
+    others = (("leaves", leaves, 0), ("looks", looks, 0), ("animals", animals, 1), ("cameras", cameras, 1))
+    parameters |= {name: value for name, value, default in others if value != default}
     if _holds(folder, parameters):
         return folder
     try:
         with write_folder(folder) as project:
-            labels: dict[str, np.ndarray] = {}
+            labels: dict[str, dict[str, np.ndarray]] = {}
             for number in range(videos):
                 scene = _make_scene(number, seed, video_frames, side_px, leaves, looks, animals)
-                labels |= _write_video(project, f"session{number:02d}", scene, labelled_frames)
-            _write_labels(project / "CollectedData.csv", labels)
+                name = f"session{number:02d}"
+                for view, seen in _make_views(project, name, scene, [seed, number], cameras).items():
+                    labels.setdefault(view, {}).update(_write_video(project, name + view, seen, labelled_frames))
+            for view, of_view in labels.items():
+                _write_labels(project / f"CollectedData{view}.csv", of_view)
             write_new(project / MARKER, (json.dumps(parameters, indent=1) + "\n").encode())
     except OSError:
         # Another process may have finished the same project in the meantime.
@@ -106,14 +114,17 @@ def make_project(
 
 
 def _check_sizes(
-    seed: int, videos: int, labelled_frames: int, video_frames: int, side_px: int, leaves: int, looks: int, animals: int
-) -> None:
+    seed: int, videos: int, labelled_frames: int, video_frames: int, side_px: int, leaves: int, looks: int,
+    animals: int, cameras: int,
+) -> None:  # fmt: skip
     is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
-    if not is_possible or animals < 1 or side_px < 32 or side_px % 2:
+    is_possible = is_possible and animals >= 1 and cameras >= 1 and min(animals, cameras) == 1
+    if not is_possible or side_px < 32 or side_px % 2:
         raise UserError(
             f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
-            f"{leaves=}, {looks=}, {animals=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= "
-            "video_frames, an even side_px >= 32, leaves >= 0, looks >= 0 and animals >= 1"
+            f"{leaves=}, {looks=}, {animals=}, {cameras=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= "
+            "video_frames, an even side_px >= 32, leaves >= 0, looks >= 0, animals >= 1 and cameras >= 1, and one of "
+            "the last two is 1"
         )
 
 
@@ -146,8 +157,9 @@ class _Scene:
       looks: of each animal.
       joints_px: of each animal, {joint: (frames, 2)}.
       leaves: in front of the animals in each frame.
-      truth_px: labels (frames, k, 2) or, of a group, (frames, most animals, k, 2), NaN for absent animals.
+      truth_px: keypoints (frames, k, 2) or, of a group, (frames, most animals, k, 2), NaN for absent animals.
       rng: for the noise.
+      unseen: (frames, k), keypoints without a label; None with one camera, whose hidden keypoints are labelled.
     """
 
     background: np.ndarray
@@ -156,6 +168,7 @@ class _Scene:
     leaves: list[list[Leaf]]
     truth_px: np.ndarray
     rng: np.random.Generator
+    unseen: np.ndarray | None = None
 
 
 def _make_scene(
@@ -183,6 +196,27 @@ def _make_scene(
     absent = ((0, 0), (0, animals - len(joints_px)), (0, 0), (0, 0))
     truth_px = truth_px[:, 0] if animals == 1 else np.pad(truth_px, absent, constant_values=np.nan)
     return _Scene(background, of_animals, joints_px, in_front, truth_px, rng)
+
+
+def _make_views(project: Path, session: str, scene: _Scene, key: list[int], cameras: int) -> dict[str, _Scene]:
+    """Writes the rig of a session; returns its scene as each camera sees it, by the ending of the camera's files."""
+    if cameras == 1:
+        return {"": scene}
+    side_px, look = len(scene.background), scene.looks[0]
+    rig = make_rig(np.random.default_rng([*key, 4]), cameras, side_px)
+    (project / "calibrations").mkdir(exist_ok=True)
+    write_cameras(project / "calibrations" / f"{session}.toml", ANIPOSE, rig)
+    floor = {joint: (places + 0.5) / side_px - 0.5 for joint, places in scene.joints_px[0].items()}
+    views = {}
+    for at, joints_px in enumerate(pixels_of(rig, lifted(floor, look.size))):
+        rng = np.random.default_rng([*key, 5, at])
+        leaves = drift(rng, len(scene.leaves[0]), joints_px["middle"], side_px)
+        truth_px = np.stack([joints_px[part] for part in KEYPOINT_NAMES], axis=1)
+        unseen = np.stack([is_unseen(*of_frame, side_px) for of_frame in zip(truth_px, leaves, strict=True)])
+        look_here = dataclasses.replace(look, size=SCALE * look.size)
+        background = draw_background(rng, side_px)
+        views[f"_{rig.names[at]}"] = _Scene(background, [look_here], [joints_px], leaves, truth_px, rng, unseen)
+    return views
 
 
 def _write_video(project: Path, name: str, scene: _Scene, labelled_frames: int) -> dict[str, np.ndarray]:
@@ -213,7 +247,8 @@ def _write_video(project: Path, name: str, scene: _Scene, labelled_frames: int) 
                 content = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
                 write_new(project / "labeled-data" / name / _image_name(i), content)
         container.mux(stream.encode())
-    return {f"labeled-data/{name}/{_image_name(i)}": truth_px[i] for i in labelled.tolist()}
+    labels_px = truth_px if scene.unseen is None else np.where(scene.unseen[..., None], np.nan, truth_px)
+    return {f"labeled-data/{name}/{_image_name(i)}": labels_px[i] for i in labelled.tolist()}
 
 
 def _image_name(frame: int) -> str:

@@ -100,6 +100,28 @@ def pca(keypoints_frame_px: Float[Array, "c w k 2"], owned: Bool[Array, "c w"], 
     return _sum_and_count(distance, owned[..., None], owned, (fitted.epsilon_px,))
 
 
+def multiview_consistency(
+    keypoints_frame_px: Float[Array, "c w k 2"],
+    owned: Bool[Array, "c w"],
+    epsilon_px: Sequence[float],
+    shown_frame_px: Float[Array, "c w k 2"],
+    is_shown: Bool[Array, "c w k"],
+) -> Sums:
+    """Returns, per clip and view, the sum of max(0, distance - epsilon) to the other views' place, and the number.
+
+    Args:
+      keypoints_frame_px: (x, y) in frame pixels.
+      owned: whether a prediction is counted here.
+      epsilon_px: one number, or one per keypoint.
+      shown_frame_px: the places that the other views show; they get no gradient.
+      is_shown: whether there is such a place; a keypoint without one costs 0 and counts.
+    """
+    used = is_shown & owned[..., None]
+    places = keypoints_frame_px, jax.lax.stop_gradient(shown_frame_px)
+    seen, shown = (jnp.where(used[..., None], side, 0) for side in places)
+    return _sum_and_count(_length(seen - shown), used, owned, epsilon_px)
+
+
 def unimodal_mse(
     maps: Float[Array, "c w k height width"],
     targets: Float[Array, "c w k height width"],

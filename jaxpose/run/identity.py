@@ -10,7 +10,7 @@ from typing import Any
 from jaxpose.checksums import DamagedFile, parse_csv, parse_json, read_csv, write_json
 from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.config.train import NO_METRIC, TrainConfig, steps_between_validations, steps_per_epoch, total_steps
-from jaxpose.data.split import BOXES, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS, count_training_frames
+from jaxpose.data.split import BOXES, CAMERAS, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS, count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.run.manifest import find_damage
@@ -170,6 +170,8 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
             continue
         if after.get("set") == WEIGHTS:
             rows.append(f"{path} gives other weights than those that this run started from")
+        elif after.get("set") == CAMERAS:
+            rows.append(f"{path} gives other cameras than before")
         elif after.get("set") == BOXES:
             rows.append(
                 f"{path} gives other boxes for the labelled frames, or for the videos of the clips, than before"
@@ -202,6 +204,8 @@ def _describe_row(path: str, use: str | None, is_new: bool) -> str:
         what = f"{path}, which shows frames around labelled ones,"
     elif use == BOXES:
         return "the frames have boxes now" if is_new else "the frames had boxes before"
+    elif use == CAMERAS:
+        return f"the cameras have {'a' if is_new else 'no'} calibration now"
     elif use == TRAINED:
         option, _, image = path.partition("/")
         return f"{image} is {'now' if is_new else 'no longer'} among the frames that trained {option}"

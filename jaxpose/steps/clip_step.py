@@ -18,10 +18,11 @@ from jaxpose.config.losses import weights
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.terms import TermFacts
 from jaxpose.model.pose_net import DTYPES
-from jaxpose.pose import augment, unlabelled_losses
+from jaxpose.pose import augment, heatmap, unlabelled_losses
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.unlabelled_losses import shot_noise
-from jaxpose.poses import VISIBLE
+from jaxpose.poses import NOT_USED, VISIBLE
+from jaxpose.steps.cameras import shown_by_others
 from jaxpose.steps.labelled import decode_outputs, encode_targets
 from jaxpose.steps.optim import clip_loss_factor
 from jaxpose.steps.terms import Batch, DataFacts, Dealt, Scalars, Sums, Term
@@ -71,6 +72,32 @@ class Predictions:
         poses = self.points.reshape(count, views, heads, windows, keypoints, 2).transpose(0, 2, 3, 1, 4, 5)
         poses = poses.reshape(count * heads, windows, views * keypoints, 2)
         return poses, jnp.repeat(self.microbatch["windows"], heads, axis=0)
+
+    def shown_by_others(self, confidence_min: float) -> tuple[jax.Array, jax.Array]:
+        """Returns where the other cameras show each point, in the form of `points`, and where they do (rows, w, k).
+
+        A place outside of the input is none: the network could not predict it.
+        """
+        affines = self.microbatch["frame_from_input"]
+        (count, views), (windows, heads, keypoints) = affines.shape[:2], self.points_px.shape[1:4]
+        of_clips = heads * windows
+
+        def per_moment(values: jax.Array) -> jax.Array:
+            return jnp.repeat(values, of_clips, axis=0)
+
+        split = count, views, heads, windows, keypoints
+        points = jnp.moveaxis(self.points.reshape(*split, 2), 1, 3).reshape(-1, views, keypoints, 2)
+        sure = jnp.moveaxis(self.sure.reshape(split), 1, 3).reshape(-1, views, keypoints)
+        # A good prediction is within half a cell.
+        noise_px = 0.5 * self.model.heatmap_stride * geometry.scale(affines)
+        cameras = per_moment(self.microbatch["cameras"])
+        found, is_found = shown_by_others(cameras, points, sure, per_moment(noise_px), confidence_min)
+        found = jnp.moveaxis(found.reshape(count, heads, windows, views, keypoints, 2), 3, 1)
+        is_found = jnp.moveaxis(is_found.reshape(count, heads, windows, views, keypoints), 3, 1)
+        found_px = _augmented_px(found.reshape(count * views, -1, 2), self.microbatch)
+        visibility = jnp.where(is_found.reshape(found_px.shape[:2]), jnp.int8(VISIBLE), jnp.int8(NOT_USED))
+        visibility = heatmap.in_frame(found_px, visibility, self.microbatch["frames"].shape[3:5])
+        return found.reshape(self.points.shape), (visibility > 0).reshape(self.sure.shape)
 
     def _in_rows(self, maps: jax.Array) -> jax.Array:
         return maps.swapaxes(1, 2).reshape(*self.sure.shape[:2], *maps.shape[3:])
@@ -137,6 +164,12 @@ CLIP_LOSSES = {
     "pca_multiview": ClipLoss(
         lambda seen, _, pca: unlabelled_losses.pca(*seen.moments(), fitted=pca),
         lambda owned, pca: owned.windows * owned.heads * _points(pca),
+    ),
+    "multiview_consistency": ClipLoss(
+        lambda seen, on, _: unlabelled_losses.multiview_consistency(
+            seen.points, seen.owned, on.epsilon_px, *seen.shown_by_others(on.confidence_min)
+        ),
+        lambda owned, _: owned.windows * (owned.views * owned.heads * owned.keypoints),
     ),
     "unimodal_mse": ClipLoss(
         lambda seen, on, _: unlabelled_losses.unimodal_mse(
@@ -222,6 +255,8 @@ def clip_microbatches(clips: Batch, seed: jax.Array, config: Config, passes: int
         "windows": owned_windows,
         "pairs": pairs,
     }
+    if "cameras" in clips:
+        microbatches["cameras"] = clips["cameras"].astype(dtype)
     return jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), microbatches)
 
 
@@ -291,6 +326,15 @@ def _label_maps(points_px: jax.Array, microbatch: Batch, model: ModelConfig) -> 
 
 def _points(pca: Pca) -> int:
     return sum(len(pose) for pose in pca.columns)
+
+
+def _augmented_px(points_frame_px: jax.Array, microbatch: Batch) -> jax.Array:
+    """Maps points (c v, n, 2) of the frame to pixels of the augmented input."""
+    found = geometry.apply(geometry.invert(microbatch["frame_from_input"].reshape(-1, 2, 3)), points_frame_px)
+    if "input_from_augmented" in microbatch["params"]:
+        affines = geometry.invert(microbatch["params"]["input_from_augmented"].reshape(-1, 2, 3))
+        found = geometry.apply(affines, found)
+    return found
 
 
 def _frame_px(points_px: jax.Array, microbatch: Batch) -> jax.Array:

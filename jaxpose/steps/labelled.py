@@ -18,7 +18,7 @@ from jaxpose.pose import (
     view_agreement,
 )
 from jaxpose.pose.pca import Pca
-from jaxpose.poses import VISIBLE
+from jaxpose.poses import NOT_USED, VISIBLE
 from jaxpose.steps.terms import Batch, DataFacts, Dealt, Sums, Term
 
 # Decodes the network's outputs into points, for each kind of network.
@@ -133,6 +133,8 @@ def map_shift_px(model: ModelConfig, frame_from_input: jax.Array) -> jax.Array:
     return jnp.full_like(frame_from_input[:, :, 2], 0.5 - 0.5 * model.heatmap_stride)
 
 
+# Points of a batch that are targets, and which of them a loss uses.
+_USED = {"keypoints_px": "visibility", "reprojected_px": "reprojected"}
 # Streams and purposes that keep random numbers of different uses apart.
 LABELLED, AUGMENTATION = 0, 0
 
@@ -141,19 +143,20 @@ def labelled_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
     """Returns the term of the labelled frames."""
 
     def sums(outputs: jax.Array, microbatch: Batch) -> Sums:
-        of_samples, _ = supervised_loss(
-            outputs,
-            microbatch["keypoints_px"],
-            microbatch["visibility"],
-            microbatch["frame_from_input"],
-            facts.size_px,
-            config.model,
-        )
-        return Sums({"supervised_loss": jnp.sum(of_samples)}, of_samples=of_samples)
+        def loss(of: str) -> jax.Array:
+            labels_px, used, affines = (microbatch[name] for name in (of, _USED[of], "frame_from_input"))
+            return supervised_loss(outputs, labels_px, used, affines, facts.size_px, config.model)[0]
+
+        of_samples = loss("keypoints_px")
+        found = {"supervised_loss": jnp.sum(of_samples)}
+        if config.losses.reprojection.weight:
+            found["reprojection"] = jnp.sum(loss("reprojected_px"))
+        return Sums(found, of_samples=of_samples)
 
     deal = functools.partial(_deal, config=config, facts=facts)
     inputs = functools.partial(augmented_frames, config=config)
-    return Term(known, deal, inputs, sums, factor=lambda _, dtype: jnp.ones((), dtype))
+    counted = tuple(name for name in known.losses if name == "reprojection")
+    return Term(known, deal, inputs, sums, factor=lambda _, dtype: jnp.ones((), dtype), counted=counted)
 
 
 def augmented_frames(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax.Array, jax.Array]:
@@ -165,14 +168,23 @@ def augmented_frames(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax
 def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> Dealt:
     """Returns the labelled frames of a part as microbatches, with their keypoints augmented.
 
-    `targets` counts the used keypoints.
+    `targets` counts the used keypoints, and `reprojection` those that other views show.
     """
     dtype = DTYPES[config.train.precision][1]
     labelled = augmented_labels(batch, seed, config, facts)
     visibility = used_keypoints(labelled["keypoints_px"], labelled["visibility"], facts.size_px, config.model)
     labelled |= {"visibility": visibility}
-    targets = jnp.sum(visibility > 0, dtype=dtype)
-    return Dealt(*in_passes(labelled, facts.passes, dtype), {"targets": targets})
+    counts = {"targets": jnp.sum(visibility > 0, dtype=dtype)}
+    if config.losses.reprojection.weight:
+        points_px = jnp.where(batch["valid"][:, None, None], batch["reprojected_px"].astype(dtype), jnp.nan)
+        shown = jnp.where(jnp.isfinite(points_px).all(-1), jnp.int8(VISIBLE), jnp.int8(NOT_USED))
+        points_px, shown = augment.move_keypoints(
+            labelled["params"], config.augment, points_px, shown, facts.flip_permutation
+        )
+        shown = used_keypoints(points_px, shown, facts.size_px, config.model)
+        labelled |= {"reprojected_px": points_px, "reprojected": shown}
+        counts["reprojection"] = jnp.sum(shown > 0, dtype=dtype)
+    return Dealt(*in_passes(labelled, facts.passes, dtype), counts)
 
 
 def in_passes(labelled: Batch, passes: int, dtype: Any) -> tuple[Batch, jax.Array]:

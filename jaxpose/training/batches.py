@@ -20,16 +20,18 @@ from jaxpose.video.clips import ClipSource
 # Makes this host's batch of unlabelled clips for a step: frames, owners and empty slots.
 
 
-def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Batch:
+def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int], cameras: np.ndarray | None = None) -> Batch:
     """Returns the batch of clip shards before any frame is read: nothing is valid, every frame is black.
 
     Args:
       shards: these devices', (devices, microbatches, slots).
       views: cameras.
       size_px: (width, height) of the network's input.
+      cameras: as in `ClipStream`.
     """
     draws = shards.draws.reshape(-1)
     frames = shards.frame_index.shape[-1]
+    calibration = {} if cameras is None else {"cameras": np.repeat(cameras[:1], len(draws), axis=0)}
     return {
         "frames": np.zeros((len(draws), views, frames, size_px[1], size_px[0], 3), np.uint8),
         "frame_from_input": np.tile(np.eye(2, 3, dtype=np.float32), (len(draws), views, 1, 1)),
@@ -37,17 +39,19 @@ def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Bat
         "frame_index": shards.frame_index.reshape(-1, frames),
         "owned": shards.owned.reshape(-1, frames),
         "valid": np.zeros(len(draws), bool),
+        **calibration,
     }
 
 
-def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
+def clip_batch(source: ClipSource, shards: ClipShards, cameras: np.ndarray | None = None) -> Batch:
     """Returns the batch of clip shards with their frames; a clip that does not decode stays `valid = False`.
 
     Args:
       source: the clips.
       shards: those of this host's devices, (devices, microbatches, slots).
+      cameras: as in `ClipStream`.
     """
-    batch = empty_clips(shards, source.views, source.size_px)
+    batch = empty_clips(shards, source.views, source.size_px, cameras)
     for draw in np.unique(batch["draw"][batch["draw"] != EMPTY]):
         # The shards of a clip on this host are cut from one decoding.
         clip = source.frames(int(draw))
@@ -59,6 +63,8 @@ def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
             batch["frames"][row][:, there] = clip[:, index[there]]
             batch["frame_from_input"][row] = source.frame_from_input(int(draw))
             batch["valid"][row] = True
+            if cameras is not None:
+                batch["cameras"][row] = cameras[source.place(int(draw))[0]]
     return batch
 
 
@@ -76,7 +82,7 @@ def host_batches(setup: Setup, first_step: int, other_seeds: Sequence[int] = ())
         for device, block in zip(setup.mesh.devices.flat, shard_blocks(_parts(setup), setup.mesh.size), strict=True)
     ])  # fmt: skip
     return training_batches(
-        setup.data.samples,
+        setup.samples,
         setup.data.sample_rows("train"),
         lambda step: _slots(setup, step)[mine],
         first_step=first_step,
@@ -129,10 +135,10 @@ def _shapes(setup: Setup, parts: int) -> Batch:
         }
 
     data = setup.data
-    batch = shapes(data.samples.batch(np.zeros(0, np.int64), np.zeros(0, np.int64)), _slots(setup, 0).size)
+    batch = shapes(setup.samples.batch(np.zeros(0, np.int64), np.zeros(0, np.int64)), _slots(setup, 0).size)
     for name, stream in setup.clips.items():
         shards = shards_of_step(setup, stream, 0)
-        batch[name] = shapes(empty_clips(shards, stream.source.views, data.size_px), shards.draws.size)
+        batch[name] = shapes(empty_clips(shards, stream.source.views, data.size_px, stream.cameras), shards.draws.size)
     return batch
 
 
@@ -145,7 +151,7 @@ def shards_of_step(setup: Setup, stream: ClipStream, step: int) -> ClipShards:
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
     """Returns the names of the images of draws (m,)."""
     rows = rows_of_draws(draws, setup.data.sample_rows("train"), setup.config.data.seed)
-    return [setup.data.samples.poses.frames[row] for row in rows]
+    return [setup.samples.poses.frames[row] for row in rows]
 
 
 def clip_names(setup: Setup, step: int) -> dict[str, list[str]]:
@@ -171,6 +177,6 @@ def _parts(setup: Setup) -> int:
 def _host_clips(setup: Setup, mine: np.ndarray, step: int) -> dict[str, Batch]:
     """Returns this host's parts of the clips of a step, by stream; only the clips of its own shards are decoded."""
     return {
-        name: clip_batch(stream.source, shards_of_step(setup, stream, step).of_parts(mine))
+        name: clip_batch(stream.source, shards_of_step(setup, stream, step).of_parts(mine), stream.cameras)
         for name, stream in setup.clips.items()
     }

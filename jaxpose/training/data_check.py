@@ -14,6 +14,7 @@ from jaxpose.data.inputs import clip_sessions, sessions
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.report import data_report
+from jaxpose.data.rigs import rigs_of_project
 from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
 from jaxpose.data.split import assign_sets
 from jaxpose.data.synthetic import folder_of
@@ -62,6 +63,7 @@ def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> No
     refuse_unknown_names(names, data.flip_pairs)
     if config.augment.flip_p:
         flip_permutation(names, data.flip_pairs)
+    rigs_of_project(config, found)
     _refuse_weights(config, found, sets)
     refuse_blind_stop(config.train, bool((sets == VALIDATION).any()))
     refuse_epsilons(config.losses, len(names))

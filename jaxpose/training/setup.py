@@ -1,6 +1,8 @@
 """Prepares a training: its frames, initial weights, length and clips, and messages for the user."""
 
 import dataclasses
+import functools
+import types
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from jax.sharding import Mesh
 from jaxpose import geometry
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.devices import other_threads
-from jaxpose.config import Config
+from jaxpose.config import Config, DataConfig
 from jaxpose.config import train as lengths
 from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, refuse_epsilons, weights
 from jaxpose.config.model import norm_of
@@ -21,7 +23,9 @@ from jaxpose.data.boxes import boxes_of_videos
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.images import outside_parts
 from jaxpose.data.inputs import clip_sessions
+from jaxpose.data.loader import ReprojectedSamples, Samples
 from jaxpose.data.report import left_out_title
+from jaxpose.data.rigs import Rigs, refuse_other_size, rigs_of_project, session_of, shown_by_other_labels
 from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
@@ -132,23 +136,29 @@ class ClipStream:
       source: reads them.
       per_step: clips of an update.
       frames: per whole clip.
+      cameras: of each session and view, float32 (sessions, v, NUMBERS), as `jaxpose.cameras.cameras.Rig` takes them;
+        None without a loss that needs them.
     """
 
     source: ClipSource
     per_step: int
     frames: int
+    cameras: np.ndarray | None = None
 
 
 # By their name in a batch: see `jaxpose.config.terms.Stream`.
 ClipStreams = dict[str, ClipStream]
 
 
-def open_clip_streams(config: Config, why: str) -> tuple[ClipStreams, list[str]]:
+def open_clip_streams(
+    config: Config, why: str, rigs: Rigs = types.MappingProxyType({})
+) -> tuple[ClipStreams, list[str]]:
     """Returns the streams of video of the objective's terms, if any, and messages for the user.
 
     Args:
       config: the run's config.
       why: why they are needed, for a message.
+      rigs: the cameras of each session.
 
     Raises:
       UserError: there is no video to draw clips from.
@@ -161,9 +171,22 @@ def open_clip_streams(config: Config, why: str) -> tuple[ClipStreams, list[str]]
     streams = {}
     for stream in wanted:
         source = open_clips(sessions, stream.frames, config.data, video.cache, boxes_px, stream.mixed_blocks)
-        streams[stream.name] = ClipStream(source, stream.per_step, stream.frames)
+        needs_cameras = stream.name == "clips" and config.losses.multiview_consistency.weight
+        cameras = _cameras_of(source, rigs, config.data) if needs_cameras else None
+        streams[stream.name] = ClipStream(source, stream.per_step, stream.frames, cameras)
     notes = dict.fromkeys(note for stream in streams.values() for note in stream.source.notes)
     return streams, list(notes)
+
+
+def _cameras_of(source: ClipSource, rigs: Rigs, data: DataConfig) -> np.ndarray:
+    """Returns the cameras of each session of clips, as in `ClipStream`."""
+    found = []
+    for indexes in source.sessions:
+        cameras = rigs[session_of(indexes[0].path.stem, data.views)]
+        for view, index in enumerate(indexes):
+            refuse_other_size(cameras, view, (index.width_px, index.height_px), index.path, data)
+        found.append(cameras.numbers_near_0())
+    return np.array(found, np.float32)
 
 
 def check_losses_on_video(config: Config, facts: DataFacts) -> list[str]:
@@ -247,6 +270,7 @@ class Setup:
       messages: for the user, one sentence each.
       teacher: parameters of a distillation's teacher; None without one.
       teacher_sha256: their checksum, "" without one.
+      rigs: the cameras of each session, {} without `data.calibration`.
     """
 
     config: Config
@@ -264,6 +288,17 @@ class Setup:
     messages: list[str]
     teacher: dict | None = None
     teacher_sha256: str = ""
+    rigs: Rigs = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def samples(self) -> Samples:
+        """The frames that the training draws from: those of `data`, with what its losses need besides."""
+        samples = self.data.samples
+        if not self.config.losses.reprojection.weight:
+            return samples
+        shown_px = shown_by_other_labels(self.rigs, self.data.project, self.config.data)
+        shown_px = geometry.apply(geometry.invert(samples.frame_from_input.astype(np.float64)), shown_px)
+        return ReprojectedSamples(**vars(samples), reprojected_px=shown_px.astype(np.float32))
 
 
 def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
@@ -297,11 +332,12 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         views=agreeing_views(config.model, subspaces),
     )
     messages += check_losses_on_video(config, facts)
-    clips, sentences = open_clip_streams(config, "a loss on unlabelled video is on")
+    rigs = rigs_of_project(config, data.project)
+    clips, sentences = open_clip_streams(config, "a loss on unlabelled video is on", rigs)
     messages += sentences
     return Setup(
         config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
-        initial.sha256, initial.trained_before, subspaces, messages,
+        initial.sha256, initial.trained_before, subspaces, messages, rigs=rigs,
     )  # fmt: skip
 
 

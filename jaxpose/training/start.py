@@ -13,6 +13,7 @@ from jaxpose.data import dataset, split
 from jaxpose.data.boxes import boxes_checksum, boxes_of_videos
 from jaxpose.data.inputs import sessions
 from jaxpose.data.report import data_report
+from jaxpose.data.rigs import cameras_checksum
 from jaxpose.errors import need
 from jaxpose.formats.project import prepare
 from jaxpose.model.pose_net import map_count
@@ -95,7 +96,7 @@ def list_files(setup: Setup) -> str:
     text = split.split_text(
         data.project, data.sets, clip_files, files_beside, setup.weights_sha256, setup.trained_before,
         setup.weights_option, boxes_checksum(data.project.boxes_px, *of_clips.values()),
-        setup.teacher_sha256,
+        setup.teacher_sha256, cameras_checksum(setup.rigs),
     )  # fmt: skip
     require_same({f"line {n} of split.csv": line for n, line in enumerate(text.splitlines(), 1)})
     return text

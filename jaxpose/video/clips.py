@@ -333,6 +333,7 @@ class ClipSource:
     decoded whenever needed, a block of neighbouring clips at a time.
 
     Attributes:
+      sessions: the videos of each session, one for each camera.
       views, frame_count: number of cameras, and of one camera's frames in all videos together.
       size_px: (width, height) of the frames.
       notes: sentences about the videos and the cache for the start of the log.
@@ -352,7 +353,7 @@ class ClipSource:
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
         self.decoded_frames = self.delivered_frames = 0
-        self._sessions, self._length, self._data = sessions, sequence_length, data
+        self.sessions, self._length, self._data = sessions, sequence_length, data
         self._frame_counts = tuple(session[0].frame_count for session in sessions)
         self.frame_count = sum(self._frame_counts)
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()
@@ -372,13 +373,13 @@ class ClipSource:
     def name(self, draw: int) -> str:
         """Returns the name of a draw's clip for messages."""
         session, first = self.place(draw)
-        names = ", ".join(index.path.name for index in self._sessions[session])
+        names = ", ".join(index.path.name for index in self.sessions[session])
         return f"{names}, frames {first} to {first + self._length - 1}"
 
     def frame_from_input(self, draw: int) -> np.ndarray:
         """Returns the affines (v, 2, 3) float32 from input pixels to each camera's frame pixels."""
         session, first = self.place(draw)
-        affines = np.stack([self._fits[index.path].affine(first) for index in self._sessions[session]])
+        affines = np.stack([self._fits[index.path].affine(first) for index in self.sessions[session]])
         return geometry.invert(affines).astype(np.float32)
 
     def frames(self, draw: int) -> np.ndarray | None:
@@ -392,7 +393,7 @@ class ClipSource:
         """
         session, first = self.place(draw)
         views = []
-        for index in self._sessions[session]:
+        for index in self.sessions[session]:
             frames = self._read(index, first)
             if isinstance(frames, str):
                 with self._lock:
@@ -429,7 +430,7 @@ class ClipSource:
 
     def files(self) -> list[Path]:
         """Returns the videos by session."""
-        return [index.path for session in self._sessions for index in session]
+        return [index.path for session in self.sessions for index in session]
 
     def messages(self) -> list[str]:
         """Returns a sentence for each new unusable clip since the last call.
@@ -451,7 +452,7 @@ class ClipSource:
 
     def _plan_cache(self, cache_mode: str) -> tuple[frozenset[Path], list[str]]:
         """Returns the videos to cache, and sentences about the videos and the cache."""
-        indexes = [index for session in self._sessions for index in session]
+        indexes = [index for session in self.sessions for index in session]
         notes = [index.problem for index in indexes if index.problem]
         if cache_mode == "off":
             return frozenset(), notes

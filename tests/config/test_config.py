@@ -425,6 +425,13 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "model.views_agree is on, and losses.pca_multiview.components is 2; views of a point need 3"),
     ({"model__views_agree": True, "losses__pca_multiview__views": ("a,b", "c,d"), "data__boxes": "boxes.csv"},
      "model.views_agree compares places of whole frames, and data.boxes cuts another part out of each: leave one of"),
+    ({"losses__multiview_consistency__weight": 1.0, "data__calibration": "c.toml"},
+     "losses.multiview_consistency needs 2 cameras, and data.views names 0: name them, or set its weight to 0"),
+    ({"losses__reprojection__weight": 1.0, "data__calibration": "c.toml", "data__views": ("top", "side")},
+     "losses.reprojection needs 3 cameras, and data.views names 2: name them, or set its weight to 0"),
+    ({"losses__multiview_consistency__weight": 1.0, "data__views": ("top", "side")},
+     "losses.multiview_consistency is on, and data.calibration is empty: give the calibration of the cameras"),
+    ({"data__calibration": "c.toml"}, "data.calibration is c.toml, and no loss uses it: give a weight to losses.mult"),
     ({"losses__pca_multiview__views": ("a,", "c,d")}, "losses.pca_multiview.views has an empty name in 'a,'"),
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from jaxpose.steps import clip_step
 from jaxpose.steps.layout import clip_shards
 from jaxpose.training.batches import empty_clips
 from tests.affines import compose
+from tests.cameras.rigs import rig
 
 HEIGHT, WIDTH, KEYPOINTS, STRIDE = 32, 48, 3, 4
 FRAMES = 6
@@ -135,6 +136,42 @@ def test_the_losses_of_several_cameras_are_those_of_numpy():
     for name, (value, count) in wanted.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-4, err_msg=name)
         assert counts[name] == int(count) and value > 0, name
+
+
+def test_true_points_of_turned_views_are_consistent_to_a_millionth_of_a_pixel():
+    """Each camera is turned and scaled by itself; a view that is off costs its distance, and the others nothing."""
+    rigs = [rig(4, seed) for seed in (0, 1)]
+    rng, on = np.random.default_rng(0), c.MultiviewConsistencyConfig(weight=1.0, epsilon_px=(0.0,))
+    config = make_config(multiview_consistency=on)
+    config.model.kind, config.train.precision = "regression", "f64"
+    config.data.views = ("top", "left", "right", "back")
+    cut = clip_shards(0, 2, 1, 1, FRAMES, 0)
+    cameras = np.stack([cameras.numbers_near_0() for cameras in rigs])
+    batch = empty_clips(cut, 4, (WIDTH, HEIGHT), cameras)
+    batch["cameras"][:], batch["valid"][:] = cameras, True
+    batch["frame_from_input"][:] = geometry.invert(geometry.input_from_frame((1280, 1024), (WIDTH, HEIGHT), "pad"))
+    with jax.enable_x64(True):
+        prepared = jax.jit(lambda batch: clip_step.clip_microbatches(batch, jnp.uint32(0), config, 1))(batch)
+        microbatch = jax.tree.map(lambda leaf: leaf[0], prepared)
+        moved = np.asarray(microbatch["params"]["input_from_augmented"])
+        assert len(np.unique(moved[..., 0, 0])) == 8
+        points = rng.uniform(-30, 30, (2, FRAMES * KEYPOINTS, 3))
+        pixels = np.stack([cameras.project(of_clip) for cameras, of_clip in zip(rigs, points, strict=True)])
+        affines = geometry.invert(np.asarray(microbatch["frame_from_input"]))
+        seen = geometry.apply(geometry.invert(moved), geometry.apply(affines, pixels))
+        seen = seen.reshape(8, FRAMES, 1, KEYPOINTS, 2)
+        sums_of = jax.jit(lambda outputs, microbatch: clip_step.loss_sums(outputs, microbatch, config, {})[0])
+        assert sums_of(seen, microbatch)["multiview_consistency"] < 1e-6
+        # One keypoint of the first camera in one frame of the first clip, far enough to be an outlier.
+        step_px = np.float64([80.0, 0.0])
+        off = seen.copy()
+        off[0, 2, 0, 1] += step_px
+        inputs = moved[0, 0, :, :2] @ step_px
+        expected = np.linalg.norm(np.asarray(microbatch["frame_from_input"])[0, 0, :, :2] @ inputs)
+        found = float(sums_of(off, microbatch)["multiview_consistency"])
+        counts = {name: int(count) for name, count in clip_step.known_counts(microbatch, config, {}).items()}
+    assert counts == {"multiview_consistency": 2 * 4 * FRAMES * KEYPOINTS}
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_every_loss_on_clips_has_options_and_a_line_in_the_table():

@@ -301,7 +301,8 @@ _VITS = {
 }
 _FLAGS = {True: True, False: False}
 _NOT_IN_3D = (
-    "jaxpose has no multi-view transformer and no losses or augmentation in 3D; instead, use model.model_type: heatmap "
+    "jaxpose has no multi-view transformer, other losses between cameras (docs/losses.md) and no augmentation in 3D; "
+    "instead, use model.model_type: heatmap "
     "or heatmap_mhcrnn with data.view_names and with pca_multiview in model.losses_to_use, and remove the other keys "
     "named here"
 )
