@@ -74,7 +74,7 @@ def _check_tables(given: argparse.Namespace, file: Path, cameras: Cameras) -> in
     lines = faults or [f"{file} fits: no fault found"]
     lines.append(f"the views agree to {noise_px:.2f} px (standard deviation of a prediction)")
     # Frames are alternately used to refine and left out.
-    is_out = np.repeat(np.arange(views.points_px.shape[1]) % 2 == 1, len(views.keypoint_names))
+    is_out = np.repeat(np.arange(views.predicted_px.shape[1]) % 2 == 1, len(views.keypoint_names))
     with phase("refining"):
         refined = refine_poses(cameras, points_px[:, ~is_out], confidence[:, ~is_out], noise_px)
     before_px, after_px = (

@@ -39,11 +39,11 @@ def smooth_points(views: Views, points: Points, noise_px: float) -> tuple[Points
       points: n = t k points, as `triangulate` returned them.
       noise_px: the standard deviation of a good prediction.
     """
-    shape = views.points_px.shape[1:3]
+    shape = views.predicted_px.shape[1:3]
     trust = np.maximum(np.nan_to_num(views.confidence), LEAST_CONFIDENCE)
     var_px2 = noise_px**2 / trust[..., None] + views.var_px2
-    normalised = views.cameras.undistort(views.flat[0]).reshape(views.points_px.shape)
-    points_px = np.where(np.isfinite(normalised), views.points_px, np.nan)
+    normalised = views.cameras.undistort(views.flat[0]).reshape(views.predicted_px.shape)
+    points_px = np.where(np.isfinite(normalised), views.predicted_px, np.nan)
     places = points.places.reshape(*shape, 3)
     # A third of the squared standard deviation is that of a coordinate.
     unit = np.nanmedian(points.sd) ** 2 / 3
@@ -74,7 +74,7 @@ class _Keypoint:
     """What v cameras predict of a keypoint in t frames: pixels (v, t, 2) with their variances (v, t, 2)."""
 
     cameras: Cameras
-    points_px: np.ndarray
+    predicted_px: np.ndarray
     var_px2: np.ndarray
 
     def smoothed(self, places: np.ndarray, unit: float) -> tuple[Points, float]:
@@ -104,7 +104,7 @@ class _Keypoint:
     def _errors(self, path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the errors (v, t) of a path (t, 3) in px, NaN where a view has no pixels, and the factors."""
         pixels, _, depth = self.cameras.linearised(path)
-        off_px = self.points_px - pixels
+        off_px = self.predicted_px - pixels
         return np.linalg.norm(off_px, axis=-1), self._factors(off_px, depth)
 
     def _factors(self, off_px: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -115,7 +115,7 @@ class _Keypoint:
     def _linearised(self, path: np.ndarray, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the observations, their precision (t, 2 v) and the loadings (t, 2 v, 3) at a path, from a centre."""
         pixels, slopes, depth = self.cameras.linearised(path)
-        off_px = self.points_px - pixels
+        off_px = self.predicted_px - pixels
         factors = self._factors(off_px, depth)
         precision = factors[..., None] / self.var_px2
         observed = off_px + np.einsum("vtij,tj->vti", slopes, path - centre)

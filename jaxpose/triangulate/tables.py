@@ -162,13 +162,13 @@ def _write_nwb(file: Path, table: PointTable) -> None:
     assert table.session_start
     views, cameras = table.views, table.views.cameras
     nwb.refuse_names(file, [*table.keypoint_names, *cameras.names])
-    identifier = hashlib.sha256(np.ascontiguousarray(views.points_px).tobytes()).hexdigest()
+    identifier = hashlib.sha256(np.ascontiguousarray(views.predicted_px).tobytes()).hexdigest()
     content = nwb.new_file(f"Keypoints in 3D of the views {', '.join(cameras.names)}", identifier, table.session_start)
     nodes = list(table.keypoint_names)
     skeleton = ndx_pose.Skeleton(name="animal", nodes=nodes, edges=np.zeros((0, 2), np.uint8))
     times = {"rate": table.fps, "starting_time": 0.0}
     each = []
-    for camera, points_px, confidence in zip(cameras.each, views.points_px, views.confidence, strict=True):
+    for camera, points_px, confidence in zip(cameras.each, views.predicted_px, views.confidence, strict=True):
         device = ndx_pose.CalibratedCamera(
             name=camera.name, intrinsic_matrix=camera.matrix.astype(np.float32),
             rotation_matrix=camera.rotation.astype(np.float32),

@@ -17,7 +17,7 @@ from jaxpose.terminal import listed
 from jaxpose.triangulate.matching import match_tracks
 
 _MOST_NAMED = 5
-_ARRAYS = ("points_px", "confidence", "var_px2")
+_ARRAYS = ("predicted_px", "confidence", "var_px2")
 # Frames of a sample.
 _FRAMES = 150
 
@@ -30,7 +30,7 @@ class Views:
       cameras: those of the views.
       tables: the files of each view, for messages.
       keypoint_names: k names.
-      points_px: (v, t, k, 2), NaN where a view has no prediction.
+      predicted_px: (v, t, k, 2), NaN where a view has no prediction.
       confidence: (v, t, k).
       var_px2: (v, t, k, 2), the variances over the tables of a view; 0 of a single one.
       notes: sentences for the user about the tables.
@@ -39,7 +39,7 @@ class Views:
     cameras: Cameras
     tables: tuple[str, ...]
     keypoint_names: tuple[str, ...]
-    points_px: np.ndarray
+    predicted_px: np.ndarray
     confidence: np.ndarray
     var_px2: np.ndarray
     notes: tuple[str, ...] = ()
@@ -47,8 +47,8 @@ class Views:
     @property
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
         """The pixels (v, n, 2) and the confidence (v, n) of n = t k points."""
-        views = len(self.points_px)
-        return self.points_px.reshape(views, -1, 2), self.confidence.reshape(views, -1)
+        views = len(self.predicted_px)
+        return self.predicted_px.reshape(views, -1, 2), self.confidence.reshape(views, -1)
 
     def noise_px(self) -> float:
         """Returns the standard deviation of a prediction, see `measure_noise_px`."""
@@ -68,7 +68,7 @@ class Views:
 
     def sample(self, margin: int) -> tuple[np.ndarray, "Views"]:
         """Returns evenly spaced frames that are at least a margin away from both ends, and the views of these."""
-        inside = np.arange(margin, self.points_px.shape[1] - margin)
+        inside = np.arange(margin, self.predicted_px.shape[1] - margin)
         frames = inside[:: max(1, len(inside) // _FRAMES)]
         return frames, dataclasses.replace(self, **{name: getattr(self, name)[:, frames] for name in _ARRAYS})
 

@@ -92,6 +92,7 @@ def test_evaluate_gives_the_figures_of_the_training(finder_run: Path, tmp_path: 
     assert (tmp_path / "again" / "predictions.csv").read_bytes() == (finder_run / "predictions.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_path: Path) -> None:
     again = tmp_path / "run"
     config = make_config(group, again, mesh__devices=3, **CHANGES)

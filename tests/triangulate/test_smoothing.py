@@ -35,13 +35,13 @@ def seen(path: np.ndarray, seed: int = 1, var_px2: float = 0.0) -> Views:
 
 def test_a_path_is_the_minimum_that_scipy_finds() -> None:
     views = seen(walk(12, 0.5), var_px2=0.5)
-    views.points_px[1, 5, 0] += 60
-    views.points_px[:2, 8] = np.nan
+    views.predicted_px[1, 5, 0] += 60
+    views.predicted_px[:2, 8] = np.nan
     points = triangulate(RIG, *views.flat, 1.0)
     found, steps = smooth_points(views, points, 1.0)
     places = found.places.reshape(12, 2, 3)
     for keypoint in range(2):
-        observed = views.points_px[:, :, keypoint]
+        observed = views.predicted_px[:, :, keypoint]
         var_px2 = 1 / views.confidence[:, :, keypoint, None] + 0.5
 
         def residuals(path: np.ndarray, observed=observed, var_px2=var_px2, sd=steps[keypoint]) -> np.ndarray:
@@ -63,8 +63,8 @@ def test_noise_outliers_and_gaps_are_smoothed_and_the_sd_says_how_sure(views_see
     views = seen(path)
     random = np.random.default_rng(4)
     wrong = random.random(views.confidence.shape) < 0.05
-    views.points_px[wrong] += random.uniform(30, 90, (wrong.sum(), 2))
-    views.points_px[:, 40:46, 1] = np.nan
+    views.predicted_px[wrong] += random.uniform(30, 90, (wrong.sum(), 2))
+    views.predicted_px[:, 40:46, 1] = np.nan
     if views_seen == 2:
         views = views.without(2)
     points = triangulate(views.cameras, *views.flat, 1.0)
@@ -88,7 +88,7 @@ def test_the_verb_smooths_the_tables_of_an_ensemble(tmp_path: Path, capsys: pyte
         views = seen(path, seed=member)
         for view, name in enumerate(RIG.names):
             file = tmp_path / f"{name}_{member}.csv"
-            write_predictions(file, range(40), NAMES, views.points_px[view], views.confidence[view])
+            write_predictions(file, range(40), NAMES, views.predicted_px[view], views.confidence[view])
             arguments.append(f"{name}={file}")
     errors = []
     for flags in ([], ["--smooth"]):
