@@ -234,7 +234,7 @@ def smoothing(data: Path, eks: Path | None) -> dict[str, Any]:
     cameras = read_cameras(folder / "calibration.toml")
     words = [f"{name}={file}" for name in cameras.names for file in sorted(folder.glob(f"*{name}*.csv"))]
     views = read_views(words, cameras, "calibration.toml")
-    shape = views.points_px.shape[1:3]
+    shape = views.predicted_px.shape[1:3]
     is_sure = views.var_px2.sum(axis=-1)
     figures = {}
     for view, name in enumerate(cameras.names):
@@ -257,7 +257,7 @@ def smoothing(data: Path, eks: Path | None) -> dict[str, Any]:
         of_view = {}
         for method, places in methods.items():
             expected_px = cameras.project(places)[view].reshape(*shape, 2)
-            off_px = np.linalg.norm(expected_px - views.points_px[view], axis=-1)
+            off_px = np.linalg.norm(expected_px - views.predicted_px[view], axis=-1)
             found = [np.median(off_px), off_px.mean(), np.quantile(off_px, 0.95), off_px[sure].mean()]
             of_view[method] = [round(float(value), 3) for value in found]
         figures[name] = of_view | {"cpu_s": round(seconds, 2)}

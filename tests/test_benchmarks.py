@@ -47,6 +47,7 @@ NOT_STARTED = {
     "shards.py": _COMPILES,
     "start.py": _TRAINS,
     "step_profile.py": _COMPILES,
+    "time_to_error.py": _TRAINS,
 }
 # Scripts that measure nothing, and the file that tests them.
 NO_BENCHMARK = {"dinov2_from_onnx.py": "tests/model/test_vit_weights.py"}

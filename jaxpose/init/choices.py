@@ -97,7 +97,7 @@ def _small_network() -> Iterator[Choice]:
     yield Choice(
         "Network and initial weights",
         "A small network with ImageNet weights, which are downloaded once from the Hugging Face Hub. With 10 and 20 "
-        "labels and torchvision's weights, it had 0.67 and 0.79 of the error of a resnet18 from random weights on "
+        "labels and torchvision's weights, it had 0.71 and 0.82 of the error of a resnet18 from random weights on "
         "lips, and the same error on a mouse, in half the time (benchmarks/pretrained.md). Without internet access: "
         "docs/weights.md, or `jaxpose init PROJECT model.weights=none`.",
         {"model.backbone": _SMALL, "model.weights": _SMALL_WEIGHTS},
