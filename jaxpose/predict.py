@@ -231,9 +231,14 @@ def _track(sources: OutputFiles, number: Number, form: str, overwrite: bool, cla
         tracks = table.with_name(f"{name}{TRACKS}{SUFFIXES[form]}")
         # One of several processes makes the tracks of a video.
         with claims.waited_for("tracks"):
-            if tracks.is_file() and tracks.stat().st_mtime_ns >= table.stat().st_mtime_ns and not overwrite:
+            if tracks.is_file() and not overwrite:
                 again = f"jaxpose track {shlex.quote(str(table))} --out {shlex.quote(str(tracks))} --overwrite"
-                _logger.info(f"{tracks} already exists; {again} makes these tracks again, with another --animals")
+                is_older = tracks.stat().st_mtime_ns < table.stat().st_mtime_ns
+                exists = "is older than its detections, but a person may have corrected it" if is_older else "exists"
+                _logger.log(
+                    logging.WARNING if is_older else logging.INFO,
+                    f"{tracks} {exists}, so it is kept; to make it again, also with another --animals: {again}",
+                )
                 found[tracks] = video
                 continue
             detections = read_table(table, several=True)

@@ -1,6 +1,7 @@
 """Several animals through the verbs, from the labels to tracks: a run holds a finder and a pose network."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def test_another_network_does_not_start_from_the_head_of_a_finder(
         train(config)
 
 
-def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path) -> None:
+def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     video = group / "videos" / "session01.mp4"
     out = tmp_path / "out"
     arguments = ["--run", str(run), str(video), "--animals", "at-most:3", "--to", "slp"]
@@ -154,6 +155,13 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path) -> None:
     tracks = read_table(out / "video_preds" / "session01_tracks.slp", several=True)
     assert 0 < len(tracks.poses.individuals) <= 3 and len(found.poses.frames) == 16
     assert (out / "video_preds" / "session01_tracks_review.csv").is_file()
+    # A person's correction stays, whatever a copy of the folder made of the times.
+    corrected = out / "video_preds" / "session01_tracks.slp"
+    corrected.write_bytes(b"corrected")
+    os.utime(corrected, (0, 0))
+    assert predict([*arguments, "--devices", "1", "--out", str(out)]) == 0
+    assert corrected.read_bytes() == b"corrected"
+    assert "session01_tracks.slp is older than its detections" in capsys.readouterr().err
     # The number of devices changes no bit, and Python gives the detections of the command.
     assert predict([*arguments, "--devices", "3", "--out", str(tmp_path / "3")]) == 0
     for name in ("session01_detections.csv", "session01_tracks_review.csv"):
