@@ -1,7 +1,7 @@
 """The calibrated cameras of a project with several views: one rig for all recordings, or one for each session."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from jaxpose.errors import UserError
 
 # The cameras of each session, in the order of `data.views`.
 Rigs = Mapping[str, Cameras]
+# Labels that disagree by more of the width of an image are of other cameras.
+_MOST_NOISE = 0.03
 
 
 def read_rigs(data: DataConfig, names: Iterable[str]) -> dict[str, Cameras]:
@@ -41,7 +43,8 @@ def rigs_of_project(config: Config, found: Project) -> dict[str, Cameras]:
     """Returns `read_rigs` for the sessions of the labelled images and, if a loss needs them, of the videos.
 
     Raises:
-      UserError: as `read_rigs`, or labelled images have another size than those that their camera was calibrated with.
+      UserError: as `read_rigs`, labelled images have another size than those that their camera was calibrated with, or
+        the labels contradict the cameras.
     """
     data = config.data
     if not data.calibration:
@@ -55,6 +58,16 @@ def rigs_of_project(config: Config, found: Project) -> dict[str, Cameras]:
         if not found.crop_px(row):
             width, height = found.sizes_px[row].tolist()
             refuse_other_size(rigs[session], data.views.index(view), (width, height), found.images[row], data)
+    for cameras, _, points_px in _labels_of_rigs(rigs, found, data):
+        noise_px = measure_noise_px(cameras, points_px, np.ones(points_px.shape[:2]))
+        width = cameras.sizes_px.max() or found.sizes_px.max()
+        if noise_px > _MOST_NOISE * width:
+            session = next(session for session, rig in rigs.items() if rig is cameras)
+            raise UserError(
+                f"the labels of {', '.join(data.views)} disagree by {noise_px:.1f} px with data.calibration = "
+                f"{data.calibration} ({session}): each camera must have the name of its own view, and be calibrated as "
+                "it was in this recording"
+            )
     return rigs
 
 
@@ -79,21 +92,26 @@ def shown_by_other_labels(rigs: Rigs, found: Project, data: DataConfig) -> np.nd
     A place is the projection of the point of the world that agrees best with those labels. It is NaN unless two of them
     agree with the point.
     """
-    labels_px = found.measured_frame_px()
-    keypoints, shown = labels_px.shape[1], np.full(labels_px.shape, np.nan)
-    rows = np.arange(len(labels_px)).reshape(len(data.views), -1)
-    sessions_of_moments = [without_view(found.videos[row], found.views[row]) for row in rows[0].tolist()]
-    for cameras in {id(cameras): cameras for cameras in rigs.values()}.values():
-        here = rows[:, [rigs[session] is cameras for session in sessions_of_moments]]
-        points_px = labels_px[here].reshape(len(here), -1, 2)
+    shown = np.full(found.measured_frame_px().shape, np.nan)
+    for cameras, here, points_px in _labels_of_rigs(rigs, found, data):
         confidence = np.ones(points_px.shape[:2])
         noise_px = measure_noise_px(cameras, points_px, confidence)
         for view in range(len(here)):
             others = np.where((np.arange(len(here)) == view)[:, None, None], np.nan, points_px)
             points = triangulate(cameras, others, confidence, noise_px)
             places = np.where((points.views >= 2)[:, None], points.places, np.nan)
-            shown[here[view]] = cameras.project(places)[view].reshape(-1, keypoints, 2)
+            shown[here[view]] = cameras.project(places)[view].reshape(-1, *shown.shape[1:])
     return shown
+
+
+def _labels_of_rigs(rigs: Rigs, found: Project, data: DataConfig) -> Iterator[tuple[Cameras, np.ndarray, np.ndarray]]:
+    """Yields each rig with the rows (v, m) of its moments and their labels (v, m k, 2) in pixels of the frames."""
+    labels_px = found.measured_frame_px()
+    rows = np.arange(len(labels_px)).reshape(len(data.views), -1)
+    sessions_of_moments = [without_view(found.videos[row], found.views[row]) for row in rows[0].tolist()]
+    for cameras in {id(cameras): cameras for cameras in rigs.values()}.values():
+        here = rows[:, [rigs[session] is cameras for session in sessions_of_moments]]
+        yield cameras, here, labels_px[here].reshape(len(here), -1, 2)
 
 
 def cameras_checksum(rigs: Rigs) -> str:

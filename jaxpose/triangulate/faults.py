@@ -110,7 +110,8 @@ def _out_of_step(views: Views) -> str:
         found = triangulate(others.cameras, *others.flat, _MOVED_NOISE_PX)
         expected_px = views.cameras.project(found.places)[view]
         off_px = [
-            np.linalg.norm(expected_px - views.predicted_px[view, frames + step].reshape(-1, 2), axis=-1) for step in steps
+            np.linalg.norm(expected_px - views.predicted_px[view, frames + step].reshape(-1, 2), axis=-1)
+            for step in steps
         ]
         errors = [float(np.median(off[np.isfinite(off)])) if np.isfinite(off).any() else np.nan for off in off_px]
         if np.isnan(errors).any():

@@ -62,6 +62,10 @@ def test_a_calibration_that_does_not_fit_is_refused_by_name(rig_project: Path, t
     text = calibration.read_text()
     for changed, message in (
         (text.replace('"c2"', '"side"'), "session01.toml has no camera c2; it has c1, side, c3"),
+        (
+            text.replace('"c1"', '"c0"').replace('"c2"', '"c1"').replace('"c0"', '"c2"'),
+            r"labels of c1, c2, c3 disagree by \d+.\d px with data.calibration = calibrations \(session01\)",
+        ),
         (text.replace("[64, 64]", "[640, 480]"), "session01_c1/img.* has 64 x 64 pixels, but .* 640 x 480"),
     ):
         calibration.write_text(changed)
