@@ -24,6 +24,8 @@ from jaxpose.triangulate.tables import PointTable
 _CHOOSING, _SHOWN, _DRAWN = 1000, 60, 2000
 # From the median distance to the median, to the standard deviation.
 _FROM_MEDIAN = 1.4826
+# Pairs with at most this share of the frames of the pair with the most are seen in few.
+_FEW = 0.2
 
 
 def page_of(title: str, points: PointTable, lines: Sequence[str]) -> str:
@@ -40,7 +42,9 @@ def page_of(title: str, points: PointTable, lines: Sequence[str]) -> str:
 
 
 def steady_pairs(places: np.ndarray) -> list[tuple[int, int]]:
-    """Returns the k - 1 pairs that connect all k keypoints and whose distances change least, as bones' do.
+    """Returns the pairs that connect the keypoints and whose distances change least, as bones' do.
+
+    Pairs that are seen together in few frames do not count, so a keypoint that is hardly ever seen is in none.
 
     Args:
       places: (t, k, 3), NaN where a point has no place.
@@ -49,11 +53,12 @@ def steady_pairs(places: np.ndarray) -> list[tuple[int, int]]:
     some = places[frames[:: max(1, len(frames) // _CHOOSING)]]
     found = []
     for first, second in itertools.combinations(range(places.shape[1]), 2):
-        _, change = _typical(np.linalg.norm(some[:, first] - some[:, second], axis=-1))
-        found.append((np.nan_to_num(change, nan=np.inf), first, second))
+        lengths = np.linalg.norm(some[:, first] - some[:, second], axis=-1)
+        found.append((np.isfinite(lengths).sum(), np.nan_to_num(_typical(lengths)[1], nan=np.inf), first, second))
+    most = max((common for common, *_ in found), default=0)
     # Kruskal's minimum spanning tree.
     group, pairs = list(range(places.shape[1])), []
-    for _, first, second in sorted(found):
+    for _, first, second in sorted(pair for common, *pair in found if common > _FEW * most):
         one, other = group[first], group[second]
         if one != other:
             pairs.append((first, second))
@@ -79,7 +84,8 @@ def _error_table(points: PointTable) -> str:
     for place, name in enumerate(points.keypoint_names):
         medians = [number(_typical(of_view[:, place])[0]) for of_view in errors_px]
         share = np.isfinite(sd[:, place]).mean()
-        rows.append([name, *medians, f"{_typical(sd[:, place])[0]:.3g}", f"{100 * share:.1f} %"])
+        spread = f"{_typical(sd[:, place])[0]:.3g}" if share else "-"
+        rows.append([name, *medians, spread, f"{100 * share:.1f} %"])
     text = (
         "The median distance in px between the predictions of a view and the points as it sees them. A view with large "
         "errors for all keypoints has a wrong calibration or table; a keypoint with large errors in all views is hard "
@@ -109,7 +115,7 @@ def _length_sections(points: PointTable, places: np.ndarray, pairs: Sequence[tup
         traces.append({"type": "scatter", "mode": "lines", "x": x, "y": y, "name": in_figure(name),
                        "line": {"width": 1, "color": colour}})  # fmt: skip
     text = (
-        "The pairs of keypoints whose distances change least, which connect all keypoints. Between two points of a "
+        "The pairs of keypoints whose distances change least, without keypoints that are hardly ever seen. Between two points of a "
         "bone the length is constant: jumps are errors of one of them."
     )
     layout = {"xaxis": {"title": {"text": "frame"}}, "yaxis": {"title": {"text": f"length, {in_figure(points.unit)}"}}}
