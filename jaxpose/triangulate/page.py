@@ -115,8 +115,8 @@ def _length_sections(points: PointTable, places: np.ndarray, pairs: Sequence[tup
         traces.append({"type": "scatter", "mode": "lines", "x": x, "y": y, "name": in_figure(name),
                        "line": {"width": 1, "color": colour}})  # fmt: skip
     text = (
-        "The pairs of keypoints whose distances change least, without keypoints that are hardly ever seen. Between two points of a "
-        "bone the length is constant: jumps are errors of one of them."
+        "The pairs of keypoints whose distances change least, without keypoints that are hardly ever seen. Between two "
+        "points of a bone the length is constant: jumps are errors of one of them."
     )
     layout = {"xaxis": {"title": {"text": "frame"}}, "yaxis": {"title": {"text": f"length, {in_figure(points.unit)}"}}}
     figure = Figure("lengths", "Lengths over time", "Lengths between keypoints in each frame", traces, layout, 420)
