@@ -1,6 +1,7 @@
 """The predictions of several calibrated views: one table each, or those of the members of an ensemble."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -113,7 +114,8 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
     for row in found.tolist():
         seen = [view for view, track in enumerate(row) if track >= 0]
         tracks = [(poses[view].individuals or ("",))[row[view]] for view in seen]
-        name = next((track for track in tracks if track and track not in animals), f"animal{len(animals)}")
+        numbered = (f"animal{number}" for number in itertools.count(len(animals)))
+        name = next(name for name in itertools.chain(filter(None, tracks), numbered) if name not in animals)
         part = Cameras([cameras.each[view] for view in seen])
         pixels, known = (np.stack([values[view][row[view]] for view in seen]) for values in (points_px, confidence))
         each = ", ".join(f"{view} {track}".rstrip() for view, track in zip(part.names, tracks, strict=True))
