@@ -97,3 +97,17 @@ def test_no_animal_takes_the_name_of_another(tmp_path: Path) -> None:
     ]
     found = read_animals(words, cameras, "calibration.toml")
     assert sorted(one.cameras.names for one in found.values()) == [("c0", "c1"), ("c0", "c2"), ("c1", "c2")]
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b"])
+def test_a_track_whose_name_is_a_path_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cameras = rig(2, seed=1)
+    points_px, orders = tracks_of(cameras, animals(3))
+    arguments = [f"--calibration={write_toml(tmp_path / 'calibration.toml', cameras)}"]
+    for view, tracks, order in zip(cameras.names, points_px, orders, strict=True):
+        names = [name if animal == order[-1] else f"mouse{animal}" for animal in order]
+        arguments.append(f"{view}={write_tracks(tmp_path / f'{view}.csv', tracks, names)}")
+    out = tmp_path / "out"
+    assert main([*arguments, "--out", str(out / "p.csv"), "--reprojections", str(out / "sub" / "re")]) == 2
+    assert f"the animal '{name}' cannot be part of the name of a file" in capsys.readouterr().err
+    assert not out.exists()
