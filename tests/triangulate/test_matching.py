@@ -53,6 +53,19 @@ def test_the_tracks_of_each_animal_are_found_in_all_views(views: int, count: int
     assert (found >= 0).sum() == seen and len(found) == count - (views == 2)
 
 
+@pytest.mark.parametrize(("views", "seed"), [(2, 0), (2, 1), (3, 0), (3, 1)])
+def test_an_animal_that_a_view_misses_is_not_mixed_with_another(views: int, seed: int) -> None:
+    """Each view misses a different one of three animals, so no view shows all of them."""
+    cameras, places = rig(views, seed), animals(3)
+    pixels = cameras.project(places.reshape(-1, 3)).reshape(views, *places.shape[:-1], 2)
+    pixels += np.random.default_rng(seed).normal(0, 1, pixels.shape)
+    shown = [[animal for animal in range(3) if animal != view] for view in range(views)]
+    points_px = [of_view[order] for of_view, order in zip(pixels, shown, strict=True)]
+    found = match_tracks(cameras, points_px, [np.ones(one.shape[:3]) for one in points_px])
+    named = [[order[track] for order, track in zip(shown, row, strict=True) if track >= 0] for row in found]
+    assert sorted(named) == ([[2, 2]] if views == 2 else [[0, 0], [1, 1], [2, 2]])
+
+
 def write_tracks(file: Path, tracks: np.ndarray, individuals: Sequence[str]) -> Path:
     """Writes the table of a view with tracks (a, t, k, 2)."""
     identity = np.tile(np.arange(len(tracks)), (tracks.shape[1], 1))
