@@ -110,6 +110,14 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
     unique = {name for (table,) in tables.values() if table.unique for name in table.unique.keypoint_names}
     if unique:
         notes.append(f"left out, because they belong to no animal: {listed(sorted(unique), _MOST_NAMED)}")
+    alone = [
+        f"{view} {one.individuals[track] if one.individuals else ''}".rstrip()
+        for at, (view, one) in enumerate(zip(tables, poses, strict=True))
+        for track in range(len(points_px[at]))
+        if track not in found[:, at]
+    ]
+    if alone:
+        notes.append(f"left out, because no other view shows the animal: {listed(alone, _MOST_NAMED)}")
     animals: dict[str, Views] = {}
     for row in found.tolist():
         seen = [view for view, track in enumerate(row) if track >= 0]

@@ -110,6 +110,10 @@ def test_no_animal_takes_the_name_of_another(tmp_path: Path) -> None:
     ]
     found = read_animals(words, cameras, "calibration.toml")
     assert sorted(one.cameras.names for one in found.values()) == [("c0", "c1"), ("c0", "c2"), ("c1", "c2")]
+    # Without the third view, two of the animals have one view only.
+    pair = Cameras(cameras.each[:2])
+    (animal,) = read_animals(words[:2], pair, "calibration.toml").values()
+    assert "left out, because no other view shows the animal: c0 animal2, c1 animal1" in animal.notes
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/b"])
