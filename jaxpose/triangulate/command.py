@@ -31,9 +31,11 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     file, given.session_start = Path(given.out).expanduser(), read_session_start(given.session_start)
     form = choose_format(file, given.to, given.fps, given.session_start)
     animals = read_animals(given.views, read_cameras(Path(given.calibration).expanduser()), given.calibration)
-    for name, views in animals.items():
-        if Path(name).name != name:
+    for name in animals:
+        # Path("..").name is "..": the reprojections would go to the folder above theirs.
+        if Path(name).name != name or name == "..":
             raise UserError(f"the animal {name!r} cannot be part of the name of a file; rename its track")
+    for name, views in animals.items():
         _triangulate(given, file.with_stem(f"{file.stem}_{name}") if name else file, form, views, Path(name))
     return DONE
 

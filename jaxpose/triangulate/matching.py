@@ -13,6 +13,9 @@ _FRAMES = 200
 _NOISE_PX = 2.0
 # Two tracks that are farther apart are two animals: relative to the width of the image, or in px if it is unknown.
 _FAR, _FAR_PX = 0.02, 20.0
+# Tracks whose errors are larger than those of the best pairs by this factor are two animals, and by how much more the
+# errors of a single view may be larger.
+_FARTHER, _NOISIER = 2.5, 2.0
 # An error below which errors do not differ, and the sweeps over all views.
 _EXACT_PX, _MOST_SWEEPS = 0.5, 20
 
@@ -22,7 +25,8 @@ def match_tracks(cameras: Cameras, points_px: list[np.ndarray], confidence: list
 
     Two tracks of two views are near if the rays of their keypoints meet. The tracks of one view define the animals;
     those of the other views, and then of all views again, go to the animals that are nearest. This is done for each
-    view, and the animals whose tracks are nearest are used. Animals of a single view are left out.
+    view, and the animals whose tracks are nearest are used. A track that is far from all animals is another animal; the
+    best pairs of tracks define how far that is. Animals of a single view are left out.
 
     Args:
       cameras: v cameras.
@@ -42,8 +46,9 @@ def match_tracks(cameras: Cameras, points_px: list[np.ndarray], confidence: list
             pair = Cameras([cameras.each[view_of[at]] for at in (one, other)])
             pixels, known = (np.stack([values[one], values[other]]) for values in (tracks, trust))
             apart[one, other] = apart[other, one] = _distance(pair, pixels.reshape(2, -1, 2), known.reshape(2, -1), far)
-    found = [_grouped(apart, view_of, first, far) for first in range(len(points_px))]
-    best = min(found, key=lambda groups: sum(_looseness(apart, group, far) for group in groups))
+    limits = _limits(apart, view_of, far)[view_of]
+    found = [_grouped(apart, view_of, first, limits) for first in range(len(points_px))]
+    best = min(found, key=lambda groups: sum(_looseness(apart, group, limits) for group in groups))
     firsts = np.searchsorted(view_of, np.arange(len(points_px)))
     animals = np.full((len(best), len(points_px)), -1)
     for animal, group in enumerate(best):
@@ -63,7 +68,30 @@ def _distance(pair: Cameras, points_px: np.ndarray, confidence: np.ndarray, far:
     return float(np.minimum(logs, far + np.log(10)).mean())
 
 
-def _grouped(apart: np.ndarray, view_of: np.ndarray, first: int, far: float) -> list[list[int]]:
+def _limits(apart: np.ndarray, view_of: np.ndarray, far: float) -> np.ndarray:
+    """Returns for each view the distance from which its tracks are no longer those of an animal.
+
+    It is relative to the pairs of tracks that are each other's nearest in their two views. Some are of two animals.
+    """
+    pairs: list[tuple[int, int, float]] = []
+    views = range(view_of.max() + 1)
+    for one, other in itertools.combinations(views, 2):
+        block = np.where(np.isnan(apart), np.inf, apart)[np.ix_(view_of == one, view_of == other)]
+        if block.size:
+            is_mutual = (block == block.min(axis=0)) & (block == block.min(axis=1, keepdims=True)) & np.isfinite(block)
+            pairs += [(one, other, float(distance)) for distance in block[is_mutual]]
+    if not pairs:
+        return np.full(len(views), far)
+    of_all = np.quantile([distance for *_, distance in pairs], 0.25, method="lower")
+    limits = []
+    for view in views:
+        of_view = [distance for *both, distance in pairs if view in both] or [of_all]
+        noise = np.clip(np.quantile(of_view, 0.25, method="lower"), of_all, of_all + np.log(_NOISIER))
+        limits.append(min(noise + np.log(_FARTHER), far))
+    return np.array(limits)
+
+
+def _grouped(apart: np.ndarray, view_of: np.ndarray, first: int, limits: np.ndarray) -> list[list[int]]:
     """Returns the tracks of each animal if those of one view begin."""
     views = view_of.max() + 1
     groups = [[track] for track in np.flatnonzero(view_of == first).tolist()]
@@ -75,10 +103,10 @@ def _grouped(apart: np.ndarray, view_of: np.ndarray, first: int, far: float) -> 
             groups = [[track for track in group if view_of[track] != view] for group in groups]
             groups = [group for group in groups if group]
             tracks = np.flatnonzero(view_of == view).tolist()
-            cost = np.array([[_from_group(apart, group, track, far) for track in tracks] for group in groups])
+            cost = np.array([[_from_group(apart, group, track, limits) for track in tracks] for group in groups])
             cost = cost.reshape(len(groups), len(tracks))
             for row, column in zip(*linear_sum_assignment(cost), strict=True):
-                if cost[row, column] < far:
+                if cost[row, column] < limits[tracks[column]]:
                     groups[row].append(tracks[column])
             given = {track for group in groups for track in group}
             groups += [[track] for track in tracks if track not in given]
@@ -87,14 +115,14 @@ def _grouped(apart: np.ndarray, view_of: np.ndarray, first: int, far: float) -> 
     return groups
 
 
-def _from_group(apart: np.ndarray, group: list[int], track: int, far: float) -> float:
-    """Returns the mean distance of a track from the tracks of an animal; `far` if they share nothing."""
+def _from_group(apart: np.ndarray, group: list[int], track: int, limits: np.ndarray) -> float:
+    """Returns the mean distance of a track from the tracks of an animal; its limit if they share nothing."""
     known = apart[track, group]
     known = known[np.isfinite(known)]
-    return min(float(known.mean()), far) if len(known) else far
+    return float(min(known.mean(), limits[track]) if len(known) else limits[track])
 
 
-def _looseness(apart: np.ndarray, group: list[int], far: float) -> float:
+def _looseness(apart: np.ndarray, group: list[int], limits: np.ndarray) -> float:
     """Returns how far the tracks of an animal are apart, summed over its tracks."""
     others = [[other for other in group if other != track] for track in group]
-    return sum(_from_group(apart, rest, track, far) if rest else far for track, rest in zip(group, others, strict=True))
+    return sum(_from_group(apart, rest, track, limits) for track, rest in zip(group, others, strict=True))

@@ -1,6 +1,7 @@
 """The predictions of several calibrated views: one table each, or those of the members of an ensemble."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -109,11 +110,20 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
     unique = {name for (table,) in tables.values() if table.unique for name in table.unique.keypoint_names}
     if unique:
         notes.append(f"left out, because they belong to no animal: {listed(sorted(unique), _MOST_NAMED)}")
+    alone = [
+        f"{view} {one.individuals[track] if one.individuals else ''}".rstrip()
+        for at, (view, one) in enumerate(zip(tables, poses, strict=True))
+        for track in range(len(points_px[at]))
+        if track not in found[:, at]
+    ]
+    if alone:
+        notes.append(f"left out, because no other view shows the animal: {listed(alone, _MOST_NAMED)}")
     animals: dict[str, Views] = {}
     for row in found.tolist():
         seen = [view for view, track in enumerate(row) if track >= 0]
         tracks = [(poses[view].individuals or ("",))[row[view]] for view in seen]
-        name = next((track for track in tracks if track and track not in animals), f"animal{len(animals)}")
+        numbered = (f"animal{number}" for number in itertools.count(len(animals)))
+        name = next(name for name in itertools.chain(filter(None, tracks), numbered) if name not in animals)
         part = Cameras([cameras.each[view] for view in seen])
         pixels, known = (np.stack([values[view][row[view]] for view in seen]) for values in (points_px, confidence))
         each = ", ".join(f"{view} {track}".rstrip() for view, track in zip(part.names, tracks, strict=True))
