@@ -15,7 +15,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic, write_folder, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
-from jaxpose.label.label_file import new_label_file
+from jaxpose.label.label_file import new_label_file, read_keypoint_names
 from jaxpose.label.project import LabelProject
 from jaxpose.label.store import Store
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
@@ -139,15 +139,17 @@ def make_project(given: str, keypoints: str) -> str:
       keypoints: names, separated by commas.
 
     Raises:
-      UserError: a new project needs names of keypoints; or the folder has other files.
+      UserError: a new project needs names of keypoints; the folder has other files, or is the project of another
+        video or of other keypoints.
       OSError: the folder cannot be written.
     """
     video = Path(given).expanduser()
     folder = video.with_suffix("")
     labels = folder / DataConfig().labels
-    if labels.is_file():
-        return str(folder)
     names = [name.strip() for name in keypoints.split(",") if name.strip()]
+    if labels.is_file():
+        _refuse_other_project(video, labels, names)
+        return str(folder)
     if not names:
         raise UserError(f"{given} is a video without a project: name its keypoints, such as --keypoints nose,tail")
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
@@ -159,3 +161,26 @@ def make_project(given: str, keypoints: str) -> str:
         (videos / video.name).symlink_to(os.path.realpath(video))
         write_new(new / labels.name, content)
     return str(folder)
+
+
+def _refuse_other_project(video: Path, labels: Path, names: list[str]) -> None:
+    """Checks that a project is that of a video and has these keypoints, if any are given.
+
+    Raises:
+      UserError: it is not, or has others.
+    """
+    folder = labels.parent
+    videos = folder / VideoConfig().folder
+    found = sorted(videos.iterdir()) if videos.is_dir() else []
+    if not any(file.exists() and file.samefile(video) for file in found):
+        others = ", ".join(file.name for file in found) or "no video"
+        raise UserError(
+            f"{video} is not a video of the project {folder}, whose {videos.name}/ has {others}: rename the video to "
+            f"make a project of it, or give the folder {folder} to open that project"
+        )
+    known = read_keypoint_names(labels)
+    if names and tuple(names) != known:
+        raise UserError(
+            f"--keypoints is {','.join(names)}, but the project {folder} has the keypoints {','.join(known)}: leave "
+            "--keypoints out to open it"
+        )

@@ -1,5 +1,6 @@
 """Frames of videos in `jaxpose label`: by number, as a training sees them, and as new images of the project."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +118,23 @@ def test_mistakes_about_videos_are_refused(tmp_path: Path, capsys: pytest.Captur
         (project / "videos/v").with_suffix(suffix).write_bytes(b"0")
     assert Videos(open_project(str(project), LABELS)).names == []
     assert "no frames of videos: " in capsys.readouterr().out
+
+
+def test_the_project_of_another_video_or_of_other_keypoints_is_not_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video = encode(tmp_path / "mouse.mp4", "libx264")
+    folder = make_project(str(video), "nose,tail")
+    assert make_project(str(video), "nose, tail") == make_project(str(video), "") == folder
+    other = encode(tmp_path / "mouse.avi", "mjpeg")
+    # A project of the same name that jaxpose did not make of the video.
+    unrelated = encode(tmp_path / "p.mp4", "libx264")
+    write_project(tmp_path / "p", 1)
+    for arguments, problem in (
+        ([other, "--keypoints", "ear,foot"], "mouse.avi is not a video of the project .*/mouse, .* has mouse.mp4: "),
+        ([other], "mouse.avi is not a video of the project "),
+        ([unrelated], "p.mp4 is not a video of the project .*/p, whose videos/ has no video: "),
+        ([video, "--keypoints", "ear,foot"], "--keypoints is ear,foot, but .*/mouse has the keypoints nose,tail: "),
+    ):
+        assert main([*map(str, arguments), "--no-browser"]) == 2
+        assert re.search(problem, capsys.readouterr().err)
