@@ -72,10 +72,11 @@ class Videos:
 
     def labelled(self, video: int, images: list[str]) -> dict[int, int]:
         """Returns {frame number: number of its image} of the images of a video."""
+        folder = PurePosixPath(IMAGES_FOLDER, self.names[video])
         of_video = {
             PurePosixPath(image).name: number
             for number, image in enumerate(images)
-            if PurePosixPath(image).parent.name == self.names[video]
+            if PurePosixPath(image).parent == folder
         }
         names = FrameNames(of_video)
         frames = ((names.number(name), number) for name, number in of_video.items())

@@ -54,6 +54,8 @@ def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
     # The frame has an image already, with another number of digits.
     assert videos.labelled(0, store.images) == {10: 0, 17: 1} and videos.extract(0, 10, store) == 0
     assert len(list((folder / "labeled-data/v").iterdir())) == 2
+    # A folder of the same name deeper down belongs to another video.
+    assert videos.labelled(0, ["labeled-data/day1/v/img00000003.png", "v/img00000004.png"]) == {}
     # So has this one, as the context of the first, which the page does not list.
     write_image(folder / image_name(11))
     before = (folder / image_name(11)).read_bytes()
