@@ -44,21 +44,22 @@ class Videos:
             found = {}
         self.files = {file.stem: file for file in found.values()}
         self.names = list(self.files)
-        self._indexes: dict[int, VideoIndex] = {}
+        self._indexes: dict[int, tuple[VideoIndex, tuple[int, ...]]] = {}
         self._groups: OrderedDict[tuple[int, int], dict[int, np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
 
     def frame_count(self, video: int) -> int:
-        """Returns the number of frames of a video, by its place in `names`; raises as `read_index`."""
+        """Returns the number of frames of a video, by its place in `names`; raises as `read_index` and `frame`."""
         return self._index(video).frame_count
 
     def frame(self, video: int, number: int) -> np.ndarray:
         """Returns the pixels (h, w, 3) RGB of a frame, as a training sees them.
 
         Raises:
-          UserError: the video has no such frame, or it is damaged.
+          UserError: the video has no such frame, it is damaged, or the file is no longer the one that was opened.
         """
         with self._lock:
+            self._index(video)
             key = video, number // _TOGETHER
             if key not in self._groups:
                 self._groups[key] = self._read(video, key[1] * _TOGETHER)
@@ -115,16 +116,35 @@ class Videos:
         return read_project_labels(self._data).crop_px(self.names[video])
 
     def _index(self, video: int) -> VideoIndex:
+        file = self.files[self.names[video]]
+        now = _signature(file)
         if video not in self._indexes:
-            self._indexes[video] = read_index(self.files[self.names[video]])
-        return self._indexes[video]
+            self._indexes[video] = read_index(file), now
+        index, before = self._indexes[video]
+        if now != before:
+            raise UserError(
+                f"{file} has changed since its frames were first shown: end jaxpose label, and start it again"
+            )
+        return index
 
     def _read(self, video: int, first: int) -> dict[int, np.ndarray]:
         index = self._index(video)
         end = min(first + _TOGETHER, index.frame_count)
         if first >= end:
             return {}
-        return dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
+        frames = dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
+        # The file may have been replaced while it was read.
+        self._index(video)
+        return frames
+
+
+def _signature(file: Path) -> tuple[int, ...]:
+    """Returns what changes when a video is replaced; () for an absent file."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_size, status.st_mtime_ns
 
 
 def is_video(given: str) -> bool:

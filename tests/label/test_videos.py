@@ -1,5 +1,6 @@
 """Frames of videos in `jaxpose label`: by number, as a training sees them, and as new images of the project."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
     store.flush()
     rows = f"{image_name(10)},1,2,,,,\nlabeled-data/v/img00000017.png,3.0,4.0,,,,\n"
     assert (folder / LABELS).read_text() == header() + rows
+
+
+def test_a_video_that_is_replaced_shows_no_more_frames(store: Store) -> None:
+    videos, folder = Videos(store.project), store.project.folder
+    videos.frame(0, 3)
+    os.replace(folder / "videos/w.avi", folder / "videos/v.mp4")
+    for ask in (
+        lambda: videos.frame(0, 3),
+        lambda: videos.frame(0, FRAMES - 1),
+        lambda: videos.frame_count(0),
+        lambda: videos.extract(0, 3, store),
+    ):
+        with pytest.raises(UserError, match="v.mp4 has changed since its frames were first shown"):
+            ask()
+    assert store.images == [image_name(10)]
+    (folder / "videos/v.mp4").unlink()
+    with pytest.raises(UserError, match="v.mp4 has changed"):
+        videos.frame(0, 3)
 
 
 @needs_browser
