@@ -18,6 +18,9 @@ from jaxpose.label.project import LabelProject
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, IMAGE_TABLES_FOLDER, default_path, run_folder
 from jaxpose.terminal import print_lines
 
+# A network that fails may place a keypoint anywhere; one that is farther away is no prediction.
+_MOST_PX = 1e6
+
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
@@ -98,6 +101,7 @@ def _read(given: Path, project: LabelProject) -> Predictions:
         # The last column is of a keypoint that the table lacks.
         points_px, confidence = poses.one_animal()
         values = np.pad(np.dstack([points_px, confidence]), ((0, 0), (0, 1), (0, 0)), constant_values=np.nan)
+        values[~(np.isfinite(values).all(axis=2) & (np.abs(values[..., :2]) <= _MOST_PX).all(axis=2))] = np.nan
         of_image |= zip(map(str, poses.frames), values[:, columns], strict=True)
     if not any(np.isfinite(values).any() for values in of_image.values()):
         raise UserError(

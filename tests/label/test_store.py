@@ -400,6 +400,14 @@ def test_predictions_of_the_newest_run_are_no_labels(
     for given, problem in (("other.csv", "no prediction of the keypoints nose"), ("p", "neither a run folder nor")):
         with pytest.raises(UserError, match=f"^--predictions is {given}.*{problem}"):
             find_predictions(given, labelled, "p")
+    # Where a network fails: not finite, or far away.
+    for place in (np.inf, -1e7):
+        points[0, 1, 0] = place
+        write_predictions(tmp_path / "far.csv", [image_name(0)], names, points, confidence)
+        far = find_predictions("far.csv", labelled, "p")
+        assert (
+            far and far.shown(image_name(0)) == [None, [20, 10, 0.25], None] and far.confidence(image_name(0)) == 0.25
+        )
     # A run of another project does not keep anyone from labelling.
     (tmp_path / "other.csv").rename(tmp_path / "runs/p/new/predictions.csv")
     (tmp_path / "runs/p/new/image_preds/v/predictions.csv").unlink()
