@@ -286,6 +286,7 @@ class _Answers:
 
     @_answering
     async def extract(self, request: Request) -> Any:
+        await _read_json(request)
         video, frame = self._place(request)
         return {"image": await run_in_threadpool(self._videos.extract, video, frame, self.store)}
 
@@ -321,6 +322,7 @@ class _Answers:
 
     @_answering
     async def keep(self, request: Request) -> Any:
+        await _read_json(request)
         keypoint = _index(request.path_params["keypoint"], len(self.store.project.keypoint_names))
         return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], keypoint)
 

@@ -118,7 +118,8 @@ def test_only_the_page_itself_may_write(served: Served, cookie: str, project: Pa
         assert post(served, cookie, "/api/frame/1", given, **headers)[0] == 403
     body = json.dumps(given).encode()
     assert ask(served, "/api/frame/1", "POST", body, Cookie=cookie, Content_Type="application/json")[0] == 403
-    assert post(served, cookie, "/api/frame/1", given, Content_Type="text/plain")[0] == 415
+    for path in ("/api/frame/1", "/api/frame/1/keep/0", "/api/video/0/0"):
+        assert post(served, cookie, path, given, Content_Type="text/plain")[0] == 415
     for method in ("OPTIONS", "PUT", "DELETE"):
         assert ask(served, "/api/frame/1", method, Cookie=cookie)[0] == 403
     assert json.loads(ask(served, "/api/frame/1", Cookie=cookie)[2]) == frame
