@@ -4,6 +4,8 @@
 // A draft that was predicted has its confidence as p.
 
 const RETRY_MS = 2000;
+// The server will never take what it answers with one of these.
+const FINAL = [400, 404, 413, 415, 422];
 // Less confident predictions are no drafts: often the keypoint is not in the image.
 const LEAST_CONFIDENCE = 0.1;
 
@@ -40,6 +42,15 @@ export class Frame {
     }
   }
 
+  // Forgets predictions outside of the picture; `covers` returns whether a place is on it.
+  dropOutside(covers) {
+    this.predicted.forEach((point, k) => {
+      if (!point || covers([point.x, point.y])) return;
+      this.predicted[k] = null;
+      if (this.points[k]?.draft && this.points[k].p !== undefined) this.points[k] = null;
+    });
+  }
+
   take(state) {
     this.saved = state.points;
     this.revision = state.revision;
@@ -73,7 +84,7 @@ export class Frame {
         for (const k of Object.keys(points)) this.ownConflicts.delete(Number(k));
       } else if (status === 409) {
         this.merge(content);
-      } else if (status === 422) {
+      } else if (FINAL.includes(status)) {
         for (const k of Object.keys(points)) this.points[k] = asPoint(this.saved[k]);
         return this.tell(this, "refused", content.error);
       } else {

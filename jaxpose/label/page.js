@@ -77,9 +77,9 @@ class Page {
     // Another image may have been asked for meanwhile.
     if (this.wanted !== number) return;
     this.frame = frame;
+    this.showPicture(picture, picture.error || frame?.problem || "");
+    if (picture.bitmap) frame?.dropOutside((place) => this.stage.covers(place));
     this.keypoint = Math.max(0, frame ? frame.points.findIndex((point) => !point || point.draft) : 0);
-    const problem = picture.error || frame?.problem || "";
-    this.showPicture(picture, problem);
     get("image").textContent = this.project.images[number];
     this.stage.element.setAttribute("aria-label", `Image ${this.project.images[number]}`);
     this.draw();
@@ -406,10 +406,10 @@ class Page {
   async copy() {
     const number = (this.frame?.number ?? 0) - 1;
     const other = number >= 0 ? await this.frameOf(number) : null;
-    const isUseful = other?.points.some((point, k) => point && !this.frame.points[k]);
-    if (!this.canEdit || !isUseful) return this.say("the previous image has no point that is missing here");
+    const isMissing = (point, k) => point && !this.frame.points[k] && this.stage.covers([point.x, point.y]);
+    if (!this.canEdit || !other?.points.some(isMissing)) return this.say("the previous image has no point that is missing here");
     this.change((points) => other.points.forEach((point, k) => {
-      if (point && !points[k]) points[k] = { ...point, draft: true };
+      if (isMissing(point, k)) points[k] = { ...point, draft: true };
     }));
     this.say("hollow points are not labels yet: Enter confirms all of them; moving a point confirms it");
   }

@@ -2,12 +2,15 @@
 
 import contextlib
 import dataclasses
+import json
+import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from jaxpose.config import Config, DataConfig
+from jaxpose.config import Config, DataConfig, project_folder
 from jaxpose.data.checked_table import refuse_name_outside
 from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
@@ -17,6 +20,9 @@ from jaxpose.label.label_file import Points
 from jaxpose.label.project import LabelProject
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, IMAGE_TABLES_FOLDER, default_path, run_folder
 from jaxpose.terminal import print_lines
+
+# A network that fails may place a keypoint anywhere; one that is farther away is no prediction.
+_MOST_PX = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,23 +75,36 @@ def find_predictions(given: str, project: LabelProject, project_name: str) -> Pr
     """Returns the predictions of a run or a table, None if nothing is given and no run has predictions that fit.
 
     Args:
-      given: a run folder, a folder of runs or a table; "" for the newest finished run in runs/<project>.
+      given: a run folder, a folder of runs or a table; "" for the project's newest finished run in runs/<project>.
       project: the project.
       project_name: as given to the command.
 
     Raises:
-      UserError: what is given has no prediction of a keypoint of the project.
+      UserError: what is given has no prediction of a keypoint of the project, or a table has an image twice.
     """
     if given:
         return _read(Path(given).expanduser(), project)
     runs = default_path(Config(data=DataConfig(project=project_name))).parent
-    if not any(runs.glob(f"*/{FINISHED_FILE}")):
+    ended = [file.parent for file in runs.glob(f"*/{FINISHED_FILE}") if (file.parent / CONFIG_FILE).is_file()]
+    own = [run for run in ended if _is_of_project(run, project)]
+    if not own:
+        if ended:
+            print_lines(f"no predictions to confirm: {runs} has runs of other projects; --predictions can name one")
         return None
     try:
-        return _read(runs, project)
+        return _read(max(own, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name)), project)
     except UserError as error:
         print_lines(f"no predictions to confirm: {error}")
         return None
+
+
+def _is_of_project(run: Path, project: LabelProject) -> bool:
+    """Returns whether a run was trained on a project; folders of one name share a folder of runs."""
+    try:
+        of_run = json.loads(read_bytes(run / CONFIG_FILE, most_bytes=None))["data"]["project"]
+        return os.path.realpath(project_folder(of_run)) == os.path.realpath(project.folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _read(given: Path, project: LabelProject) -> Predictions:
@@ -94,10 +113,13 @@ def _read(given: Path, project: LabelProject) -> Predictions:
     of_image: dict[str, np.ndarray] = {}
     for table in [source] if source.is_file() else _tables(source, project):
         poses = read_predictions(table).poses
+        if twice := [image for image, number in Counter(map(str, poses.frames)).items() if number > 1]:
+            raise UserError(f"{table} has {twice[0]} twice: keep one of its rows")
         columns = [poses.keypoint_names.index(name) if name in poses.keypoint_names else -1 for name in names]
         # The last column is of a keypoint that the table lacks.
         points_px, confidence = poses.one_animal()
         values = np.pad(np.dstack([points_px, confidence]), ((0, 0), (0, 1), (0, 0)), constant_values=np.nan)
+        values[~(np.isfinite(values).all(axis=2) & (np.abs(values[..., :2]) <= _MOST_PX).all(axis=2))] = np.nan
         of_image |= zip(map(str, poses.frames), values[:, columns], strict=True)
     if not any(np.isfinite(values).any() for values in of_image.values()):
         raise UserError(

@@ -33,7 +33,8 @@ export class Queue {
     this.images = images;
     this.counts = counts;
     this.full = full;
-    this.videos = images.map((image) => image.split("/").slice(0, -1).pop() || "");
+    // The folders below labeled-data/; only those directly in it are of a video.
+    this.videos = images.map((image) => image.split("/").slice(0, -1).join("/").replace(/^labeled-data\//, ""));
     const names = [...new Set(this.videos)];
     const chosen = this.video.value;
     this.video.replaceChildren(new Option("all videos", ""), ...names.map((name) => new Option(name, name)));

@@ -99,7 +99,15 @@ class Pictures:
     def __init__(self, store: Store, orientation: str):
         self._store, self._orientation = store, orientation
         self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._sizes_px: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()
+
+    def size_px(self, number: int) -> tuple[int, int]:
+        """Returns (width, height) of an image; raises as `get`."""
+        if number not in self._sizes_px:
+            height, width = decode_image(self.get(number)).shape[:2]
+            self._sizes_px[number] = width, height
+        return self._sizes_px[number]
 
     def get(self, number: int) -> bytes:
         """Returns the JPEG file of an image.
@@ -278,6 +286,7 @@ class _Answers:
 
     @_answering
     async def extract(self, request: Request) -> Any:
+        await _read_json(request)
         video, frame = self._place(request)
         return {"image": await run_in_threadpool(self._videos.extract, video, frame, self.store)}
 
@@ -296,10 +305,24 @@ class _Answers:
             raise HTTPException(400, "an edit has a revision and points")
         count = len(self.store.project.keypoint_names)
         changes = {_index(key, count): _point(value) for key, value in points.items()}
-        return await run_in_threadpool(self.store.edit, request.path_params["number"], given["revision"], changes)
+        return await run_in_threadpool(self._edit, request.path_params["number"], given["revision"], changes)
+
+    def _edit(self, number: int, revision: str, changes: dict[int, Point | None]) -> Any:
+        # A label of another program may lie outside; the page can hide it, or swap it with another.
+        known = {tuple(point[:2]) for point in self.store.frame(number)["points"] if point}
+        for index, point in changes.items():
+            if point and point[:2] not in known:
+                width, height = self._pictures.size_px(number)
+                if not (-0.5 <= point[0] <= width - 0.5 and -0.5 <= point[1] <= height - 0.5):
+                    raise UserError(
+                        f"{self.store.project.keypoint_names[index]} at ({point[0]:g}, {point[1]:g}) is outside of "
+                        f"{self.store.images[number]}, which has {width} x {height} pixels: place it in the picture"
+                    )
+        return self.store.edit(number, revision, changes)
 
     @_answering
     async def keep(self, request: Request) -> Any:
+        await _read_json(request)
         keypoint = _index(request.path_params["keypoint"], len(self.store.project.keypoint_names))
         return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], keypoint)
 

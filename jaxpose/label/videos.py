@@ -15,7 +15,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic, write_folder, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
-from jaxpose.label.label_file import new_label_file
+from jaxpose.label.label_file import new_label_file, read_keypoint_names
 from jaxpose.label.project import LabelProject
 from jaxpose.label.store import Store
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
@@ -44,21 +44,22 @@ class Videos:
             found = {}
         self.files = {file.stem: file for file in found.values()}
         self.names = list(self.files)
-        self._indexes: dict[int, VideoIndex] = {}
+        self._indexes: dict[int, tuple[VideoIndex, tuple[int, ...]]] = {}
         self._groups: OrderedDict[tuple[int, int], dict[int, np.ndarray]] = OrderedDict()
         self._lock = threading.Lock()
 
     def frame_count(self, video: int) -> int:
-        """Returns the number of frames of a video, by its place in `names`; raises as `read_index`."""
+        """Returns the number of frames of a video, by its place in `names`; raises as `read_index` and `frame`."""
         return self._index(video).frame_count
 
     def frame(self, video: int, number: int) -> np.ndarray:
         """Returns the pixels (h, w, 3) RGB of a frame, as a training sees them.
 
         Raises:
-          UserError: the video has no such frame, or it is damaged.
+          UserError: the video has no such frame, it is damaged, or the file is no longer the one that was opened.
         """
         with self._lock:
+            self._index(video)
             key = video, number // _TOGETHER
             if key not in self._groups:
                 self._groups[key] = self._read(video, key[1] * _TOGETHER)
@@ -72,10 +73,11 @@ class Videos:
 
     def labelled(self, video: int, images: list[str]) -> dict[int, int]:
         """Returns {frame number: number of its image} of the images of a video."""
+        folder = PurePosixPath(IMAGES_FOLDER, self.names[video])
         of_video = {
             PurePosixPath(image).name: number
             for number, image in enumerate(images)
-            if PurePosixPath(image).parent.name == self.names[video]
+            if PurePosixPath(image).parent == folder
         }
         names = FrameNames(of_video)
         frames = ((names.number(name), number) for name, number in of_video.items())
@@ -114,16 +116,35 @@ class Videos:
         return read_project_labels(self._data).crop_px(self.names[video])
 
     def _index(self, video: int) -> VideoIndex:
+        file = self.files[self.names[video]]
+        now = _signature(file)
         if video not in self._indexes:
-            self._indexes[video] = read_index(self.files[self.names[video]])
-        return self._indexes[video]
+            self._indexes[video] = read_index(file), now
+        index, before = self._indexes[video]
+        if now != before:
+            raise UserError(
+                f"{file} has changed since its frames were first shown: end jaxpose label, and start it again"
+            )
+        return index
 
     def _read(self, video: int, first: int) -> dict[int, np.ndarray]:
         index = self._index(video)
         end = min(first + _TOGETHER, index.frame_count)
         if first >= end:
             return {}
-        return dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
+        frames = dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
+        # The file may have been replaced while it was read.
+        self._index(video)
+        return frames
+
+
+def _signature(file: Path) -> tuple[int, ...]:
+    """Returns what changes when a video is replaced; () for an absent file."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_size, status.st_mtime_ns
 
 
 def is_video(given: str) -> bool:
@@ -139,15 +160,17 @@ def make_project(given: str, keypoints: str) -> str:
       keypoints: names, separated by commas.
 
     Raises:
-      UserError: a new project needs names of keypoints; or the folder has other files.
+      UserError: a new project needs names of keypoints; the folder has other files, or is the project of another
+        video or of other keypoints.
       OSError: the folder cannot be written.
     """
     video = Path(given).expanduser()
     folder = video.with_suffix("")
     labels = folder / DataConfig().labels
-    if labels.is_file():
-        return str(folder)
     names = [name.strip() for name in keypoints.split(",") if name.strip()]
+    if labels.is_file():
+        _refuse_other_project(video, labels, names)
+        return str(folder)
     if not names:
         raise UserError(f"{given} is a video without a project: name its keypoints, such as --keypoints nose,tail")
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
@@ -159,3 +182,26 @@ def make_project(given: str, keypoints: str) -> str:
         (videos / video.name).symlink_to(os.path.realpath(video))
         write_new(new / labels.name, content)
     return str(folder)
+
+
+def _refuse_other_project(video: Path, labels: Path, names: list[str]) -> None:
+    """Checks that a project is that of a video and has these keypoints, if any are given.
+
+    Raises:
+      UserError: it is not, or has others.
+    """
+    folder = labels.parent
+    videos = folder / VideoConfig().folder
+    found = sorted(videos.iterdir()) if videos.is_dir() else []
+    if not any(file.exists() and file.samefile(video) for file in found):
+        others = ", ".join(file.name for file in found) or "no video"
+        raise UserError(
+            f"{video} is not a video of the project {folder}, whose {videos.name}/ has {others}: rename the video to "
+            f"make a project of it, or give the folder {folder} to open that project"
+        )
+    known = read_keypoint_names(labels)
+    if names and tuple(names) != known:
+        raise UserError(
+            f"--keypoints is {','.join(names)}, but the project {folder} has the keypoints {','.join(known)}: leave "
+            "--keypoints out to open it"
+        )

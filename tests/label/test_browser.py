@@ -219,6 +219,8 @@ def test_predictions_are_hollow_until_they_are_confirmed_or_moved(tmp_path: Path
     project, table = write_project(tmp_path / "p", 6), tmp_path / "table.csv"
     points = np.tile([[10.0, 11], [20, 21], [30, 31]], (5, 1, 1))
     # The last keypoint of the second image is not in it.
+    # The first keypoint of the third image lies outside of it.
+    points[2, 0] = 61, 11
     confidence = np.array([[0.9, 0.9, 0.9], [0.9, 0.8, 0.05], [0.7, 0.8, 0.9], [0.2, 0.8, 0.9], [0.9, 0.9, 0.9]])
     write_predictions(table, [image_name(10 * number) for number in range(5)], KEYPOINTS, points, confidence)
     with serving(project, "--predictions", str(table)) as served:
@@ -230,6 +232,7 @@ def test_predictions_are_hollow_until_they_are_confirmed_or_moved(tmp_path: Path
             # One key confirms, and goes on. In the next image, one point is moved.
             press(page, "Enter")
             is_at(page, 20)
+            expect(page.locator("#points g")).to_have_count(2)
             press(page, "s ArrowRight d")
             is_at(page, 30)
             press(page, "x x x r")

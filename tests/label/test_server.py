@@ -118,7 +118,8 @@ def test_only_the_page_itself_may_write(served: Served, cookie: str, project: Pa
         assert post(served, cookie, "/api/frame/1", given, **headers)[0] == 403
     body = json.dumps(given).encode()
     assert ask(served, "/api/frame/1", "POST", body, Cookie=cookie, Content_Type="application/json")[0] == 403
-    assert post(served, cookie, "/api/frame/1", given, Content_Type="text/plain")[0] == 415
+    for path in ("/api/frame/1", "/api/frame/1/keep/0", "/api/video/0/0"):
+        assert post(served, cookie, path, given, Content_Type="text/plain")[0] == 415
     for method in ("OPTIONS", "PUT", "DELETE"):
         assert ask(served, "/api/frame/1", method, Cookie=cookie)[0] == 403
     assert json.loads(ask(served, "/api/frame/1", Cookie=cookie)[2]) == frame
@@ -134,6 +135,11 @@ def test_wrong_and_huge_bodies_are_refused(served: Served, cookie: str) -> None:
     for body in (b"", b"[1]", b"{", b'{"revision": "a", "points": {"0": [NaN, 1, 2]}}', b"[" * 60_000):
         assert post(served, cookie, "/api/frame/1", body)[0] == 400
     assert post(served, cookie, "/api/frame/99", {})[0] == 404
+    # Half a pixel around the image of 60 x 40 pixels belongs to it.
+    for point in ([59.501, 3, 2], [3, -0.501, 2], [999999, -999999, 2]):
+        status, _, content = post(served, cookie, "/api/frame/1", {"revision": revision, "points": {"2": point}})
+        assert status == 422 and "right_paw at (" in json.loads(content)["error"]
+        assert "img010.png, which has 60 x 40 pixels: place it in the picture" in json.loads(content)["error"]
     for since in ("", "-1", "%C2%B2", many):
         assert ask(served, f"/api/changes?since={since}", Cookie=cookie)[0] == 400
     # 100 MB are refused by their length, before they are sent.

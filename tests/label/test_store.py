@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -378,8 +379,8 @@ def test_predictions_of_the_newest_run_are_no_labels(
     assert find_predictions("", labelled, "p") is None
     for run in ("old", "new"):
         (tmp_path / "runs/p" / run / "image_preds/v").mkdir(parents=True)
-        for name in ("config.json", "finished.json"):
-            (tmp_path / "runs/p" / run / name).write_text("{}")
+        (tmp_path / "runs/p" / run / "finished.json").write_text("{}")
+        write_config(tmp_path / "runs/p" / run, project)
     os.utime(tmp_path / "runs/p/old/config.json", (1, 1))
     # In pixels of the frames; a keypoint that the project lacks, and one that the run lacks.
     names, points = ("tail", "nose", "left_paw"), np.array([[[1, 1], [113, 74], [120, 60]]], float)
@@ -387,8 +388,13 @@ def test_predictions_of_the_newest_run_are_no_labels(
     for number, place in ((0, "predictions.csv"), (1, "image_preds/v/predictions.csv")):
         file = tmp_path / "runs/p/new" / place
         write_predictions(file, [image_name(10 * number)], names, points + number, confidence)
+    # A newer run of another project of that name, with a table of the same images, counts only by its name.
+    other = tmp_path / "runs/p/other"
+    shutil.copytree(tmp_path / "runs/p/new", other)
+    write_config(other, tmp_path / "elsewhere/p")
+    named = find_predictions(str(other), labelled, "p")
     found = find_predictions("", labelled, "p")
-    assert found
+    assert found and found.source.name == "new" and named and named.source == other
     store = Store(labelled, found)
     assert store.frame(0)["predicted"] == [[13, 24, 0.5], [20, 10, 0.25], None]
     assert store.frame(1)["predicted"] == [[14, 25, 0.5], [21, 11, 0.25], None]
@@ -400,10 +406,27 @@ def test_predictions_of_the_newest_run_are_no_labels(
     for given, problem in (("other.csv", "no prediction of the keypoints nose"), ("p", "neither a run folder nor")):
         with pytest.raises(UserError, match=f"^--predictions is {given}.*{problem}"):
             find_predictions(given, labelled, "p")
+    write_predictions(
+        tmp_path / "twice.csv", [image_name(0)] * 2, names, np.tile(points, (2, 1, 1)), confidence[[0, 0]]
+    )
+    with pytest.raises(UserError, match=f"^twice.csv has {image_name(0)} twice"):
+        find_predictions("twice.csv", labelled, "p")
+    # Where a network fails: not finite, or far away.
+    for place in (np.inf, -1e7):
+        points[0, 1, 0] = place
+        write_predictions(tmp_path / "far.csv", [image_name(0)], names, points, confidence)
+        far = find_predictions("far.csv", labelled, "p")
+        assert (
+            far and far.shown(image_name(0)) == [None, [20, 10, 0.25], None] and far.confidence(image_name(0)) == 0.25
+        )
     # A run of another project does not keep anyone from labelling.
     (tmp_path / "other.csv").rename(tmp_path / "runs/p/new/predictions.csv")
     (tmp_path / "runs/p/new/image_preds/v/predictions.csv").unlink()
     assert find_predictions("", labelled, "p") is None
+
+
+def write_config(run: Path, project: Path) -> None:
+    (run / "config.json").write_text(json.dumps({"data": {"project": str(project)}}))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Frames of videos in `jaxpose label`: by number, as a training sees them, and as new images of the project."""
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +55,8 @@ def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
     # The frame has an image already, with another number of digits.
     assert videos.labelled(0, store.images) == {10: 0, 17: 1} and videos.extract(0, 10, store) == 0
     assert len(list((folder / "labeled-data/v").iterdir())) == 2
+    # A folder of the same name deeper down belongs to another video.
+    assert videos.labelled(0, ["labeled-data/day1/v/img00000003.png", "v/img00000004.png"]) == {}
     # So has this one, as the context of the first, which the page does not list.
     write_image(folder / image_name(11))
     before = (folder / image_name(11)).read_bytes()
@@ -62,6 +66,24 @@ def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
     store.flush()
     rows = f"{image_name(10)},1,2,,,,\nlabeled-data/v/img00000017.png,3.0,4.0,,,,\n"
     assert (folder / LABELS).read_text() == header() + rows
+
+
+def test_a_video_that_is_replaced_shows_no_more_frames(store: Store) -> None:
+    videos, folder = Videos(store.project), store.project.folder
+    videos.frame(0, 3)
+    os.replace(folder / "videos/w.avi", folder / "videos/v.mp4")
+    for ask in (
+        lambda: videos.frame(0, 3),
+        lambda: videos.frame(0, FRAMES - 1),
+        lambda: videos.frame_count(0),
+        lambda: videos.extract(0, 3, store),
+    ):
+        with pytest.raises(UserError, match="v.mp4 has changed since its frames were first shown"):
+            ask()
+    assert store.images == [image_name(10)]
+    (folder / "videos/v.mp4").unlink()
+    with pytest.raises(UserError, match="v.mp4 has changed"):
+        videos.frame(0, 3)
 
 
 @needs_browser
@@ -117,3 +139,23 @@ def test_mistakes_about_videos_are_refused(tmp_path: Path, capsys: pytest.Captur
         (project / "videos/v").with_suffix(suffix).write_bytes(b"0")
     assert Videos(open_project(str(project), LABELS)).names == []
     assert "no frames of videos: " in capsys.readouterr().out
+
+
+def test_the_project_of_another_video_or_of_other_keypoints_is_not_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video = encode(tmp_path / "mouse.mp4", "libx264")
+    folder = make_project(str(video), "nose,tail")
+    assert make_project(str(video), "nose, tail") == make_project(str(video), "") == folder
+    other = encode(tmp_path / "mouse.avi", "mjpeg")
+    # A project of the same name that jaxpose did not make of the video.
+    unrelated = encode(tmp_path / "p.mp4", "libx264")
+    write_project(tmp_path / "p", 1)
+    for arguments, problem in (
+        ([other, "--keypoints", "ear,foot"], "mouse.avi is not a video of the project .*/mouse, .* has mouse.mp4: "),
+        ([other], "mouse.avi is not a video of the project "),
+        ([unrelated], "p.mp4 is not a video of the project .*/p, whose videos/ has no video: "),
+        ([video, "--keypoints", "ear,foot"], "--keypoints is ear,foot, but .*/mouse has the keypoints nose,tail: "),
+    ):
+        assert main([*map(str, arguments), "--no-browser"]) == 2
+        assert re.search(problem, capsys.readouterr().err)
