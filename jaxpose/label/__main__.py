@@ -73,13 +73,12 @@ def _run(given: argparse.Namespace) -> int:
     from jaxpose.label.store import Store
     from jaxpose.label.videos import Videos, is_video, make_project
 
-    if is_video(given.project):
-        given.project = make_project(given.project, given.keypoints)
-    elif given.keypoints:
-        raise UserError(f"--keypoints is for a video without a project, but {given.project} is a project")
-    project = open_project(given.project, given.labels)
     with contextlib.closing(_listen(given.port)) as listening:
-        port = listening.getsockname()[1]
+        if is_video(given.project):
+            given.project = make_project(given.project, given.keypoints)
+        elif given.keypoints and Path(given.project).expanduser().exists():
+            raise UserError(f"--keypoints is for a video without a project, but {given.project} is a project")
+        project, port = open_project(given.project, given.labels), listening.getsockname()[1]
         with _only_one(project.folder, f"http://127.0.0.1:{port}"):
             # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
             # second again and again.
