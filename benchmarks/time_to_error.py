@@ -151,7 +151,8 @@ def main() -> int:
     if given.set and not given.project:
         arguments.error(f"--set {given.set}: give the folder of its project with --project")
     given.work = given.work.resolve()
-    given.work.mkdir(parents=True, exist_ok=True)
+    if given.set:
+        given.work.mkdir(parents=True, exist_ok=True)
     for seed in given.seeds if given.set else ():
         for count in given.labels:
             for row in given.rows:
