@@ -38,6 +38,7 @@ from jaxpose.triangulate.views import read_views
 NOISE_PX, OUTLIERS_PX, SHARES, SEEDS = 2.0, (30.0, 200.0), (0.0, 0.1, 0.25), 5
 RANSAC_POINTS = 60
 MANY = 1_000_000
+# Questions that can be asked alone.
 ALONE = ("calibration", "smoothing", "animals")
 Scene = tuple[Cameras, np.ndarray, np.ndarray]
 
@@ -300,9 +301,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("data", type=Path, metavar="DATA")
     arguments.add_argument("--out", type=Path, required=True)
-    arguments.add_argument(
-        "--only", default="", choices=["calibration", "smoothing", "animals"], help="only one question"
-    )
+    arguments.add_argument("--only", default="", choices=ALONE, help="only one question")
     arguments.add_argument("--eks", type=Path, help="also measure EKS, whose results are in FOLDER/<view left out>")
     arguments.add_argument("--aniposelib", action="store_true", help="also measure aniposelib, which is installed")
     given = arguments.parse_args()

@@ -114,22 +114,28 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
         print(f"| {' | '.join([*cells, f'{spent:.0f}'])} |")
 
 
-def main() -> int:
-    """Runs the missing measurements, or prints the table."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_arguments(description: str, work: str) -> argparse.ArgumentParser:
+    """Returns the flags that say what is trained, and where its lines and run folders are."""
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--set", choices=["lips", "mouse"], help="without one, the table is printed")
     arguments.add_argument("--project", type=Path, help="the folder of the set's project")
     arguments.add_argument("--weights", nargs="*", default=[], metavar="NETWORK=FILE", help="published weights")
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
-    arguments.add_argument("--work", type=Path, default=Path("runs/pretrained"), help="projects and run folders")
+    arguments.add_argument("--work", type=Path, default=Path(work), help="projects and run folders")
+    arguments.add_argument("--steps", type=int, default=few_labels.STEPS)
+    return arguments
+
+
+def main() -> int:
+    """Runs the missing measurements, or prints the table."""
+    arguments = make_arguments(__doc__ or "", "runs/pretrained")
     arguments.add_argument("--labels", type=int, nargs="+", default=[10, 20, 40])
     arguments.add_argument("--rows", nargs="+", default=["resnet18", "mobilenet_v2"])
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    arguments.add_argument("--steps", type=int, default=few_labels.STEPS)
     arguments.add_argument("--part", choices=["test", "choice"], default="test", help="the frames of the table")
     given = arguments.parse_args()
     if not given.set:
-        show(_lines(given.out), given.part)
+        show(read_lines(given.out), given.part)
         return 0
     if not given.project:
         arguments.error(f"--set {given.set}: give the folder of its project with --project")
@@ -142,7 +148,8 @@ def main() -> int:
                 name = row + f"@{given.steps}" * (given.steps != few_labels.STEPS)
                 key = (given.set, count, name, seed)
                 if key in {
-                    tuple(line[field] for field in ("set", "labels", "seed", "method")) for line in _lines(given.out)
+                    tuple(line[field] for field in ("set", "labels", "seed", "method"))
+                    for line in read_lines(given.out)
                 }:
                     continue
                 try:
@@ -152,7 +159,7 @@ def main() -> int:
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
                     os.fsync(stream.fileno())
-    show(_lines(given.out), given.part)
+    show(read_lines(given.out), given.part)
     return 0
 
 
@@ -160,7 +167,8 @@ def _key(line: dict[str, Any]) -> tuple[str, int, str, int]:
     return line["set"], line["labels"], line["method"], line["seed"]
 
 
-def _lines(out: Path) -> list[dict[str, Any]]:
+def read_lines(out: Path) -> list[dict[str, Any]]:
+    """Returns the JSON lines of a file, none if it does not exist."""
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 

@@ -28,7 +28,7 @@ import few_labels_sets
 import jax
 import numpy as np
 from few_labels import drawn_rows, set_option
-from pretrained import read_weights, row_options
+from pretrained import make_arguments, read_lines, read_weights, row_options
 from start import cpu_s
 
 from jaxpose import config as c
@@ -91,6 +91,7 @@ def _curve(config: c.Config, file: Path) -> list[dict[str, float]]:
                 "step": value["step"], "px": round(value["val_mean_px_error"], 3),
                 "wall_s": round(time.monotonic() - started, 2), "cpu_s": round(spent, 2),
             })  # fmt: skip
+        # A validation is seen this much late at most.
         time.sleep(0.1)
         spent = cpu_s(process.pid)
     return curve
@@ -135,16 +136,10 @@ def show(lines: list[dict[str, Any]], clock: str) -> None:
 
 def main() -> int:
     """Runs the missing measurements, or prints the table."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--set", choices=["lips", "mouse"], help="without one, the table is printed")
-    arguments.add_argument("--project", type=Path, help="the folder of the set's project")
-    arguments.add_argument("--weights", nargs="*", default=[], metavar="NETWORK=FILE", help="published weights")
-    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
-    arguments.add_argument("--work", type=Path, default=Path("runs/time_to_error"), help="projects and run folders")
+    arguments = make_arguments(__doc__ or "", "runs/time_to_error")
     arguments.add_argument("--labels", type=int, nargs="+", default=[20])
     arguments.add_argument("--rows", nargs="+", default=[REFERENCE, "mobilenet_v2+atonce"])
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0])
-    arguments.add_argument("--steps", type=int, default=500)
     arguments.add_argument("--threads", type=int, default=1, help="of the arithmetic; 0: all cores")
     arguments.add_argument("--clock", choices=["cpu_s", "wall_s"], default="cpu_s", help="of the table")
     given = arguments.parse_args()
@@ -156,7 +151,9 @@ def main() -> int:
     for seed in given.seeds if given.set else ():
         for count in given.labels:
             for row in given.rows:
-                done = {tuple(line[name] for name in ("set", "labels", "seed", "row")) for line in _lines(given.out)}
+                done = {
+                    tuple(line[name] for name in ("set", "labels", "seed", "row")) for line in read_lines(given.out)
+                }
                 if (given.set, count, seed, row) in done:
                     continue
                 try:
@@ -165,12 +162,8 @@ def main() -> int:
                     arguments.error(str(error))
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
-    show(_lines(given.out), given.clock)
+    show(read_lines(given.out), given.clock)
     return 0
-
-
-def _lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 if __name__ == "__main__":
