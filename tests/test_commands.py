@@ -348,5 +348,8 @@ def test_every_other_command_has_its_reason() -> None:
         used.add(program)
         for file in re.findall(r"benchmarks/\w+\.py", text):
             code = (ROOT / file).read_text()
+            # A benchmark may take its flags from another: `from pretrained import make_arguments`.
+            shared = [ROOT / f"benchmarks/{name}.py" for name in re.findall(r"^from (\w+) import", code, re.M)]
+            code += "".join(path.read_text() for path in shared if path.exists())
             assert [flag for flag in re.findall(r" (--\w+)", text) if f'"{flag}"' not in code] == []
     assert set(OTHERS) == used, "no document has a command of this program"
