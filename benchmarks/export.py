@@ -34,8 +34,9 @@ from jaxpose import config as c
 from jaxpose import load
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.export.command import export, random_frames
+from jaxpose.export.frame_fit import make_fit
 from jaxpose.export.onnx_file import load_onnx, to_onnx
-from jaxpose.export.program import frame_shape, load_stablehlo, make_fit, make_program, to_stablehlo
+from jaxpose.export.program import frame_shape, load_stablehlo, make_program, to_stablehlo
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner

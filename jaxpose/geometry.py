@@ -8,7 +8,9 @@ None of these functions uses matrix products: by default a GPU or TPU rounds the
 move a point at 1000 px by half a pixel or more.
 """
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -109,41 +111,87 @@ def fit_image(
         x, y, width, height = crop_px
         left, top = max(x, 0), max(y, 0)
         return fit_part(image[top : y + height, left : x + width], affine, size_px, (left, top, width, height))
-    height, width = image.shape[:2]
-    scale = np.array([affine[0, 0], affine[1, 1]])
-    # Averaging blocks shrinks the image by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
-    block_x, block_y = (max(1, math.floor(1 / factor + 1e-9)) for factor in scale.tolist())
-    bottom, right = -height % block_y, -width % block_x
+    along_x, along_y = axes_of_fit(affine, image.shape[1::-1], size_px)
+    bottom, right = along_y.padding_px, along_x.padding_px
     reduced = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE) if bottom or right else image
-    if (block_x, block_y) != (1, 1):
-        small = ((width + right) // block_x, (height + bottom) // block_y)
+    if (along_x.block_px, along_y.block_px) != (1, 1):
+        small = reduced.shape[1] // along_x.block_px, reduced.shape[0] // along_y.block_px
         reduced = cv2.resize(reduced, small, interpolation=cv2.INTER_AREA)
-    # The remaining factor is below 2: blur to the resolution of the coarser grid, then sample bilinearly.
-    blocks = np.array([block_x, block_y])
-    shrink = np.maximum(1 / (scale * blocks), 1)
-    sigma_x, sigma_y = (0.5 * np.sqrt(shrink**2 - 1)).tolist()
-    kernel_size = (2 * round(3 * sigma_x) + 1, 2 * round(3 * sigma_y) + 1)
+    kernel_size = along_x.kernel_size, along_y.kernel_size
     if kernel_size != (1, 1):
-        reduced = cv2.GaussianBlur(reduced, kernel_size, sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE)
-    # The frame covers [-0.5, width - 0.5]; pixels beyond stay black.
-    edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
-    first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
-    end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
-    # A narrow frame may cover less than a pixel, but gets at least one.
-    end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
-    covered_px = (end_x - first_x, end_y - first_y)
-    if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
-        # The frame covers whole pixels: cv2.resize samples in the same way, and is faster.
+        reduced = cv2.GaussianBlur(
+            reduced, kernel_size, along_x.sigma, sigmaY=along_y.sigma, borderType=cv2.BORDER_REPLICATE
+        )
+    covered_px = along_x.end_px - along_x.first_px, along_y.end_px - along_y.first_px
+    if along_x.is_whole and along_y.is_whole:
+        # cv2.resize samples in the same way as cv2.warpAffine, and is faster.
         covered = cv2.resize(reduced, covered_px, interpolation=cv2.INTER_LINEAR)
     else:
-        offset = affine[:, 2] + scale * (blocks - 1) / 2 - [first_x, first_y]
-        affine_reduced = np.column_stack([np.diag(scale * blocks), offset])
+        covered_from_reduced = np.array(
+            [
+                [along_x.scale, 0, along_x.shift - along_x.first_px],
+                [0, along_y.scale, along_y.shift - along_y.first_px],
+            ]
+        )
         covered = cv2.warpAffine(
-            reduced, affine_reduced, covered_px, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            reduced, covered_from_reduced, covered_px, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
         )
     result = np.zeros((size_px[1], size_px[0], 3), np.uint8)
-    result[first_y:end_y, first_x:end_x] = covered
+    result[along_y.first_px : along_y.end_px, along_x.first_px : along_x.end_px] = covered
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class AxisFit:
+    """The steps of `fit_image` along one axis.
+
+    Attributes:
+      block_px: pixels whose mean is one pixel of the reduced image.
+      padding_px: pixels that are added at the end, so that the last block is whole.
+      kernel_size, sigma: of the blur of the reduced image; 1 and 0 blur nothing.
+      scale, shift: map pixels of the reduced image to pixels of the input.
+      first_px, end_px: the image covers these pixels of the input; the others are black.
+      is_whole: there is no padding, and the image ends where these pixels do.
+    """
+
+    block_px: int
+    padding_px: int
+    kernel_size: int
+    sigma: float
+    scale: float
+    shift: float
+    first_px: int
+    end_px: int
+    is_whole: bool
+
+
+def axes_of_fit(affine: np.ndarray, given_px: Sequence[int], size_px: tuple[int, int]) -> list[AxisFit]:
+    """Returns the steps of `fit_image` along x and y, for whole images of (width, height) `given_px`."""
+    scales, shifts = np.diag(affine).tolist(), affine[:, 2].tolist()
+    return [_axis_of_fit(*axis) for axis in zip(scales, shifts, given_px, size_px, strict=True)]
+
+
+def _axis_of_fit(scale: float, shift: float, given: int, size: int) -> AxisFit:
+    # Averaging blocks shrinks the image by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
+    block = max(1, math.floor(1 / scale + 1e-9))
+    # The remaining factor is below 2: blur to the resolution of the coarser grid, then sample bilinearly.
+    sigma = 0.5 * math.sqrt(max(1 / (scale * block), 1) ** 2 - 1)
+    # The frame covers [-0.5, given - 0.5]; pixels beyond stay black.
+    start, stop = shift - 0.5 * scale + 0.5, shift + scale * (given - 0.5) + 0.5
+    first = max(math.ceil(start - 0.5 - 1e-6), 0)
+    # A narrow frame may cover less than a pixel, but gets at least one.
+    end = max(min(math.floor(stop + 0.5 + 1e-6), size), first + 1)
+    return AxisFit(
+        block_px=block,
+        padding_px=-given % block,
+        kernel_size=2 * round(3 * sigma) + 1,
+        sigma=sigma,
+        scale=scale * block,
+        shift=shift + scale * (block - 1) / 2,
+        first_px=first,
+        end_px=end,
+        is_whole=given % block == 0 and max(abs(start - first), abs(stop - end)) < 1e-6,
+    )
 
 
 def fit_numbered(

@@ -19,15 +19,14 @@ from jaxpose.config import Config, DataConfig, config_hash
 from jaxpose.config.arguments import make_folder
 from jaxpose.errors import UserError, need
 from jaxpose.export import onnx_file, onnx_graph
+from jaxpose.export.frame_fit import FrameFit, make_fit
 from jaxpose.export.program import (
     PLATFORMS,
     SUFFIX,
-    FrameFit,
     Program,
     frame_shape,
     in_precision,
     load_stablehlo,
-    make_fit,
     make_leads,
     make_program,
     span_of,

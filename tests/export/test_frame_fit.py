@@ -6,7 +6,7 @@ import pytest
 
 from jaxpose import geometry
 from jaxpose.export.command import random_frames
-from jaxpose.export.program import make_fit
+from jaxpose.export.frame_fit import make_fit
 from jaxpose.geometry import fit_still
 
 # Frame, input, resize, crop.
@@ -19,12 +19,14 @@ CASES = [
     ((333, 211), (64, 96), "pad", (31, 17, 250, 160)),
     ((512, 512), (128, 128), "stretch", (0, 0, 256, 256)),
     ((300, 4), (64, 64), "pad", ()),
+    ((320, 240), (128, 96), "stretch", ()),
+    ((200, 120), (128, 96), "stretch", ()),
     ((406, 396), (256, 256), "lightning_pose", ()),
 ]
 
 
 @pytest.mark.parametrize(("frame_px", "input_px", "resize", "crop_px"), CASES)
-def test_pixels_are_those_of_the_host_up_to_the_rounding_of_opencv(
+def test_pixels_are_those_of_the_host(
     frame_px: tuple[int, int], input_px: tuple[int, int], resize: str, crop_px: tuple[int, ...]
 ) -> None:
     frames = random_frames(2, frame_px)
@@ -33,7 +35,8 @@ def test_pixels_are_those_of_the_host_up_to_the_rounding_of_opencv(
     expected = np.stack([fit_still(frame, affine, input_px, resize, crop_px) for frame in frames])
     assert got.shape == expected.shape and np.array_equal(got, np.round(got))
     levels = np.abs(got - expected.astype(int))
-    assert levels.max() <= 8 and levels.mean() < 0.6
+    # Where OpenCV interpolates in floating point, ties and its cubic weights may round to the other side.
+    assert levels.max() <= 1 and (levels > 0).mean() < (0.05 if resize == "lightning_pose" else 2e-4)
     # The same pixels are black.
     assert np.array_equal((got == 0).all((0, 3)), (expected == 0).all((0, 3)))
 

@@ -25,8 +25,9 @@ from jaxpose.convert import main as convert
 from jaxpose.errors import UserError
 from jaxpose.export.__main__ import main
 from jaxpose.export.command import COUNT, check_file, random_frames
+from jaxpose.export.frame_fit import FrameFit, make_fit
 from jaxpose.export.onnx_file import load_onnx, to_onnx
-from jaxpose.export.program import frame_shape, in_precision, make_fit, make_leads, make_program
+from jaxpose.export.program import frame_shape, in_precision, make_leads, make_program
 from jaxpose.model import vit
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose.pca import Pca
@@ -55,10 +56,10 @@ def frames(trained_run: Path) -> np.ndarray:
     return np.stack([cv2.imread(str(image))[..., ::-1] for image in images])
 
 
-def onnx_of(network: LoadedNetwork, views: Pca | None = None) -> bytes:
+def onnx_of(network: LoadedNetwork, views: Pca | None = None, fit: FrameFit = RESIZED) -> bytes:
     with pinned_settings("f32"):
-        shape = frame_shape(network.config.model.kind, RESIZED.frame_size_px)
-        return to_onnx(make_program(network, RESIZED, views), shape, None, {})
+        shape = frame_shape(network.config.model.kind, fit.frame_size_px)
+        return to_onnx(make_program(network, fit, views), shape, None, {})
 
 
 def test_a_file_gives_the_keypoints_of_the_run(folder: Path, frames: np.ndarray, trained_run: Path) -> None:
@@ -164,6 +165,17 @@ def test_each_kind_of_network(model: dict, monkeypatch: pytest.MonkeyPatch) -> N
         assert check.keypoints_px < 1e-3 and check.confidence < 1e-5
     half = load_onnx(onnx_of(in_precision(network, "f16")))
     check_file(half, predictor, RESIZED, "x.onnx", precision="f16")
+
+
+@pytest.mark.parametrize("frame_size_px", [(99, 101), pytest.param((80, 50), marks=pytest.mark.slow)])
+def test_frames_of_many_sizes(frame_size_px: tuple[int, int]) -> None:
+    """Blocks with a repeated edge, a blur, fixed point; openvino joins products of matrices with what follows."""
+    network, fit = network_of(), make_fit(frame_size_px, (32, 32), "stretch")
+    content, predictor = onnx_of(network, fit=fit), predictor_of(network)
+    assert [node.op_type for node in onnx.load_from_string(content).graph.node][0] == "Cast"
+    for run in (load_onnx(content), in_openvino(content)):
+        check = check_file(run, predictor, fit, "x.onnx")
+        assert check.keypoints_px < 1e-3 and check.grey_levels <= 1
 
 
 @pytest.mark.slow

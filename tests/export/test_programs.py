@@ -10,12 +10,11 @@ from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.errors import UserError
 from jaxpose.export.command import COUNT, check_file, random_frames
+from jaxpose.export.frame_fit import FrameFit, make_fit
 from jaxpose.export.program import (
-    FrameFit,
     frame_shape,
     in_precision,
     load_stablehlo,
-    make_fit,
     make_program,
     to_stablehlo,
 )
@@ -142,7 +141,8 @@ def test_a_file_with_other_keypoints_is_refused(plain: tuple) -> None:
 def test_a_file_that_resizes_otherwise_is_refused() -> None:
     network = network_of()
     right = make_fit((64, 64), (32, 32), "pad")
-    fit = dataclasses.replace(right, rows=np.roll(right.rows, 1, axis=0))
+    rows, columns = right.sampling
+    fit = dataclasses.replace(right, sampling=(np.roll(rows, 1, axis=1), columns))
     run_file, predictor = through_a_file(network, fit)
     with pytest.raises(UserError, match="resized frames differ by [0-9.]+ grey levels on average"):
         check_file(run_file, predictor, fit, "x.stablehlo")
