@@ -1,6 +1,6 @@
 """Labels images in a browser: `jaxpose label PROJECT`.
 
-Input: a project of Lightning Pose or DeepLabCut. Output: its label files. It serves one local page until Ctrl-C.
+Input: a project of any tool. Output: its label files. It serves one local page until Ctrl-C.
 """
 
 import argparse
@@ -37,9 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (stopped, all labels written), 1 or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.label",
-        "Opens a local page to label the images of a project of Lightning Pose or DeepLabCut. Ctrl-C ends it.",
+        "Opens a local page to label the images of a project. Ctrl-C ends it.",
     )
-    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project, or a video to make one of")
+    arguments.add_argument(
+        "project", metavar="PROJECT", help="the folder or file of the project, or a video to make one of"
+    )
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )

@@ -13,6 +13,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -25,7 +26,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_outside
 from jaxpose.data.image_file import (
     AUTO,
     NORMAL,
@@ -119,17 +119,14 @@ class Pictures:
             if number in self._kept:
                 self._kept.move_to_end(number)
                 return self._kept[number]
-        content = self._make(self._store.images[number])
+        content = self._make(self._store.images[number], self._store.path_of(number))
         with self._lock:
             self._kept[number] = content
             while sum(map(len, self._kept.values())) > _MOST_PICTURE_BYTES:
                 self._kept.popitem(last=False)
         return content
 
-    def _make(self, name: str) -> bytes:
-        file = self._store.project.folder / name
-        refuse_name_outside(name)
-        refuse_link_out_of_project(file, name)
+    def _make(self, name: str, file: Path) -> bytes:
         try:
             content = read_bytes(file, most_bytes=None)
         except (OSError, NotRegularFile) as error:
