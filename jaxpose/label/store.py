@@ -70,6 +70,7 @@ class Store:
         self._pending: dict[_Key, Edit] = {}
         self._conflicts: dict[_Key, Edit] = {}
         self._version, self._changed_at = 0, dict[int, int]()
+        self._prediction_version = 0
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
             self._signatures[file] = _signatures(file)
@@ -119,6 +120,17 @@ class Store:
             errors = [found.error_px(image, self._points(image)) for image in self.images]
             return {"confidence": list(map(found.confidence, self.images)), "error_px": errors}
 
+    def take(self, predictions: Predictions | None) -> None:
+        """Shows other predictions from now on."""
+        with self._lock:
+            self.predictions = predictions
+            self._prediction_version += 1
+
+    def label_files(self) -> list[Path]:
+        """Returns the label files that exist."""
+        with self._lock:
+            return sorted(file for file in self._files if file.is_file())
+
     def add(self, image: str) -> int:
         """Adds an image, if it is new, and returns its number."""
         with self._lock:
@@ -140,6 +152,7 @@ class Store:
                 "counts": {number: self._count(self.images[number]) for number in changed},
                 "conflicts": sorted({self._ids[image] for image, _ in self._conflicts}),
                 "unwritten": len(self._pending),
+                "predictions": self._prediction_version,
                 "problem": self.problem,
             }
 

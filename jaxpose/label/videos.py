@@ -16,12 +16,14 @@ from jaxpose.files import write_atomic, write_folder, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
 from jaxpose.label.label_file import new_label_file, read_keypoint_names
+from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
 from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
 from jaxpose.terminal import print_lines
 from jaxpose.video.decoding import RangeReader
+from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.recording import Recording, read_recording
 
@@ -82,6 +84,11 @@ class Videos:
                 file = self.files[self.names[video]]
                 raise UserError(f"frame {number} of {file} cannot be read: it is damaged, or after the last one")
             return self._groups[key][number]
+
+    def confidence(self, video: int, predictions: Predictions | None) -> list[float]:
+        """Returns the confidence along a video, as `Predictions.of_video`; [] without predictions of it."""
+        name = self.names[video]
+        return predictions.of_video((name, self.files[name].stem)) if predictions else []
 
     def labelled(self, video: int, images: list[str]) -> dict[int, int]:
         """Returns {frame number: number of its image} of the images of a video."""
@@ -177,8 +184,8 @@ def make_project(given: str, keypoints: str) -> str:
       keypoints: names, separated by commas.
 
     Raises:
-      UserError: a new project needs names of keypoints; the folder has other files, or is the project of another
-        video or of other keypoints.
+      UserError: a new project needs names of keypoints; the file is not a video; the folder has other files, or is the
+        project of another video or of other keypoints.
       OSError: the folder cannot be written.
     """
     video = Path(given).expanduser()
@@ -192,6 +199,7 @@ def make_project(given: str, keypoints: str) -> str:
         raise UserError(f"{given} is a video without a project: name its keypoints, such as --keypoints nose,tail")
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"the project of {given} would be {folder}, which already exists and has no {labels.name}")
+    scan(video)
     content = new_label_file(labels, plain_header("jaxpose", tuple(names), 1)).content()
     with write_folder(folder) as new:
         videos = new / VideoConfig().folder
