@@ -21,7 +21,7 @@ export class Training {
     this.button.hidden = false;
     this.button.textContent = this.isRunning ? "Stop training" : "Train (Shift+T)";
     this.button.title = this.isRunning ? "saves the training and stops it" : state.command;
-    text.textContent = text.title = state.text;
+    text.textContent = text.title = share.title = state.text;
     text.classList.toggle("bad", state.name === "failed");
     share.hidden = !this.isRunning;
     share.value = state.share;

@@ -3,6 +3,9 @@
 import contextlib
 import io
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,9 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
+from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.label.journal import JOURNAL_FILE
+from jaxpose.label.predictions import LINKS_FOLDER, find_predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.server import Pictures
 from jaxpose.label.store import Store
@@ -27,8 +32,49 @@ from tests.formats.other_projects import KEYPOINTS, LABELLED
 from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import make_labels, save
 from tests.label.test_store import LABELS, edit
+from tests.small_run import environment
 
 NEW = (10.0, 11.5, 2)
+# Labels an image of a project in a process that is killed before a call that touches the disk; then opens it again.
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import jaxpose.label.store as stores
+from jaxpose.label.project import open_project
+# The thread would write at moments of its own.
+stores.Store._keep_files = lambda store: None
+template, work, name, stride = *map(Path, sys.argv[1:3]), sys.argv[3], int(sys.argv[4])
+
+def child(calls, *edits):
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    sys.stdout = sys.stderr
+    left = [calls]
+    for call in ("replace", "unlink", "fsync", "write"):
+        def counted(*given, function=getattr(os, call), **named):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*given, **named)
+        setattr(os, call, counted)
+    store = stores.Store(open_project(str(work / name), "CollectedData.csv"))
+    for point in edits:
+        store.edit(0, store.frame(0)["revision"], {0: point})
+        store.flush()
+    store.close()
+    os._exit(0)
+
+calls, code = 1, -1
+while code:
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(template, work)
+    code = child(calls, (10.0, 11.5, 2), (12.0, 13.5, 2))
+    assert child(-1) == 0
+    left = [path.name for path in work.iterdir() if path.name.startswith(".jaxpose")]
+    assert not left, (calls, left)
+    shutil.copy(work / name, work.with_name(f"after{calls}{Path(name).suffix}"))
+    calls += stride
+"""
 
 
 @contextlib.contextmanager
@@ -264,6 +310,39 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             file.write_bytes(file.read_bytes()[:100])
             with pytest.raises(UserError, match=file.name):
                 store.flush()
+
+
+@pytest.mark.parametrize(
+    ("kind", "stride"),
+    [("coco", 11), *(pytest.param(kind, 3, marks=pytest.mark.faults) for kind in ("sleap", "coco"))],
+)
+def test_a_kill_at_any_moment_leaves_a_whole_file(kind: str, stride: int, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    file = sleap_project(tmp_path / "t") if kind == "sleap" else coco_project(tmp_path / "t")
+    command = [sys.executable, "-c", KILLED, tmp_path / "t", tmp_path / "work", file.name, str(stride)]
+    done = subprocess.run(list(map(str, command)), env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    read = sleap_format.read_labels if kind == "sleap" else coco_format.read_labels
+    after = [tmp_path / f"after{calls}{file.suffix}" for calls in range(1, 1000, stride)]
+    states = []
+    for one in (one for one in after if one.exists()):
+        shutil.copy(one, file)
+        states.append(read(file, DataConfig()).keypoints_image_px[0, 0].tolist())
+    known = [[10.0, 11.5], [12.0, 13.5]]
+    assert len(states) > 30 / stride and states[-1] == known[-1] and all(state in known for state in states[1:])
+    # No later moment has an earlier state.
+    order = [known.index(state) if state in known else -1 for state in states]
+    assert order == sorted(order)
+
+
+def test_predictions_of_images_with_other_file_names(tmp_path: Path) -> None:
+    file, table = sleap_project(tmp_path), tmp_path / "table.csv"
+    image = f"{file.name}/cam1_day/img00000009.bmp"
+    points = np.arange(8.0).reshape(1, 4, 2)
+    write_predictions(table, [f"/runs/.label_001/{LINKS_FOLDER}/{image}"], KEYPOINTS, points, np.full((1, 4), 0.5))
+    project = open_project(str(file), LABELS)
+    predictions = find_predictions(str(table), project, str(file))
+    assert predictions and predictions.shown(image)[1] == [2.0, 3.0, 0.5]
 
 
 def test_images_of_several_animals_keep_their_labels(tmp_path: Path) -> None:
