@@ -151,6 +151,8 @@ RUN_BY = {
     "label": _LABEL,
     "label --keypoints": "tests/label/test_videos.py::"
     "test_a_plain_video_becomes_a_project_and_its_frames_are_labelled",
+    "label --config": "tests/label/test_training.py::test_options_of_the_training_are_checked_before_the_page_opens",
+    "label train.epochs": "tests/label/test_training.py::test_the_loop_of_labelling_training_and_correcting",
     "label --labels": "tests/label/test_store.py::test_what_cannot_be_written_is_refused_by_name",
     "label --no-browser": _LABEL,
     "label --port": "tests/label/test_server.py::test_a_second_one_and_wrong_arguments_are_refused",

@@ -47,7 +47,9 @@ ALLOWED = {
     ("data/label_changes.py", "os.replace"), ("data/label_changes.py", "os.open"),
     ("doctor.py", "tempfile.NamedTemporaryFile"), ("formats/deeplabcut/tables.py", "to_csv"),
     ("formats/hdf5_writer.py", "HDFStore"), ("formats/hdf5_writer.py", "h5py.File"), ("formats/nwb.py", "connection"),
-    ("label/videos.py", "symlink_to"),
+    ("label/videos.py", "symlink_to"), ("label/training.py", "symlink_to"), ("label/training.py", "os.open"),
+    # In memory.
+    ("label/sleap_file.py", "h5py.File"),
     ("formats/lightning_pose/tables.py", "os.replace"), ("prediction/index.py", "os.open"),
     ("prediction/index.py", "os.replace"), ("prediction/worker.py", "os.replace"),
     ("outputs.py", "os.replace"), ("data/label_changes.py", "os.replace"),

@@ -89,7 +89,7 @@ BACKUP_ENDING = ".bak"
 _FOLDER, _JOURNAL_FILE = ".jaxpose_labels", "files.json"
 # Any working disk finishes a change within this time.
 _READER_WAIT_S, _POLL_S = 3.0, 0.05
-_LABELS = (".csv", ".h5")
+_LABELS = (".csv", ".h5", ".slp", ".json")
 
 
 @dataclasses.dataclass(frozen=True)

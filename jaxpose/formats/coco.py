@@ -82,7 +82,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
             "image* without a label": len(tree["images"]) - len(images),
             "crowd*": crowds,
             "annotation* without a keypoint": len(tree["annotations"]) - crowds - len(used),
-            "annotation* with a drawn box or area": sum(map(_has_own_box, used)),
+            "annotation* with a drawn box or area": sum(map(has_own_box, used)),
             "annotation* with a segmentation": sum(bool(entry.get("segmentation")) for entry in used),
             "kind* of animals without a label": len(tree["categories"]) - len(categories),
             "edge* that not all categories have": sum(edges) - len(skeleton.edges) * len(edges),
@@ -98,7 +98,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
     return lost
 
 
-def _has_own_box(annotation: dict[str, Any]) -> bool:
+def has_own_box(annotation: dict[str, Any]) -> bool:
     """Returns whether a box differs from the box around the keypoints, which new files have."""
     keypoints = np.array(annotation["keypoints"], np.float64).reshape(-1, 3)
     placed = keypoints[keypoints[:, 2] > 0, :2]
@@ -148,14 +148,14 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     Raises:
       UserError: the file is not such JSON, or has several kinds of animals.
     """
-    tree = _read_json(file)
-    images = _by_id(file, "images", tree["images"])
+    tree = read_tree(file)
+    images = entries_by_id(file, "images", tree["images"])
     used = [entry for entry in tree["annotations"] if isinstance(entry, dict) and not entry.get("iscrowd")]
-    annotations = [entry for entry in used if _is_labelled(entry)]
-    categories = _labelled_categories(file, tree["categories"], annotations)
-    names = _keypoint_names(file, categories)
+    annotations = [entry for entry in used if is_labelled(entry)]
+    categories = labelled_categories(file, tree["categories"], annotations)
+    names = names_of_keypoints(file, categories)
     animals = Counter(annotation.get("image_id") for annotation in annotations if _has_image(annotation, images))
-    found = _find_images(file, images)
+    found = find_images(file, images)
     rows: list[tuple[str, dict[str, Any], np.ndarray]] = []
     kept: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -165,17 +165,17 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             image_id: Any = annotation.get("image_id")
             if not _has_image(annotation, images):
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
-            name = _image_name(images[image_id])
+            name = image_name_of(images[image_id])
             if found[name].reason:
                 raise UserError(found[name].reason)
-            rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))
+            rows.append((source, images[image_id], keypoints_of(annotation["keypoints"], names)))
             kept.append(annotation)
         except UserError as error:
             problems.append(f"{source}: {error}")
     rows, kept, entries = _by_image(images, rows, kept)
-    places = [_place(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
+    places = [place_of(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
     names_of_images = tuple(name for name, _ in places)
-    sizes_px = {name: _size_px(image) for name, (_, image, _) in zip(names_of_images, rows, strict=True)}
+    sizes_px = {name: size_px(image) for name, (_, image, _) in zip(names_of_images, rows, strict=True)}
     poses, unlabelled = _poses(categories, names_of_images, rows, data.missing), len(images) - len(animals)
     table = LabelTable(
         file=file,
@@ -225,7 +225,7 @@ def _poses(
     )
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_tree(file: Path) -> dict[str, Any]:
     text = read_unicode(file)
     try:
         tree = json.loads(text)
@@ -241,7 +241,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _by_id(file: Path, name: str, entries: list[Any]) -> dict[str | int, dict[str, Any]]:
+def entries_by_id(file: Path, name: str, entries: list[Any]) -> dict[str | int, dict[str, Any]]:
     """Returns {id: entry}; refuses a repeated id, because annotations that use it are ambiguous."""
     found: dict[str | int, dict[str, Any]] = {}
     for entry in entries:
@@ -259,16 +259,16 @@ def _has_image(annotation: dict[str, Any], images: dict[str | int, Any]) -> bool
     return isinstance(image_id, str | int) and image_id in images
 
 
-def _is_labelled(annotation: dict[str, Any]) -> bool:
+def is_labelled(annotation: dict[str, Any]) -> bool:
     keypoints = annotation.get("keypoints")
     return bool(keypoints) and (not isinstance(keypoints, list) or any(keypoints[2::3]))
 
 
-def _labelled_categories(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def labelled_categories(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the categories of the annotations; each must name keypoints."""
     if not annotations:
         raise UserError(f"{file} has no annotation with a labelled keypoint")
-    by_id = {str(key): category for key, category in _by_id(file, "categories", categories).items()}
+    by_id = {str(key): category for key, category in entries_by_id(file, "categories", categories).items()}
     found: dict[str, dict[str, Any]] = {}
     for annotation in annotations:
         key = str(annotation.get("category_id"))
@@ -287,7 +287,7 @@ def _labelled_categories(file: Path, categories: list[Any], annotations: list[di
     return list(found.values())
 
 
-def _keypoint_names(file: Path, categories: list[dict[str, Any]]) -> tuple[str, ...]:
+def names_of_keypoints(file: Path, categories: list[dict[str, Any]]) -> tuple[str, ...]:
     """Returns the keypoint names, which must be the same in all categories."""
     kinds = {tuple(map(str, category["keypoints"])) for category in categories}
     if len(kinds) > 1:
@@ -304,7 +304,7 @@ def _keypoint_names(file: Path, categories: list[dict[str, Any]]) -> tuple[str, 
     return names
 
 
-def _keypoints(given: Any, names: tuple[str, ...]) -> np.ndarray:
+def keypoints_of(given: Any, names: tuple[str, ...]) -> np.ndarray:
     """Returns keypoints (k, 3): x, y, v."""
     is_list = isinstance(given, list) and all(type(number) in (int, float) for number in given)
     if not is_list or len(given) != 3 * len(names):
@@ -318,7 +318,7 @@ def _keypoints(given: Any, names: tuple[str, ...]) -> np.ndarray:
     return keypoints
 
 
-def _image_name(image: dict[str, Any]) -> str:
+def image_name_of(image: dict[str, Any]) -> str:
     name = image.get("file_name")
     if not isinstance(name, str) or not name:
         raise UserError(f"file_name of its image is {excerpt(name)}; it must be a path")
@@ -326,13 +326,13 @@ def _image_name(image: dict[str, Any]) -> str:
     return name
 
 
-def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
+def size_px(image: dict[str, Any]) -> tuple[int, int] | None:
     """Returns (width, height) from an image's entry, None if absent."""
     width, height = image.get("width"), image.get("height")
     return (width, height) if type(width) is int and type(height) is int and min(width, height) > 0 else None
 
 
-def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
+def find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
     """Returns the file found for each image path."""
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
     roots = _roots(file)
@@ -371,7 +371,7 @@ def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
         return sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
 
 
-def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
+def place_of(file: Path, name: str, match: Match) -> tuple[str, Path]:
     """Returns the name of an image in tables, and its file; a missing file is reported later."""
     folder, path = file.parent, match.file
     if path is None:
@@ -401,26 +401,9 @@ def write_labels(file: Path, labels: LabelTable) -> None:
     for row, name in enumerate(labels.poses.frames):
         width, height = labels.sizes_px[name]
         images.append({"id": row + 1, "file_name": name, "width": width, "height": height})
-        placed = points[row][v[row] > 0]
-        if not len(placed):
-            continue
-        first, size = placed.min(axis=0), np.ptp(placed, axis=0)
-        cells = [
-            [*point, mark] if mark else [0, 0, 0]
-            for point, mark in zip(points[row].tolist(), v[row].tolist(), strict=True)
-        ]
-        annotations.append(
-            {
-                "id": len(annotations) + 1,
-                "image_id": row + 1,
-                "category_id": 1,
-                "iscrowd": 0,
-                "keypoints": [number for cell in cells for number in cell],
-                "num_keypoints": len(placed),
-                "bbox": [*first.tolist(), *size.tolist()],
-                "area": float(np.prod(size)),
-            }
-        )
+        if v[row].any():
+            annotation = {"id": len(annotations) + 1, "image_id": row + 1, "category_id": 1, "iscrowd": 0}
+            annotations.append(annotation | keypoint_entries(points[row], v[row]))
     animal = {
         "id": 1,
         "name": labels.poses.skeleton.animal or DEFAULT_ANIMAL,
@@ -435,3 +418,16 @@ def write_labels(file: Path, labels: LabelTable) -> None:
         "categories": [animal],
     }
     write_atomic(file, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1).encode())
+
+
+def keypoint_entries(points: np.ndarray, v: np.ndarray) -> dict[str, Any]:
+    """Returns the entries of an annotation about its keypoints (k, 2) with marks (k,), of which one is above 0."""
+    placed = points[v > 0]
+    first, size = placed.min(axis=0), np.ptp(placed, axis=0)
+    cells = [[*point, mark] if mark else [0, 0, 0] for point, mark in zip(points.tolist(), v.tolist(), strict=True)]
+    return {
+        "keypoints": [number for cell in cells for number in cell],
+        "num_keypoints": len(placed),
+        "bbox": [*first.tolist(), *size.tolist()],
+        "area": float(np.prod(size)),
+    }

@@ -63,8 +63,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     rows, notes, left = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
     is_several = len({row.entry for row in rows}) < len(rows)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
-    reach_px = [_reach_px([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
-    images = [_images(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
+    reach_px = [reach_of([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
+    images = [frame_files(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
     kept, paths, problems = [], [], list[str]()
     for row in rows:
         image = images[row.video][row.frame]
@@ -78,7 +78,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     used = dict.fromkeys(row.video for row in rows)
     files, sentences = files_of_videos(videos, names_of_videos, used)
     names_of_images = tuple(
-        _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
+        image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
         for row, path in zip(kept, paths, strict=True)
     )
     table = LabelTable(
@@ -207,13 +207,13 @@ def _hint_of_predicted(labels: Any) -> str:
     return f"{where}data.predicted_labels=True trains on them" * bool(frames)
 
 
-def _reach_px(instances: list[Any]) -> np.ndarray:
+def reach_of(instances: list[Any]) -> np.ndarray:
     """Returns the largest x and y (2,) of the instances' points."""
     points = [np.nan_to_num(instance.numpy()).max(axis=0) for instance in instances]
     return np.max([np.zeros(2), *points], axis=0)
 
 
-def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
+def frame_files(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file, or the reason why there is none}."""
     if not frames:
         return {}
@@ -223,7 +223,7 @@ def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: Da
         if video.is_sequence:
             _refuse_other_sequence(video)
             return {frame: _image_of_sequence(video, frame) for frame in frames}
-        if video.is_embedded or _is_no_media(video.names[0]):
+        if video.is_embedded or is_no_media(video.names[0]):
             return extract_images(video, frames, reach_px, data)
         if video.media_file is None:
             raise UserError(f"{video.absence(0, 'its video')}, or save the labels as .pkg.slp")
@@ -248,11 +248,11 @@ def _refuse_other_sequence(video: SleapVideo) -> None:
             refuse_other(first, video.recording, (width, height))
 
 
-def _is_no_media(name: str) -> bool:
+def is_no_media(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
 
 
-def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
+def image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
     """Returns an image's path relative to the .slp's folder if inside it, otherwise a name made from the frame."""
     folder = video.file.parent
     # The cache folder may also be inside it.

@@ -1,6 +1,6 @@
 """Labels images in a browser: `jaxpose label PROJECT`.
 
-Input: a project of Lightning Pose or DeepLabCut. Output: its label files. It serves one local page until Ctrl-C.
+Input: a project of any tool. Output: its label files. It serves one local page until Ctrl-C.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
+from jaxpose.config.command_line import make_config
+from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import EXIT_CODES, exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import is_of_file, open_shared
@@ -26,6 +28,7 @@ from jaxpose.terminal import count, print_lines
 
 if TYPE_CHECKING:
     from jaxpose.label.store import Store
+    from jaxpose.label.training import Training
     from jaxpose.label.videos import Videos
 
 _PORT = 8787
@@ -37,9 +40,14 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (stopped, all labels written), 1 or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.label",
-        "Opens a local page to label the images of a project of Lightning Pose or DeepLabCut. Ctrl-C ends it.",
+        "Opens a local page to label the images of a project. Ctrl-C ends it. OPTION=VALUE, such as "
+        "train.epochs=60, is for the trainings that the page starts.",
+        f"{program('jaxpose.label')} PROJECT [OPTION=VALUE ...] [flags]",
+        takes_options=True,
     )
-    arguments.add_argument("project", metavar="PROJECT", help="the folder of the project, or a video to make one of")
+    arguments.add_argument(
+        "project", metavar="PROJECT", help="the folder or file of the project, or a video to make one of"
+    )
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )
@@ -55,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="RUN",
         help="run folder, folder of runs, or table of predictions to confirm; default: the newest run in runs/PROJECT",
     )
+    arguments.add_argument("--config", metavar="FILE.py", help="for the trainings that the page starts")
     arguments.add_argument("--port", type=int, metavar="N", help=f"default: {_PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
     arguments.add_argument(
@@ -71,6 +80,7 @@ def _run(given: argparse.Namespace) -> int:
     from jaxpose.label.predictions import find_predictions
     from jaxpose.label.project import open_project
     from jaxpose.label.store import Store
+    from jaxpose.label.training import Training
     from jaxpose.label.videos import Videos, is_video, make_project
 
     with contextlib.closing(_listen(given.port)) as listening:
@@ -78,6 +88,7 @@ def _run(given: argparse.Namespace) -> int:
             given.project = make_project(given.project, given.keypoints)
         elif given.keypoints and Path(given.project).expanduser().exists():
             raise UserError(f"--keypoints is for a video without a project, but {given.project} is a project")
+        training = _training_arguments(given)
         project, port = open_project(given.project, given.labels), listening.getsockname()[1]
         with _only_one(project.folder, f"http://127.0.0.1:{port}"):
             # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
@@ -86,8 +97,19 @@ def _run(given: argparse.Namespace) -> int:
             store = Store(project, find_predictions(given.predictions, project, given.project))
             gc.freeze()
             gc.enable()
-            _serve(store, Videos(project), listening, port, given)
+            _serve(store, Videos(project), Training(store, given.project, training), listening, port, given)
     return DONE
+
+
+def _training_arguments(given: argparse.Namespace) -> list[str]:
+    """Returns the arguments of `jaxpose train` after the project; raises UserError if they cannot be right."""
+    own = {"data.project": "PROJECT", "data.labels": "--labels", "out": "the page, which chooses the run folder"}
+    for name in own.keys() & given.options.keys():
+        raise UserError(f"{name} is given for the trainings of the page; it comes from {own[name]}")
+    labels = {} if given.labels == DataConfig().labels else {"data.labels": given.labels}
+    validate_alone(make_config(given.project, {**given.options, **labels}, given.config))
+    config = ["--config", given.config] if given.config else []
+    return [*config, *(f"{name}={text}" for name, text in {**given.options, **labels}.items())]
 
 
 def _listen(port: int | None) -> socket.socket:
@@ -149,7 +171,14 @@ def _lock(folder: Path, file: Path) -> int:
         os.close(lock)
 
 
-def _serve(store: "Store", videos: "Videos", listening: socket.socket, port: int, given: argparse.Namespace) -> None:
+def _serve(
+    store: "Store",
+    videos: "Videos",
+    training: "Training",
+    listening: socket.socket,
+    port: int,
+    given: argparse.Namespace,
+) -> None:
     """Serves the page until a signal; then all labels are in the label files.
 
     Raises:
@@ -162,7 +191,7 @@ def _serve(store: "Store", videos: "Videos", listening: socket.socket, port: int
 
     tokens = Tokens()
     config = uvicorn.Config(
-        make_app(store, videos, tokens, given.orientation),
+        make_app(store, videos, training, tokens, given.orientation),
         lifespan="off",
         access_log=False,
         log_level="error",

@@ -35,9 +35,14 @@ export class Frame {
     this.sending = null;
     this.take(state);
     this.points = state.points.map(asPoint);
-    this.predicted = state.predicted.map((value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] });
+    this.predict(state.predicted);
+  }
+
+  // Takes other predictions; without a label or another draft, the sure ones become drafts.
+  predict(predicted) {
+    this.predicted = predicted.map((value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] });
     const isSure = (point) => point && point.p >= LEAST_CONFIDENCE;
-    if (this.points.every((point) => !point)) {
+    if (this.points.every((point) => !point || (point.draft && point.p !== undefined))) {
       this.points = this.points.map((_, k) => (isSure(this.predicted[k]) ? { ...this.predicted[k] } : null));
     }
   }

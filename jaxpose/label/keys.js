@@ -35,6 +35,7 @@ export const ACTIONS = [
   [["K"], "conflict: keep the other point", "keepTheirs"],
   [["H"], "hide all points, or show them", "togglePoints"],
   [["T"], "show where the predictions of labelled points are", "togglePredictions"],
+  [["Shift+T"], "train a network with these labels, then predict the other images", "train"],
   [["B"], "next contrast and brightness", "contrast"],
   [["Z"], "magnifier on or off", "toggleMagnifier"],
   [["+", "="], "zoom in", "zoom", 1.25],

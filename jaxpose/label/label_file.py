@@ -1,4 +1,4 @@
-"""A label file (.csv) of which single rows are changed: all other rows keep their bytes.
+"""A label file of which single images are changed: the rest stays. In a CSV file, all other rows keep their bytes.
 
 A point is (x, y, visibility) in pixels of the image, or None where a keypoint has no label. The visibility is VISIBLE
 or NOT_VISIBLE (a hidden point).
@@ -6,24 +6,27 @@ or NOT_VISIBLE (a hidden point).
 
 import csv
 import dataclasses
+import functools
 import io
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Self
 
+from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_outside
 from jaxpose.data.labels import LabelHeader, read_csv_table, read_header, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import relocated
 from jaxpose.labelling.project_labels import LabelLayout
-from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Skeleton
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
 Point = tuple[float, float, int]
 Points = dict[str, Point | None]
 # Label tools write this for a missing label; see `jaxpose.data.label_table.normalised`.
-_MISSING = (-1.0, -1.0)
+MISSING = (-1.0, -1.0)
 _MARK = "visible"
 
 
@@ -66,6 +69,31 @@ class LabelFile:
         """Whether the file can mark a point as hidden: it has columns `visible`, with the marks 0, 1 and 2."""
         return self.visible_mark == VISIBLE and any(coord == _MARK for _, coord in self.columns)
 
+    @property
+    def images(self) -> list[str]:
+        """The images with a row."""
+        return [*self.row_of, *self.problems]
+
+    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+        """Returns why the file has no place for a point, "" if it has."""
+        if image in self.problems:
+            return f"the row of {image} in {self.file} cannot be used: {self.problems[image]}"
+        if (keypoint, "x") not in self.columns:
+            return f"{self.file} has no columns of {keypoint}"
+        if point and point[2] == NOT_VISIBLE and not self.can_hide:
+            return f"{self.file} cannot mark {keypoint} as hidden: it has no columns visible with 0, 1 and 2"
+        return ""
+
+    def path_of(self, folder: Path, image: str) -> Path:
+        """Returns the file of an image of a project folder.
+
+        Raises:
+          UserError: it lies outside of the project.
+        """
+        refuse_name_outside(image)
+        refuse_link_out_of_project(folder / image, image)
+        return folder / image
+
     def layout(self) -> LabelLayout:
         """Returns the form of the file."""
         rows = csv.reader(io.StringIO(self.head.removeprefix("\ufeff"), newline=""))
@@ -80,7 +108,8 @@ class LabelFile:
         """Returns the file with other points.
 
         Rows of other images keep their text, and so do the cells of other keypoints. A row whose points are again those
-        that were read gets its first text back. An image without a row gets one at the end, with its first point.
+        that were read gets its first text back. An image without a row gets one at the end, with its first point, and
+        loses it with its last one.
 
         Args:
           changes: {image: {keypoint: new point}}; the keypoints have columns.
@@ -89,7 +118,7 @@ class LabelFile:
         points, originals = dict(self.points), dict(self.originals)
         end = "\r\n" if self.head.endswith("\r\n") else "\n"
         for image, changed in changes.items():
-            if image not in row_of:
+            if is_new := image not in row_of:
                 if not any(changed.values()):
                     continue
                 if rows and not _line_end(rows[-1]):
@@ -98,13 +127,19 @@ class LabelFile:
                 rows.append(_line(self._empty_cells(image), end))
                 points[image] = dict.fromkeys(self.header.keypoint_names)
             place, before = row_of[image], points[image]
-            text, at_first = originals.setdefault(image, (rows[place], before))
+            text, at_first = originals.setdefault(image, ("" if is_new else rows[place], before))
             points[image] = {**before, **changed}
             (cells,) = csv.reader([rows[place]])
             for name, point in changed.items():
                 if before[name] != point:
                     self._write(cells, name, point)
             rows[place] = text if points[image] == at_first else _line(cells, _line_end(rows[place]))
+        # Such rows are among the last ones.
+        for image in sorted(row_of, key=row_of.__getitem__, reverse=True):
+            if image in originals and not originals[image][0] and not any(points[image].values()):
+                place = row_of.pop(image)
+                row_of = {other: index - (index > place) for other, index in row_of.items()}
+                del rows[place], points[image], originals[image]
         return dataclasses.replace(self, rows=rows, row_of=row_of, points=points, originals=originals)
 
     def _empty_cells(self, image: str) -> list[str]:
@@ -118,6 +153,69 @@ class LabelFile:
         if (name, _MARK) in columns:
             mark = self.visible_mark if point and point[2] == VISIBLE else NOT_VISIBLE
             cells[columns[name, _MARK]] = str(mark) if point else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeFile:
+    """The content of a label file of another form than rows; a subclass writes the changes into it.
+
+    Attributes:
+      file: the path.
+      original: the bytes that were read.
+      keypoint_names: in the order of the file.
+      images: all images that the file names, with or without labels.
+      at_first: {image: {keypoint: point}} of the labelled images, as read.
+      points: the same after the changes.
+      problems: {image: reason} of images whose labels cannot be changed.
+      can_hide: whether the file can mark a point as hidden.
+      skeleton: of the animal.
+    """
+
+    file: Path
+    original: bytes
+    keypoint_names: tuple[str, ...]
+    images: Sequence[str]
+    at_first: Mapping[str, Points]
+    points: Mapping[str, Points]
+    problems: Mapping[str, str]
+    can_hide: bool
+    skeleton: Skeleton
+
+    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+        """Returns why the file has no place for a point, "" if it has."""
+        if image in self.problems:
+            return f"the labels of {image} in {self.file} cannot be used: {self.problems[image]}"
+        if keypoint not in self.keypoint_names:
+            return f"{self.file} has no keypoint {keypoint}"
+        if point and point[2] == NOT_VISIBLE and not self.can_hide:
+            return f"{self.file} cannot mark {keypoint} as hidden: its marks are only 0 and 1"
+        return ""
+
+    def changed(self, changes: Mapping[str, Points]) -> Self:
+        """Returns the file with other points; an image that had no labels, and has no point any more, has no labels."""
+        points, none = dict(self.points), dict.fromkeys(self.keypoint_names)
+        for image, changed in changes.items():
+            points[image] = {**(points.get(image) or none), **changed}
+            if image not in self.at_first and not any(points[image].values()):
+                del points[image]
+        return dataclasses.replace(self, points=points)
+
+    def content(self) -> bytes:
+        """Returns the bytes of the file: those that were read, if no point has changed."""
+        return self._content
+
+    @functools.cached_property
+    def _content(self) -> bytes:
+        edits = {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
+        return self.written(edits) if edits else self.original
+
+    def written(self, edits: Mapping[str, Points]) -> bytes:
+        """Returns the bytes of the file with other points of these images."""
+        raise NotImplementedError
+
+    def path_of(self, folder: Path, image: str) -> Path:
+        """Returns the file of an image; raises UserError without a usable one."""
+        raise NotImplementedError
 
 
 def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
@@ -198,7 +296,7 @@ def _with_points(
 
 
 def _point(x: float, y: float, mark: int) -> Point | None:
-    if not math.isfinite(x) or mark == NOT_USED or (x, y) == _MISSING:
+    if not math.isfinite(x) or mark == NOT_USED or (x, y) == MISSING:
         return None
     return x, y, mark
 

@@ -4,6 +4,7 @@ import { Frame, ask } from "/frame.js";
 import { actionOf, listKeys } from "/keys.js";
 import { Queue } from "/queue.js";
 import { Timeline } from "/timeline.js";
+import { Training } from "/training.js";
 import { Stage, beforePainting, colourOf } from "/stage.js";
 
 const POLL_MS = 2000;
@@ -21,6 +22,7 @@ class Page {
     this.stage = new Stage(() => this.draw());
     this.queue = new Queue((number) => this.go(number));
     this.timeline = new Timeline((frame) => this.seek(frame), (video) => this.openVideo(video));
+    this.training = new Training((text) => this.say(text));
     this.pictures = new Map();
     this.frames = new Map();
     this.frame = null;
@@ -47,6 +49,7 @@ class Page {
     else if (this.project.videos.length) await this.openVideo(0);
     else this.say("this project has no image to label");
     setInterval(() => this.poll(), POLL_MS);
+    await this.poll();
   }
 
   async loadProject() {
@@ -54,6 +57,7 @@ class Page {
     if (status !== 200) return this.say(content.error);
     this.project = content;
     this.version = content.version;
+    this.predictions = content.predictions;
     this.queue.set(content.images, content.counts, content.keypoints.length);
     this.queue.rank(content.confidence, content.error_px);
     const name = content.folder.split("/").pop();
@@ -229,7 +233,9 @@ class Page {
     this.version = content.version;
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
+    this.training.show(content.training);
     this.queue.flagged = new Set(content.conflicts);
+    if (content.predictions !== this.predictions) await this.takePredictions();
     if (content.images !== this.queue.images.length) await this.loadProject();
     for (const [text, count] of Object.entries(content.counts)) {
       const number = Number(text);
@@ -241,6 +247,24 @@ class Page {
     this.queue.draw();
     this.drawProgress();
   }
+
+  // Shows the predictions of another run.
+  async takePredictions() {
+    await this.loadProject();
+    const numbers = [...this.frames.keys()];
+    for (let first = 0; first < numbers.length; first += FRAMES_AT_ONCE) {
+      const some = numbers.slice(first, first + FRAMES_AT_ONCE);
+      const { status, content } = await ask(`/api/frames?numbers=${some}`);
+      if (status !== 200) return;
+      for (const [place, number] of some.entries()) (await this.frames.get(number))?.predict(content[place].predicted);
+    }
+    if (this.stage.picture) this.frame?.dropOutside((place) => this.stage.covers(place));
+    this.queue.choose();
+    if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.video);
+    this.draw();
+  }
+
+  train() { return this.training.start(); }
 
   drawProgress() {
     const labelled = this.queue.counts.filter((count) => count > 0).length;
@@ -491,6 +515,7 @@ class Page {
     get("help-button").addEventListener("click", () => this.help());
     get("video-button").addEventListener("click", () => this.toggleVideo());
     get("label-frame").addEventListener("click", () => this.labelFrame());
+    get("train-button").addEventListener("click", () => this.training.press());
     const element = this.stage.element;
     element.addEventListener("pointerdown", (event) => this.down(event));
     element.addEventListener("pointermove", (event) => this.moved(event));

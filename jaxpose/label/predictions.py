@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import glob
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,19 @@ from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.label.label_file import Points
 from jaxpose.label.project import LabelProject
-from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, IMAGE_TABLES_FOLDER, default_path, run_folder
+from jaxpose.run.paths import (
+    CONFIG_FILE,
+    FINISHED_FILE,
+    IMAGE_TABLES_FOLDER,
+    VIDEO_TABLES_FOLDER,
+    default_path,
+    run_folder,
+)
 from jaxpose.terminal import print_lines
 
+# Images with other names than their files are predicted by links in a folder of this name.
+LINKS_FOLDER = "label_images"
+_MOST_PARTS = 2000
 # A network that fails may place a keypoint anywhere; one that is farther away is no prediction.
 _MOST_PX = 1e6
 
@@ -58,6 +69,22 @@ class Predictions:
         pairs = zip(self.shown(image), map(points.get, names), strict=False)
         distances = [float(np.hypot(*np.subtract(a[:2], b[:2]))) for a, b in pairs if a and b]
         return round(max(distances), 2) if distances else None
+
+    def of_video(self, names: Sequence[str]) -> list[float]:
+        """Returns the least mean confidence of a frame in each of at most 2,000 parts of a video, in order.
+
+        Args:
+          names: those that its table in the run may have.
+        """
+        for name in dict.fromkeys(names):
+            tables = list(self.source.glob(f"{VIDEO_TABLES_FOLDER}/**/{glob.escape(name)}.csv"))
+            if len(tables) == 1:
+                with contextlib.suppress(UserError, OSError):
+                    _, confidence = read_predictions(tables[0]).poses.one_animal()
+                    of_frame = np.nan_to_num(confidence).mean(axis=1)
+                    starts = np.linspace(0, len(of_frame), min(len(of_frame), _MOST_PARTS), endpoint=False).astype(int)
+                    return np.minimum.reduceat(of_frame, starts).round(3).tolist() if len(of_frame) else []
+        return []
 
     def _corner_px(self, image: str) -> tuple[int, ...]:
         """Returns the upper left corner of an image in its frame: predictions are in pixels of whole frames."""
@@ -102,7 +129,8 @@ def _is_of_project(run: Path, project: LabelProject) -> bool:
     """Returns whether a run was trained on a project; folders of one name share a folder of runs."""
     try:
         of_run = json.loads(read_bytes(run / CONFIG_FILE, most_bytes=None))["data"]["project"]
-        return os.path.realpath(project_folder(of_run)) == os.path.realpath(project.folder)
+        of_run = of_run if project.is_one_file else project_folder(of_run)
+        return os.path.realpath(of_run) == os.path.realpath(project.path)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -120,7 +148,8 @@ def _read(given: Path, project: LabelProject) -> Predictions:
         points_px, confidence = poses.one_animal()
         values = np.pad(np.dstack([points_px, confidence]), ((0, 0), (0, 1), (0, 0)), constant_values=np.nan)
         values[~(np.isfinite(values).all(axis=2) & (np.abs(values[..., :2]) <= _MOST_PX).all(axis=2))] = np.nan
-        of_image |= zip(map(str, poses.frames), values[:, columns], strict=True)
+        images = [str(frame).rpartition(f"/{LINKS_FOLDER}/")[2] for frame in poses.frames]
+        of_image |= zip(images, values[:, columns], strict=True)
     if not any(np.isfinite(values).any() for values in of_image.values()):
         raise UserError(
             f"--predictions is {given}, which has no prediction of the keypoints {', '.join(names)}; give a run of "

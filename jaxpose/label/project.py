@@ -15,8 +15,19 @@ from jaxpose.errors import UserError, need
 from jaxpose.files import is_regular
 from jaxpose.formats.deeplabcut.project import CONFIG_FILE, ProjectConfig, read_config, spelled_as
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
-from jaxpose.formats.project import COCO, DEEPLABCUT, LIGHTNING_POSE, SLEAP, label_files, recognise, without_config_file
+from jaxpose.formats.project import (
+    COCO,
+    CSV,
+    DEEPLABCUT,
+    LIGHTNING_POSE,
+    SLEAP,
+    label_files,
+    recognise,
+    without_config_file,
+)
+from jaxpose.label.coco_file import CocoFile, read_coco_file
 from jaxpose.label.label_file import LabelFile, new_label_file, read_keypoint_names, read_label_file
+from jaxpose.label.sleap_file import SleapFile, read_sleap_file
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
 
 # A network with context sees this many frames on either side of a labelled one; see `jaxpose.data.context`.
@@ -24,12 +35,15 @@ _CONTEXT_FRAMES = 2
 # deeplabcut.check_labels writes drawn copies of images to such folders.
 _DRAWN = "_labeled"
 
+AnyLabelFile = LabelFile | CocoFile | SleapFile
+
 
 @dataclasses.dataclass(frozen=True)
 class LabelProject:
-    """A project of Lightning Pose or DeepLabCut, with one camera and one animal.
+    """A project with one camera and one animal in an image.
 
     Attributes:
+      path: the project: its folder, or its file (SLEAP, COCO).
       folder: the base folder of image names.
       kind: the tool, as in `jaxpose.formats.project`.
       files: its label files.
@@ -41,6 +55,7 @@ class LabelProject:
       crops_px: {image folder: (x, y, width, height) of the frames that its images may show}.
     """
 
+    path: Path
     folder: Path
     kind: str
     files: tuple[Path, ...]
@@ -62,8 +77,19 @@ class LabelProject:
             return self.files[0]
         return (self.folder / image).parent / f"CollectedData_{self.scorer}.csv"
 
-    def read(self, file: Path) -> LabelFile:
-        """Reads a label file; raises as `read_label_file`."""
+    @property
+    def is_one_file(self) -> bool:
+        """Whether the project is a file, which names its images."""
+        return self.kind in (SLEAP, COCO)
+
+    def image_folder(self, video: str) -> PurePosixPath:
+        """Returns the folder of the images of a video in their names."""
+        return PurePosixPath(self.files[0].name if self.is_one_file else IMAGES_FOLDER, video)
+
+    def read(self, file: Path) -> AnyLabelFile:
+        """Reads a label file; raises as its reader."""
+        if self.is_one_file:
+            return read_sleap_file(file) if self.kind == SLEAP else read_coco_file(file)
         if not is_regular(file) and self.new_header:
             return new_label_file(file, self.new_header)
         return read_label_file(self.folder, file, self.is_deeplabcut)
@@ -74,6 +100,8 @@ class LabelProject:
         Args:
           labelled: the images with rows, which are always in the result.
         """
+        if self.is_one_file:
+            return list(labelled), 0
         rows_of: dict[PurePosixPath, set[str]] = {}
         for path in map(PurePosixPath, labelled):
             rows_of.setdefault(path.parent, set()).add(path.name)
@@ -123,12 +151,11 @@ def open_project(given: str, labels: str) -> LabelProject:
     """Finds the label files of a project; undoes an interrupted change of them.
 
     Args:
-      given: the folder of the project, or its config.yaml.
+      given: the folder of the project, its config.yaml, or a file of SLEAP or COCO.
       labels: the label file of a Lightning Pose project.
 
     Raises:
-      UserError: the project does not exist, has several cameras or animals, or another tool's files; or a file cannot
-        be understood.
+      UserError: the project does not exist, has several cameras or animals; or a file cannot be understood.
       OSError: the folder is not writable.
     """
     refuse_absent_project(given)
@@ -145,22 +172,32 @@ def open_project(given: str, labels: str) -> LabelProject:
         )
     if kind == DEEPLABCUT:
         return _open_deeplabcut(find_folder(data.project))
-    if kind != LIGHTNING_POSE:
-        raise UserError(_refusal(kind, path))
-    folder = find_folder(data.project)
-    file = find_labels(folder, data.labels, "", "--labels")
+    if kind == CSV:
+        found = ", ".join(file.name for file in label_files(path))
+        raise UserError(
+            f"{path} has several label files, or one of another name; name the one to write with --labels: {found}"
+        )
+    folder = find_folder(data.project) if kind == LIGHTNING_POSE else path.parent
+    file = find_labels(folder, data.labels, "", "--labels") if kind == LIGHTNING_POSE else path
     if file.is_symlink():
         raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
-    names = read_keypoint_names(file)
-    # Only DeepLabCut's config.yaml has edges.
-    return LabelProject(folder, kind, (file,), (), "", names, (), _partners(names))
+    if kind == LIGHTNING_POSE:
+        names = read_keypoint_names(file)
+        # Only DeepLabCut's config.yaml has edges.
+        return LabelProject(folder, folder, kind, (file,), (), "", names, (), _partners(names))
+    return _open_file(kind, file)
 
 
-def _refusal(kind: str, path: Path) -> str:
-    if kind in (SLEAP, COCO):
-        return f"{path} is a file of {kind}, which jaxpose label cannot write: label in the tool that made it"
-    names = ", ".join(file.name for file in label_files(path))
-    return f"{path} has several label files, or one of another name; name the one to write with --labels: {names}"
+def _open_file(kind: str, file: Path) -> LabelProject:
+    with changing_labels(file.parent):
+        found = read_sleap_file(file) if kind == SLEAP else read_coco_file(file)
+    if found.problems and not found.points:
+        image, reason = next(iter(found.problems.items()))
+        raise UserError(f"{file} cannot be labelled: {image}: {reason}")
+    names = found.keypoint_names
+    skeleton = found.skeleton
+    pairs = tuple(":".join(pair) for pair in skeleton.symmetries)
+    return LabelProject(file, file.parent, kind, (file,), (), "", names, skeleton.edges, _partners(names, pairs))
 
 
 def _open_deeplabcut(folder: Path) -> LabelProject:
@@ -186,11 +223,13 @@ def _open_deeplabcut(folder: Path) -> LabelProject:
         raise UserError(f"{folder} names no keypoint: neither a label file nor {CONFIG_FILE}")
     edges = known_pairs([[spelled_as(name, names) for name in edge] for edge in config.skeleton], names)
     header = plain_header(scorer, names, 3)
-    return LabelProject(folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names), config.crops_px)
+    return LabelProject(
+        folder, folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names), config.crops_px
+    )
 
 
-def _partners(names: tuple[str, ...]) -> tuple[int, ...]:
+def _partners(names: tuple[str, ...], pairs: tuple[str, ...] = ()) -> tuple[int, ...]:
     try:
-        return flip_permutation(names, ())
+        return flip_permutation(names, pairs)
     except UserError:
         return tuple(range(len(names)))

@@ -13,6 +13,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -25,7 +26,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_outside
 from jaxpose.data.image_file import (
     AUTO,
     NORMAL,
@@ -43,12 +43,24 @@ from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.label.label_file import Point
 from jaxpose.label.store import Stale, Store
+from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 # The names under which a browser reaches this machine; a page of another host that resolves to it has another name.
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
-_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "timeline.js", "icon.svg")
+_PAGE = (
+    "page.html",
+    "page.css",
+    "page.js",
+    "frame.js",
+    "stage.js",
+    "keys.js",
+    "queue.js",
+    "timeline.js",
+    "training.js",
+    "icon.svg",
+)
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -119,17 +131,14 @@ class Pictures:
             if number in self._kept:
                 self._kept.move_to_end(number)
                 return self._kept[number]
-        content = self._make(self._store.images[number])
+        content = self._make(self._store.images[number], self._store.path_of(number))
         with self._lock:
             self._kept[number] = content
             while sum(map(len, self._kept.values())) > _MOST_PICTURE_BYTES:
                 self._kept.popitem(last=False)
         return content
 
-    def _make(self, name: str) -> bytes:
-        file = self._store.project.folder / name
-        refuse_name_outside(name)
-        refuse_link_out_of_project(file, name)
+    def _make(self, name: str, file: Path) -> bytes:
         try:
             content = read_bytes(file, most_bytes=None)
         except (OSError, NotRegularFile) as error:
@@ -156,27 +165,31 @@ def _jpeg(pixels: np.ndarray) -> bytes:
     return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
 
 
-def make_app(store: Store, videos: Videos, tokens: Tokens, orientation: str) -> "Guard":
+def make_app(store: Store, videos: Videos, training: Training, tokens: Tokens, orientation: str) -> "Guard":
     """Returns the application of a store.
 
     Args:
       store: the labels.
       videos: of the project.
+      training: of the project.
       tokens: the secrets that open the page.
       orientation: of the labels' pixels, as in `image_file.PixelRule`.
     """
-    answers = _Answers(store, videos, Pictures(store, orientation))
+    answers = _Answers(store, videos, training, Pictures(store, orientation))
     routes = [
         Route("/", answers.page),
         Route("/{name:str}", answers.file),
         Route("/api/project", answers.project),
         Route("/api/changes", answers.changes),
+        Route("/api/train", answers.train, methods=["POST"]),
+        Route("/api/stop", answers.stop, methods=["POST"]),
         Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
         Route("/api/frame/{number:str}/keep/{keypoint:str}", answers.keep, methods=["POST"]),
         Route("/image/{number:str}", answers.image),
         Route("/api/video/{video:str}", answers.video),
+        Route("/api/video/{video:str}/confidence", answers.confidence),
         Route("/api/video/{video:str}/{frame:str}", answers.extract, methods=["POST"]),
         Route("/video/{video:str}/{frame:str}", answers.video_frame),
     ]
@@ -214,8 +227,8 @@ def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]
 class _Answers:
     """The answers to the requests of the page."""
 
-    def __init__(self, store: Store, videos: Videos, pictures: Pictures):
-        self.store, self._videos, self._pictures = store, videos, pictures
+    def __init__(self, store: Store, videos: Videos, training: Training, pictures: Pictures):
+        self.store, self._videos, self._training, self._pictures = store, videos, training, pictures
         package = importlib.resources.files("jaxpose.label")
         self._files = {name: (package / name).read_bytes() for name in _PAGE}
 
@@ -246,7 +259,7 @@ class _Answers:
             "context_images": self.store.context_images,
             "videos": self._videos.names,
             **self.store.scores(),
-            "version": self.store.changes(0)["version"],
+            **{name: self.store.changes(0)[name] for name in ("version", "predictions")},
         }
 
     @_answering
@@ -254,7 +267,20 @@ class _Answers:
         since = _number(request.query_params.get("since", ""))
         if since < 0:
             raise HTTPException(400, "since must be a number")
-        return self.store.changes(since)
+        training = await run_in_threadpool(self._training.state)
+        return {**self.store.changes(since), "training": training}
+
+    @_answering
+    async def train(self, request: Request) -> Any:
+        await _read_json(request)
+        await run_in_threadpool(self._training.start)
+        return await run_in_threadpool(self._training.state)
+
+    @_answering
+    async def stop(self, request: Request) -> Any:
+        await _read_json(request)
+        await run_in_threadpool(self._training.stop)
+        return await run_in_threadpool(self._training.state)
 
     @_answering
     async def frame(self, request: Request) -> Any:
@@ -277,6 +303,11 @@ class _Answers:
         video, _ = self._place(request)
         frames = await run_in_threadpool(self._videos.frame_count, video)
         return {"frames": frames, "images": list(self._videos.labelled(video, self.store.images).items())}
+
+    @_answering
+    async def confidence(self, request: Request) -> Any:
+        video, _ = self._place(request)
+        return await run_in_threadpool(self._videos.confidence, video, self.store.predictions)
 
     @_answering
     async def video_frame(self, request: Request) -> Any:

@@ -20,9 +20,8 @@ from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.label.journal import Edit, Journal
 from jaxpose.label.label_file import LabelFile, Point, Points
 from jaxpose.label.predictions import Predictions
-from jaxpose.label.project import LabelProject
+from jaxpose.label.project import AnyLabelFile, LabelProject
 from jaxpose.labelling.project_labels import h5_of_csv, refuse_other_labels
-from jaxpose.poses import NOT_VISIBLE
 
 # Label files are written after this long without an edit, at the latest this long after the first one.
 _REST_S, _LONGEST_S = 1.0, 5.0
@@ -65,17 +64,18 @@ class Store:
         """
         self.project, self.predictions, self.problem = project, predictions, ""
         self._lock, self._writing, self.adding = threading.RLock(), threading.Lock(), threading.Lock()
-        self._files: dict[Path, LabelFile] = {}
+        self._files: dict[Path, AnyLabelFile] = {}
         self._signatures: dict[Path, tuple[tuple[_Signature, ...], bool]] = {}
         self._backed_up: set[Path] = set()
         self._pending: dict[_Key, Edit] = {}
         self._conflicts: dict[_Key, Edit] = {}
         self._version, self._changed_at = 0, dict[int, int]()
+        self._prediction_version = 0
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
             self._signatures[file] = _signatures(file)
             self._files[file] = project.read(file)
-        rows = [image for file in self._files.values() for image in (*file.row_of, *file.problems)]
+        rows = [image for file in self._files.values() for image in file.images]
         self.images, self.context_images = project.images(rows)
         self._ids = {image: number for number, image in enumerate(self.images)}
         self._journal = Journal(project.folder)
@@ -105,6 +105,12 @@ class Store:
                 "predicted": self.predictions.shown(image) if self.predictions else [],
             }
 
+    def path_of(self, number: int) -> Path:
+        """Returns the file of an image; raises UserError without a usable one."""
+        with self._lock:
+            of_file = self._file(self.images[number])
+        return of_file.path_of(self.project.folder, self.images[number])
+
     def scores(self) -> dict[str, list[float | None]]:
         """Returns as JSON, of each image, the mean confidence and the largest error (px) of its predictions."""
         with self._lock:
@@ -113,6 +119,17 @@ class Store:
                 return {"confidence": [], "error_px": []}
             errors = [found.error_px(image, self._points(image)) for image in self.images]
             return {"confidence": list(map(found.confidence, self.images)), "error_px": errors}
+
+    def take(self, predictions: Predictions | None) -> None:
+        """Shows other predictions from now on."""
+        with self._lock:
+            self.predictions = predictions
+            self._prediction_version += 1
+
+    def label_files(self) -> list[Path]:
+        """Returns the label files that exist."""
+        with self._lock:
+            return sorted(file for file in self._files if file.is_file())
 
     def add(self, image: str) -> int:
         """Adds an image, if it is new, and returns its number."""
@@ -135,6 +152,7 @@ class Store:
                 "counts": {number: self._count(self.images[number]) for number in changed},
                 "conflicts": sorted({self._ids[image] for image, _ in self._conflicts}),
                 "unwritten": len(self._pending),
+                "predictions": self._prediction_version,
                 "problem": self.problem,
             }
 
@@ -259,7 +277,7 @@ class Store:
             if not self._has_changed(file, signatures):
                 self._signatures[file] = signatures
                 continue
-            if signatures[0][0] is None and file in self._files and self._files[file].row_of:
+            if signatures[0][0] is None and file in self._files and self._files[file].points:
                 raise UserError(f"{file} has vanished; put it back")
             if self.project.is_deeplabcut:
                 refuse_other_labels(self.project.folder, file)
@@ -278,10 +296,11 @@ class Store:
         except FileNotFoundError:
             return False
 
-    def _merge(self, file: Path, found: LabelFile) -> None:
+    def _merge(self, file: Path, found: AnyLabelFile) -> None:
         """Takes over a label file that another program has changed."""
         old, self._files[file] = self._base(file), found
-        for image in {*old.points, *found.points, *old.problems, *found.problems}:
+        # In the order of the file, so that new images come in that order.
+        for image in dict.fromkeys([*old.images, *found.images]):
             self._know(image)
             if old.points.get(image) != found.points.get(image) or image in found.problems:
                 self._touch(image)
@@ -293,7 +312,7 @@ class Store:
     def _settle(self, edit: Edit) -> None:
         """Applies an edit to label files that may have changed since: it is pending, done or a conflict."""
         key, theirs = (edit.image, edit.keypoint), self._theirs(edit.image, edit.keypoint)
-        has_place = not self._obstacle(edit.image, edit.keypoint, edit.after)
+        has_place = not self._file(edit.image).obstacle(edit.image, edit.keypoint, edit.after)
         if theirs == edit.after and has_place:
             pass
         elif theirs == edit.before and has_place:
@@ -302,12 +321,14 @@ class Store:
             self._conflicts[key] = edit
         self._touch(edit.image)
 
-    def _h5(self, contents: Mapping[Path, bytes], files: Mapping[Path, LabelFile]) -> dict[Path, bytes]:
+    def _h5(self, contents: Mapping[Path, bytes], files: Mapping[Path, AnyLabelFile]) -> dict[Path, bytes]:
         """Returns the HDF5 files of label files."""
         h5 = {}
         for file, content in contents.items():
+            of_csv = files[file]
+            assert isinstance(of_csv, LabelFile)
             try:
-                h5[file.with_suffix(".h5")] = h5_of_csv(content, files[file].layout(), files[file].encoding)
+                h5[file.with_suffix(".h5")] = h5_of_csv(content, of_csv.layout(), of_csv.encoding)
             except ValueError as error:
                 raise UserError(f"{file} cannot be written as HDF5, which DeepLabCut reads: {error}") from None
         return h5
@@ -320,6 +341,8 @@ class Store:
         for edit in self._journal.read():
             chains.setdefault((edit.image, edit.keypoint), []).append(edit)
         for (image, keypoint), chain in chains.items():
+            if self.project.is_one_file and not self._file(image).obstacle(image, keypoint, None):
+                self._know(image)
             if image not in self._ids or keypoint not in self.project.keypoint_names:
                 raise UserError(
                     f"{self._journal.file} has a label of {keypoint} in {image}, which the project no longer has: put "
@@ -327,27 +350,16 @@ class Store:
                 )
             # The killed session may have written any of its points to the label file.
             theirs = self._theirs(image, keypoint)
-            has_place = not self._obstacle(image, keypoint, chain[-1].after)
+            has_place = not self._file(image).obstacle(image, keypoint, chain[-1].after)
             is_ours = has_place and any(theirs in (edit.before, edit.after) for edit in chain)
             self._settle(Edit(image, keypoint, theirs if is_ours else chain[0].before, chain[-1].after))
         self.flush()
         return len(chains)
 
     def _edit(self, image: str, keypoint: str, point: Point | None) -> Edit:
-        if obstacle := self._obstacle(image, keypoint, point):
+        if obstacle := self._file(image).obstacle(image, keypoint, point):
             raise UserError(obstacle)
         return Edit(image, keypoint, self._theirs(image, keypoint), point)
-
-    def _obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
-        """Returns why the label file has no place for a point, "" if it has."""
-        of_file = self._file(image)
-        if image in of_file.problems:
-            return f"the row of {image} in {of_file.file} cannot be used: {of_file.problems[image]}"
-        if (keypoint, "x") not in of_file.columns:
-            return f"{of_file.file} has no columns of {keypoint}"
-        if point and point[2] == NOT_VISIBLE and not of_file.can_hide:
-            return f"{of_file.file} cannot mark {keypoint} as hidden: it has no columns visible with 0, 1 and 2"
-        return ""
 
     def _theirs(self, image: str, keypoint: str) -> Point | None:
         """Returns the point in the label file."""
@@ -360,14 +372,14 @@ class Store:
         self._pending[key] = edit
         self._touch(edit.image)
 
-    def _base(self, file: Path) -> LabelFile:
+    def _base(self, file: Path) -> AnyLabelFile:
         """Returns the content of a label file, without edits."""
         if file not in self._files:
             self._signatures[file] = _signatures(file)
             self._files[file] = self.project.read(file)
         return self._files[file]
 
-    def _file(self, image: str) -> LabelFile:
+    def _file(self, image: str) -> AnyLabelFile:
         return self._base(self.project.file_of(image))
 
     def _points(self, image: str) -> Points:

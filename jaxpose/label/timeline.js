@@ -1,7 +1,9 @@
-// The frames of a video by number: which one is shown, and where images of the project are.
+// The frames of a video by number: which one is shown, where images of the project are, and how sure the predictions are.
 
 import { ask } from "/frame.js";
 
+// Heights of the marks, and of the curve with them.
+const MARKS_PX = 6, CURVE_PX = 36;
 const get = (id) => document.getElementById(id);
 
 export class Timeline {
@@ -29,10 +31,21 @@ export class Timeline {
     this.frames = content.frames;
     // {frame number: number of its image}.
     this.images = new Map(content.images);
+    this.confidence = [];
     this.slider.max = this.number.max = this.frames - 1;
     this.select.value = video;
     this.element.hidden = false;
+    this.askConfidence(video);
     return "";
+  }
+
+  // Asks for the least mean confidence of each part of the video, [] without predictions.
+  async askConfidence(video) {
+    const { status, content } = await ask(`/api/video/${video}/confidence`);
+    if (status !== 200 || this.video !== video) return;
+    this.confidence = content;
+    get("marks").title = content.length ? "the lower the line, the less confident the predictions; marks: images" : "marks: images";
+    this.draw();
   }
 
   close() { this.element.hidden = true; }
@@ -48,11 +61,22 @@ export class Timeline {
     this.draw();
   }
 
-  // Marks where images are.
+  // Draws the confidence, and marks where images are.
   draw() {
     if (!this.isOpen) return;
-    const canvas = get("marks"), width = canvas.width = canvas.clientWidth || 1, context = canvas.getContext("2d");
-    context.fillStyle = getComputedStyle(canvas).color;
-    for (const frame of this.images.keys()) context.fillRect((frame / Math.max(1, this.frames - 1)) * (width - 2), 0, 2, canvas.height);
+    const canvas = get("marks"), has = this.confidence.length > 0;
+    const height = canvas.height = has ? CURVE_PX : MARKS_PX, width = canvas.width = canvas.clientWidth || 1;
+    canvas.style.height = `${height}px`;
+    const context = canvas.getContext("2d");
+    context.fillStyle = context.strokeStyle = getComputedStyle(canvas).color;
+    for (const frame of this.images.keys()) context.fillRect((frame / Math.max(1, this.frames - 1)) * (width - 2), height - MARKS_PX, 2, MARKS_PX);
+    if (!has) return;
+    context.beginPath();
+    for (let x = 0; x < width; x++) {
+      const [first, last] = [x, x + 1].map((at) => Math.floor((at / width) * this.confidence.length));
+      const least = Math.min(...this.confidence.slice(first, Math.max(last, first + 1)));
+      context.lineTo(x, 1 + (1 - least) * (height - MARKS_PX - 2));
+    }
+    context.stroke();
   }
 }

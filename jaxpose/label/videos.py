@@ -16,12 +16,16 @@ from jaxpose.files import write_atomic, write_folder, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
 from jaxpose.label.label_file import new_label_file, read_keypoint_names
+from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
+from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
 from jaxpose.terminal import print_lines
 from jaxpose.video.decoding import RangeReader
+from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.recording import Recording, read_recording
 
 # Frames that are decoded together, and how many such groups are kept.
 _TOGETHER, _MOST_GROUPS = 16, 3
@@ -37,16 +41,26 @@ class Videos:
     def __init__(self, project: LabelProject):
         label_file = project.files[0].name if project.new_header == () else DataConfig().labels
         self._data = DataConfig(project=str(project.folder), labels=label_file)
+        self._project, self._recordings = project, dict[str, Recording]()
+        if project.is_one_file:
+            found = project.read(project.files[0])
+            media = found.media() if isinstance(found, SleapFile) else {}
+            self._recordings = {name: video.recording for name, video in media.items()}
+            self.files = {name: video.media_file for name, video in media.items() if video.media_file}
+        else:
+            self.files = self._find()
+        self.names = list(self.files)
+        self._indexes: dict[int, tuple[VideoIndex, tuple[int, ...]]] = {}
+        self._groups: OrderedDict[tuple[int, int], dict[int, np.ndarray]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def _find(self) -> dict[str, Path]:
         try:
             found = {**named_videos(self._data)[0], **video_files(self._data, VideoConfig())}
         except UserError as error:
             print_lines(f"no frames of videos: {error}")
             found = {}
-        self.files = {file.stem: file for file in found.values()}
-        self.names = list(self.files)
-        self._indexes: dict[int, tuple[VideoIndex, tuple[int, ...]]] = {}
-        self._groups: OrderedDict[tuple[int, int], dict[int, np.ndarray]] = OrderedDict()
-        self._lock = threading.Lock()
+        return {file.stem: file for file in found.values()}
 
     def frame_count(self, video: int) -> int:
         """Returns the number of frames of a video, by its place in `names`; raises as `read_index` and `frame`."""
@@ -71,9 +85,14 @@ class Videos:
                 raise UserError(f"frame {number} of {file} cannot be read: it is damaged, or after the last one")
             return self._groups[key][number]
 
+    def confidence(self, video: int, predictions: Predictions | None) -> list[float]:
+        """Returns the confidence along a video, as `Predictions.of_video`; [] without predictions of it."""
+        name = self.names[video]
+        return predictions.of_video((name, self.files[name].stem)) if predictions else []
+
     def labelled(self, video: int, images: list[str]) -> dict[int, int]:
         """Returns {frame number: number of its image} of the images of a video."""
-        folder = PurePosixPath(IMAGES_FOLDER, self.names[video])
+        folder = self._project.image_folder(self.names[video])
         of_video = {
             PurePosixPath(image).name: number
             for number, image in enumerate(images)
@@ -90,11 +109,15 @@ class Videos:
           UserError: the frame cannot be read, or the crop of the video is unknown.
           OSError: the image cannot be written.
         """
-        folder = PurePosixPath(IMAGES_FOLDER, self.names[video])
+        folder = self._project.image_folder(self.names[video])
         with store.adding:
             known = self.labelled(video, store.images)
             if number in known:
                 return known[number]
+            if self._project.is_one_file:
+                # The file names the frame; no image is written.
+                self.frame(video, number)
+                return store.add(f"{folder}/{frame_image(number)}")
             # Also an image that is not listed, as the context of a labelled one.
             names = FrameNames(on_disk := sorted(store.project.image_names(folder)))
             if same := [name for name in on_disk if names.number(name) == number]:
@@ -119,7 +142,8 @@ class Videos:
         file = self.files[self.names[video]]
         now = _signature(file)
         if video not in self._indexes:
-            self._indexes[video] = read_index(file), now
+            recording = self._recordings.get(self.names[video])
+            self._indexes[video] = read_recording(file, recording) if recording else read_index(file), now
         index, before = self._indexes[video]
         if now != before:
             raise UserError(
@@ -160,8 +184,8 @@ def make_project(given: str, keypoints: str) -> str:
       keypoints: names, separated by commas.
 
     Raises:
-      UserError: a new project needs names of keypoints; the folder has other files, or is the project of another
-        video or of other keypoints.
+      UserError: a new project needs names of keypoints; the file is not a video; the folder has other files, or is the
+        project of another video or of other keypoints.
       OSError: the folder cannot be written.
     """
     video = Path(given).expanduser()
@@ -175,6 +199,7 @@ def make_project(given: str, keypoints: str) -> str:
         raise UserError(f"{given} is a video without a project: name its keypoints, such as --keypoints nose,tail")
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"the project of {given} would be {folder}, which already exists and has no {labels.name}")
+    scan(video)
     content = new_label_file(labels, plain_header("jaxpose", tuple(names), 1)).content()
     with write_folder(folder) as new:
         videos = new / VideoConfig().folder

@@ -138,6 +138,16 @@ def test_other_rows_keep_their_bytes_and_a_point_moved_back_restores_the_file(
     row = f"{names[0]},,,,,30.125,4"
     expected = header(end=end) + end.join([row, odd[1], odd[2], f"{image_name(50)},,,,,7.0,8.25", ""])
     assert (project / LABELS).read_bytes() == expected.encode(encoding)
+    # A row goes with the last point of an image that had none.
+    text = (project / LABELS).read_bytes()
+    for image in (image_name(40), image_name(30)):
+        edit(store, image, nose=(1.0, 2.0, 2))
+    store.flush()
+    for image in (image_name(40), image_name(30), names[2]):
+        edit(store, image, nose=(3.0, 4.0, 2))
+        edit(store, image, nose=None)
+    store.flush()
+    assert (project / LABELS).read_bytes() == text
     # The state of the start stays, and a reader sees the labels.
     assert (project / f"{LABELS}.bak").read_bytes() == before
     assert read_table(project, project / LABELS, DataConfig()).poses.frames == (*names, image_name(50))
@@ -339,8 +349,8 @@ def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path, opened: Open)
     for project, problem in (
         (tmp_path / "empty", f"^--labels is '{LABELS}', but .*; it has no CSV file: give the folder"),
         (latin / LABELS, "to use a label file .*, give its folder$"),
-        (tmp_path / "a.slp", "is a file of SLEAP, which jaxpose label cannot write"),
-        (tmp_path / "b.json", "is a file of COCO, which jaxpose label cannot write"),
+        (tmp_path / "a.slp", "a.slp is not a readable SLEAP file"),
+        (tmp_path / "b.json", "b.json is not a COCO file: it must have the lists images, annotations and categories"),
         (folder, "name the one to write with --labels: CollectedData_top.csv"),
         (latin, "is not a UTF-8 CSV file"),
         (damaged, f"{JOURNAL_FILE}:1 is damaged"),

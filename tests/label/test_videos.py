@@ -11,12 +11,14 @@ import pytest
 from playwright.sync_api import expect
 
 from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.label.__main__ import main
+from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Store
 from jaxpose.label.videos import Videos, make_project
 from tests.browser import needs_browser, opened
-from tests.label.small_projects import header, image_name, serving, write_image, write_project
+from tests.label.small_projects import KEYPOINTS, header, image_name, serving, write_image, write_project
 from tests.video.test_flipped_bits import FRAMES, encode, read
 
 LABELS = "CollectedData.csv"
@@ -86,6 +88,20 @@ def test_a_video_that_is_replaced_shows_no_more_frames(store: Store) -> None:
         videos.frame(0, 3)
 
 
+def test_the_confidence_along_a_video_shows_its_lowest_frames(store: Store) -> None:
+    run, videos = store.project.folder / "run", Videos(store.project)
+    (run / "video_preds/day").mkdir(parents=True)
+    confidence = np.full((5000, 3), 0.9)
+    confidence[1234] = 0.3, 0.6, np.nan
+    points = np.ones((5000, 3, 2))
+    points[1234, 2] = np.nan
+    write_predictions(run / "video_preds/day/v.csv", list(map(str, range(5000))), KEYPOINTS, points, confidence)
+    predictions = Predictions(run, {}, store.project)
+    found = videos.confidence(0, predictions)
+    assert len(found) == 2000 and found[int(1234 / 2.5)] == min(found) == 0.3 and max(found) == 0.9
+    assert videos.confidence(1, predictions) == videos.confidence(0, None) == []
+
+
 @needs_browser
 def test_a_plain_video_becomes_a_project_and_its_frames_are_labelled(tmp_path: Path) -> None:
     video = encode(tmp_path / "mouse.mp4", "libx264")
@@ -129,6 +145,12 @@ def test_mistakes_about_videos_are_refused(tmp_path: Path, capsys: pytest.Captur
         assert main([*map(str, arguments), "--no-browser"]) == 2
         assert problem in capsys.readouterr().err
     assert not (tmp_path / "mouse").exists()
+    # A file of this name that is not a video makes no project.
+    (tmp_path / "text.mp4").write_text("text")
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    for name, problem in (("text.mp4", "text.mp4 is not a readable video"), ("empty.mp4", "empty.mp4 is empty")):
+        assert main([str(tmp_path / name), "--keypoints", "nose", "--no-browser"]) == 2
+        assert problem in capsys.readouterr().err and not (tmp_path / name).with_suffix("").exists()
     (tmp_path / "mouse").mkdir()
     (tmp_path / "mouse/notes.txt").write_text("")
     assert main([str(video), "--keypoints", "nose", "--no-browser"]) == 2

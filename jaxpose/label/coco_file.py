@@ -1,0 +1,207 @@
+"""A COCO file in which the keypoints of single images are changed: all other entries keep their values."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.data.checked_table import refuse_link_out_of_project
+from jaxpose.data.image_file import image_facts, upright_size_px
+from jaxpose.errors import UserError
+from jaxpose.files import NotRegularFile, read_bytes
+from jaxpose.formats import coco
+from jaxpose.label.label_file import MISSING, Point, Points, WholeFile
+from jaxpose.poses import NOT_VISIBLE, VISIBLE
+from jaxpose.terminal import count
+from jaxpose.text_file import read_unicode
+
+
+@dataclasses.dataclass(frozen=True)
+class CocoFile(WholeFile):
+    """The content of a COCO file.
+
+    Attributes:
+      tree: as read.
+      style: how the text was written, for `json.dumps`.
+      end: what follows the last bracket.
+      visible_mark: what the file writes for a visible point; 1 in files that only use 0 and 1.
+      entries: {image: its entry}.
+      annotations: {image: index of its annotation}.
+      paths: {image: its file, or why there is none}.
+      category_ids: those of the animals with labels, or of the only kind of animal; new annotations need a single one.
+    """
+
+    tree: Mapping[str, Any]
+    style: Mapping[str, Any]
+    end: str
+    visible_mark: int
+    entries: Mapping[str, dict[str, Any]]
+    annotations: Mapping[str, int]
+    paths: Mapping[str, Path | str]
+    category_ids: tuple[Any, ...]
+
+    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+        if found := super().obstacle(image, keypoint, point):
+            return found
+        if image not in self.annotations and len(self.category_ids) > 1:
+            return f"{self.file} has several categories of animals: add an annotation of {image} that says which it is"
+        return ""
+
+    def path_of(self, folder: Path, image: str) -> Path:
+        path, entry = self.paths[image], self.entries[image]
+        if isinstance(path, str):
+            raise UserError(path)
+        refuse_link_out_of_project(path, image)
+        try:
+            facts = image_facts(read_bytes(path, most_bytes=None))
+        except (OSError, NotRegularFile) as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        seen = coco.size_px(entry)
+        if seen not in (None, facts.stored_px, upright_size_px(facts.stored_px, facts.orientation)):
+            raise UserError(
+                f"{path} has {facts.stored_px[0]} x {facts.stored_px[1]} pixels, but {self.file} has labels of an "
+                f"image of {seen[0]} x {seen[1]}: put the image back that was labelled"
+            )
+        return path
+
+    def written(self, edits: Mapping[str, Points]) -> bytes:
+        annotations = list(self.tree["annotations"])
+        numbers = [entry.get("id") for entry in annotations if isinstance(entry, dict)]
+        last = max((number for number in numbers if type(number) is int), default=0)
+        for image, points in edits.items():
+            if image in self.annotations:
+                place = self.annotations[image]
+                annotations[place] = self._changed(annotations[place], points, self.at_first.get(image, {}))
+                continue
+            last += 1
+            new = {"id": last, "image_id": self.entries[image]["id"], "category_id": self.category_ids[0]}
+            cells = [self._cell(points[name]) for name in self.keypoint_names]
+            values = np.array(cells, np.float64)
+            annotations.append({**new, "iscrowd": 0, **coco.keypoint_entries(values[:, :2], values[:, 2].astype(int))})
+        return (json.dumps({**self.tree, "annotations": annotations}, **self.style) + self.end).encode()
+
+    def _cell(self, point: Point | None) -> list[float]:
+        if not point:
+            return [0, 0, 0]
+        return [*point[:2], self.visible_mark if point[2] == VISIBLE else NOT_VISIBLE]
+
+    def _changed(self, annotation: dict[str, Any], points: Points, before: Points) -> dict[str, Any]:
+        """Returns an annotation with other points; a box that somebody drew stays, one around the keypoints follows."""
+        numbers: list[float] = list(annotation.get("keypoints") or [0] * 3 * len(self.keypoint_names))
+        for k, name in enumerate(self.keypoint_names):
+            if points[name] != before.get(name):
+                numbers[3 * k : 3 * k + 3] = self._cell(points[name])
+        values = np.array(numbers, np.float64).reshape(-1, 3)
+        follows = coco.is_labelled(annotation) and not coco.has_own_box(annotation) and (values[:, 2] > 0).any()
+        box = coco.keypoint_entries(values[:, :2], values[:, 2]) if follows else {}
+        box = {name: box[name] for name in ("bbox", "area") if name in box and name in annotation}
+        return {**annotation, **box, "keypoints": numbers, "num_keypoints": int((values[:, 2] > 0).sum())}
+
+
+def read_coco_file(file: Path) -> CocoFile:
+    """Reads a COCO file; it may have no label yet.
+
+    Raises:
+      UserError: it is not a COCO file, its animals have different keypoints, or no image can be named.
+      OSError: it cannot be read.
+    """
+    original, text, tree = read_bytes(file, most_bytes=None), read_unicode(file), coco.read_tree(file)
+    images = coco.entries_by_id(file, "images", tree["images"])
+    categories = _categories(file, tree)
+    names, ids = coco.names_of_keypoints(file, categories), tuple(category["id"] for category in categories)
+    names_of_images, paths, problems = _images(file, images)
+    chosen: dict[str, list[int]] = {}
+    for place, annotation in enumerate(tree["annotations"]):
+        if _is_of_animal(annotation, ids) and (image := names_of_images.get(annotation.get("image_id"))):
+            chosen.setdefault(image, []).append(place)
+    annotations, values = dict[str, int](), dict[str, np.ndarray]()
+    for image, places in chosen.items():
+        labelled = [place for place in places if coco.is_labelled(tree["annotations"][place])]
+        if len(labelled or places) > 1:
+            problems[image] = f"it has {count(len(labelled or places), 'animal')}, and the page labels one"
+            continue
+        annotations[image] = (labelled or places)[0]
+        try:
+            if labelled:
+                values[image] = coco.keypoints_of(tree["annotations"][labelled[0]]["keypoints"], names)
+        except UserError as error:
+            problems[image] = str(error)
+    marks = {mark for of_image in values.values() for mark in of_image[:, 2].tolist()} - {0}
+    visible_mark = NOT_VISIBLE if marks == {NOT_VISIBLE} else VISIBLE
+    points = {image: _points(names, of_image, visible_mark) for image, of_image in values.items()}
+    return CocoFile(
+        file=file,
+        original=original,
+        keypoint_names=names,
+        images=tuple(dict.fromkeys(names_of_images.values())),
+        at_first=points,
+        points=points,
+        problems=problems,
+        can_hide=visible_mark == VISIBLE,
+        skeleton=coco.read_skeleton(categories, names),
+        tree=tree,
+        style=_style(text),
+        end=text[len(text.rstrip()) :],
+        visible_mark=visible_mark,
+        entries={names_of_images[key]: images[key] for key in reversed(images) if key in names_of_images},
+        annotations=annotations,
+        paths=paths,
+        category_ids=ids,
+    )
+
+
+def _categories(file: Path, tree: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the categories of the labelled animals; without any, the only one with keypoints."""
+    used = [entry for entry in tree["annotations"] if isinstance(entry, dict) and not entry.get("iscrowd")]
+    if labelled := [entry for entry in used if coco.is_labelled(entry)]:
+        return coco.labelled_categories(file, tree["categories"], labelled)
+    found = coco.entries_by_id(file, "categories", tree["categories"]).values()
+    if len(named := [entry for entry in found if entry.get("keypoints")]) != 1:
+        raise UserError(
+            f"{file} has no labels yet and {count(len(named), 'category')} with a list of keypoints; it must have one"
+        )
+    return named
+
+
+def _images(
+    file: Path, images: Mapping[str | int, dict[str, Any]]
+) -> tuple[dict[Any, str], dict[str, Path | str], dict[str, str]]:
+    """Returns {id: name of the image}, {name: its file, or why there is none}, and {name: problem}."""
+    found, names, problems = coco.find_images(file, dict(images)), dict[Any, str](), dict[str, str]()
+    paths: dict[str, Path | str] = {}
+    for key, entry in images.items():
+        try:
+            given = coco.image_name_of(entry)
+        except UserError:
+            continue  # It stays in the file.
+        name, path = coco.place_of(file, given, found[given])
+        if name in paths:
+            problems[name] = f"{file} has two entries of this image"
+        names[key], paths[name] = name, found[given].reason or path
+    return names, paths, problems
+
+
+def _is_of_animal(annotation: Any, category_ids: tuple[Any, ...]) -> bool:
+    if not isinstance(annotation, dict) or annotation.get("iscrowd"):
+        return False
+    has_id = isinstance(annotation.get("image_id"), str | int)
+    return has_id and str(annotation.get("category_id")) in map(str, category_ids)
+
+
+def _points(names: tuple[str, ...], values: np.ndarray, visible_mark: int) -> Points:
+    return {
+        name: None if not v or (x, y) == MISSING else (x, y, VISIBLE if v == visible_mark else int(v))
+        for name, (x, y, v) in zip(names, values.tolist(), strict=True)
+    }
+
+
+def _style(text: str) -> dict[str, Any]:
+    """Returns the arguments of `json.dumps` for a text like this one."""
+    indent = re.match(r"\s*\{\s*?\n([ \t]*)", text)
+    is_close = re.search(r'":\S', text[:10_000])
+    separators = ("," if indent or is_close else ", ", ":" if is_close else ": ")
+    return {"ensure_ascii": text.isascii(), "indent": indent[1] if indent else None, "separators": separators}

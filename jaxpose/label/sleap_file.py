@@ -1,0 +1,359 @@
+"""A SLEAP file (.slp) in which the points of single frames are changed: everything else keeps its bytes.
+
+The tables of points, instances and frames are changed in a copy of the HDF5 file. A new frame comes after all others,
+and a new instance after those of its frame.
+"""
+
+import dataclasses
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.config import DataConfig
+from jaxpose.data.checked_table import refuse_link_out_of_project
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.formats import sleap, sleap_extras
+from jaxpose.formats.sleap_images import SleapVideo, firsts_of_files, video_names
+from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
+from jaxpose.label.label_file import MISSING, Point, Points, WholeFile
+from jaxpose.poses import NOT_VISIBLE, VISIBLE
+from jaxpose.terminal import count
+
+_FRAMES, _INSTANCES, _POINTS = "frames", "instances", "points"
+_COLUMNS = {
+    _FRAMES: {"frame_id", "video", "frame_idx", "instance_id_start", "instance_id_end"},
+    _INSTANCES: {"instance_id", "instance_type", "frame_id", "track", "from_predicted", "point_id_start"},
+    _POINTS: {"x", "y", "visible", "complete"},
+}
+_BY_HAND = 0
+# Members of a file that name no instance by its number.
+_WITHOUT_LINKS = re.compile(
+    r"metadata|frames|instances|points|pred_points|\w+_json|negative_frames|provenance|video_crops|video\d+"
+)
+# SLEAP's frames began at the corner of a pixel before this version of its format.
+_CENTRED, _CORNER_PX = 1.1, 0.5
+# The format of images that are cached from videos.
+_CACHED = ".bmp"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where the labels of an image are: a frame of a video, its row in the table of frames and that of its instance.
+
+    A row is -1 if the file has none yet.
+    """
+
+    video: int
+    frame: int
+    row: int = -1
+    instance: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class SleapFile(WholeFile):
+    """The content of a SLEAP file.
+
+    Attributes:
+      places: {image: where its labels are}.
+      videos: of the file.
+      names: of these.
+      numbers: for each video, the number of it in the table of frames.
+      reach_px: for each video, the largest x and y of its points.
+      corner_px: what the file adds to coordinates.
+      has_links: whether something names instances by number.
+    """
+
+    places: Mapping[str, _Place]
+    videos: Sequence[SleapVideo]
+    names: Sequence[str]
+    numbers: Sequence[int]
+    reach_px: Sequence[np.ndarray]
+    corner_px: float
+    has_links: bool
+
+    def media(self) -> dict[str, SleapVideo]:
+        """Returns {name: video} of the video files whose frames can become images."""
+        return {name: self.videos[number] for name, number in self._numbers_of_media().items()}
+
+    def _numbers_of_media(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for number, (name, video) in enumerate(zip(self.names, self.videos, strict=True)):
+            if _is_media(video) and video.media_file:
+                # A file that is listed twice has one name.
+                found.setdefault(name, number)
+        return found
+
+    def place_of(self, image: str) -> _Place | None:
+        """Returns the place of an image, also of a frame of a video that has no labels yet."""
+        if image in self.places:
+            return self.places[image]
+        match = re.fullmatch(rf"{re.escape(self.file.name)}/(.+)/img(\d+){re.escape(_CACHED)}", image)
+        number = self._numbers_of_media().get(match[1]) if match else None
+        return _Place(number, int(match[2])) if match and number is not None else None
+
+    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+        if found := super().obstacle(image, keypoint, point):
+            return found
+        place = self.place_of(image)
+        if place is None:
+            return f"{self.file} has no image {image}"
+        if self.has_links and place.row >= 0 > place.instance:
+            return f"{self.file} names instances by number, as of sessions: begin the labels of {image} in SLEAP"
+        return ""
+
+    def path_of(self, folder: Path, image: str) -> Path:
+        place = self.place_of(image)
+        if place is None:
+            raise UserError(f"{self.file} has no image {image}")
+        video = self.videos[place.video]
+        found = sleap.frame_files(video, [place.frame], self.reach_px[place.video], DataConfig())[place.frame]
+        if isinstance(found, str):
+            raise UserError(found)
+        refuse_link_out_of_project(found, image)
+        return found
+
+    def written(self, edits: Mapping[str, Points]) -> bytes:
+        import h5py
+
+        buffer = io.BytesIO(self.original)
+        with h5py.File(buffer, "r+") as opened:
+            tables = _Tables(**_all_rows(opened))
+            for image, points in edits.items():
+                place = self.place_of(image)
+                assert place is not None
+                cells = [self._cells(points[name]) for name in self.keypoint_names]
+                if place.instance < 0:
+                    frame = place.row if place.row >= 0 else tables.add_frame(self.numbers[place.video], place.frame)
+                    tables.add_instance(frame, cells)
+                else:
+                    before = self.at_first.get(image, {})
+                    is_other = [points[name] != before.get(name) for name in self.keypoint_names]
+                    tables.change(place, cells, is_other)
+            for name, table in zip(_COLUMNS, tables.all(), strict=True):
+                _replace(opened, name, table)
+        return buffer.getvalue()
+
+    def _cells(self, point: Point | None) -> tuple[float, float, bool, bool]:
+        if not point:
+            return math.nan, math.nan, False, False
+        return point[0] + self.corner_px, point[1] + self.corner_px, point[2] == VISIBLE, False
+
+
+def frame_image(frame: int) -> str:
+    """Returns the name of the image of a frame of a video file, without the folder."""
+    return f"img{frame:08}{_CACHED}"
+
+
+class _Tables:
+    """The tables of a file while they are changed. The rows that the file had keep their order."""
+
+    def __init__(self, frames: np.ndarray, instances: np.ndarray, points: np.ndarray):
+        self._frames, self._instances, self._points = frames, instances, points
+        # Where each instance that was read is now.
+        self._moved = np.arange(len(instances))
+
+    def all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._frames, self._instances, self._points
+
+    def change(self, place: _Place, cells: Sequence[tuple], is_other: Sequence[bool]) -> None:
+        start = int(self._instances[self._moved[place.instance]]["point_id_start"])
+        for k, of_point in enumerate(cells):
+            if is_other[k]:
+                complete = bool(self._points[start + k]["complete"]) and not math.isnan(of_point[0])
+                self._points[start + k] = (*of_point[:3], complete)
+
+    def add_frame(self, video: int, number: int) -> int:
+        new = np.zeros(1, self._frames.dtype)
+        new["frame_id"] = self._frames["frame_id"].max() + 1 if len(self._frames) else 0
+        new["video"], new["frame_idx"] = video, number
+        new["instance_id_start"] = new["instance_id_end"] = len(self._instances)
+        self._frames = np.concatenate([self._frames, new])
+        return len(self._frames) - 1
+
+    def add_instance(self, row: int, cells: Sequence[tuple]) -> None:
+        """Adds an instance at the end of a frame; it replaces the only predicted one, as in SLEAP."""
+        frame = self._frames[row]
+        start, end = int(frame["instance_id_start"]), int(frame["instance_id_end"])
+        if start == end:
+            start = end = len(self._instances)
+        new = np.zeros(1, self._instances.dtype)
+        new["instance_id"], new["instance_type"], new["frame_id"] = end, _BY_HAND, frame["frame_id"]
+        is_one = end - start == 1
+        new["from_predicted"], new["track"] = (start, self._instances[start]["track"]) if is_one else (-1, -1)
+        new["point_id_start"], new["point_id_end"] = len(self._points), len(self._points) + len(cells)
+        self._shift(end)
+        self._instances = np.insert(self._instances, end, new)
+        self._frames[row]["instance_id_start"], self._frames[row]["instance_id_end"] = start, end + 1
+        self._points = np.concatenate([self._points, np.array([*cells], self._points.dtype)])
+
+    def _shift(self, place: int) -> None:
+        """Makes room for an instance before the one at a place."""
+        self._moved += self._moved >= place
+        later = self._frames["instance_id_start"] >= place
+        for name in ("instance_id_start", "instance_id_end"):
+            self._frames[name][later] += 1
+        self._instances["instance_id"][place:] += 1
+        self._instances["from_predicted"][self._instances["from_predicted"] >= place] += 1
+
+
+def _replace(opened: Any, name: str, table: np.ndarray) -> None:
+    """Gives a table of a file new rows; one that can grow leaves no gap in the file."""
+    if opened[name].shape != table.shape:
+        if opened[name].maxshape[0] is None:
+            opened[name].resize(table.shape)
+        else:
+            attributes = dict(opened[name].attrs)
+            del opened[name]
+            opened.create_dataset(name, data=table, maxshape=(None,)).attrs.update(attributes)
+    opened[name][...] = table
+
+
+def read_sleap_file(file: Path) -> SleapFile:
+    """Reads a SLEAP file; it may have no label yet.
+
+    Raises:
+      UserError: sleap-io is not installed; the file cannot be read, has no skeleton or several, or other tables.
+      OSError: it cannot be read.
+    """
+    original = read_bytes(file, most_bytes=None)
+    labels = sleap.load(file)
+    names, videos = sleap.keypoint_names(file, labels), read_sleap_videos(file, labels)
+    tables, corner_px, has_links = _read_tables(file, original)
+    first_of = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
+    frames, problems = _frames(labels, tables, first_of)
+    more = [(first_of[id(one.video)], int(one.frame_idx)) for one in labels.suggestions if id(one.video) in first_of]
+    more += [(number, frame) for number, video in enumerate(videos) if video.is_sequence
+             for frame in range(len(video.names))]  # fmt: skip
+    left_out = {(first_of[id(one.video)], int(one.frame_idx)) for one in labels.labeled_frames
+                if getattr(one, "is_negative", False)}  # fmt: skip
+    for number, frame in more:
+        frames.setdefault((number, frame), _Place(number, frame))
+    reach_px = [sleap.reach_of([one for frame in labels.labeled_frames if first_of[id(frame.video)] == number
+                                for one in frame.user_instances]) for number in range(len(videos))]  # fmt: skip
+    wanted = sorted({*frames} - left_out)
+    named = _name_images(videos, video_names(videos), wanted, reach_px)
+    places = {image: frames[key] for key, image in named.items()}
+    problems = {named[key]: reason for key, reason in problems.items() if key in named}
+    chosen = {image: place for image, place in places.items() if place.instance >= 0 and image not in problems}
+    points = {image: _points(names, tables, place, corner_px) for image, place in chosen.items()}
+    points = {image: of_image for image, of_image in points.items() if any(of_image.values())}
+    return SleapFile(
+        file=file,
+        original=original,
+        keypoint_names=names,
+        images=tuple(places),
+        at_first=points,
+        points=points,
+        problems=problems,
+        can_hide=True,
+        skeleton=sleap_extras.read_skeleton(labels),
+        places=places,
+        videos=videos,
+        names=video_names(videos),
+        numbers=_numbers(labels, tables[_FRAMES], videos),
+        reach_px=reach_px,
+        corner_px=corner_px,
+        has_links=has_links,
+    )
+
+
+def _all_rows(opened: Any) -> dict[str, np.ndarray]:
+    return {name: opened[name][...] for name in _COLUMNS}
+
+
+def _read_tables(file: Path, original: bytes) -> tuple[dict[str, np.ndarray], float, bool]:
+    """Returns the tables of a file, what it adds to coordinates, and whether something names instances by number."""
+    import h5py
+
+    with h5py.File(io.BytesIO(original), "r") as opened:
+        content: Any = opened
+        for name in _COLUMNS:
+            columns = {*(content[name].dtype.names or ())} if name in content else set()
+            if not _COLUMNS[name] <= columns or (name == _POINTS and columns != _COLUMNS[name]):
+                raise UserError(f"{file} has no table {name} as SLEAP writes it: open it in SLEAP, and save it")
+        version = float(content["metadata"].attrs["format_id"])
+        has_sessions = "sessions_json" in content and len(content["sessions_json"]) > 0
+        has_links = has_sessions or any(not _WITHOUT_LINKS.fullmatch(str(name)) for name in content)
+        return _all_rows(content), _CORNER_PX * (version < _CENTRED), has_links
+
+
+def _frames(
+    labels: Any, tables: Mapping[str, np.ndarray], first_of: Mapping[int, int]
+) -> tuple[dict[tuple[int, int], _Place], dict[tuple[int, int], str]]:
+    """Returns {(video, frame): place} of the frames in a file, and {(video, frame): why it cannot be labelled}."""
+    places: dict[tuple[int, int], _Place] = {}
+    problems: dict[tuple[int, int], str] = {}
+    # sleap-io adds frames that only other tables name.
+    for row, (entry, frame) in enumerate(zip(tables[_FRAMES], labels.labeled_frames, strict=False)):
+        key = first_of[id(frame.video)], int(frame.frame_idx)
+        rows = range(int(entry["instance_id_start"]), int(entry["instance_id_end"]))
+        by_hand = [row for row in rows if tables[_INSTANCES][row]["instance_type"] == _BY_HAND]
+        placed = [
+            row for row, one in zip(rows, frame.instances, strict=True) if row in by_hand and _is_placed(one, False)
+        ]
+        visible = [
+            row for row, one in zip(rows, frame.instances, strict=True) if row in placed and _is_placed(one, True)
+        ]
+        chosen = visible or placed or by_hand
+        if key in places:
+            problems[key] = "the file has two entries of this frame: merge them in SLEAP"
+        elif len(chosen) > 1:
+            problems[key] = f"it has {count(len(chosen), 'animal')}, and the page labels one"
+        places.setdefault(key, _Place(*key, row, chosen[0] if chosen else -1))
+    return places, problems
+
+
+def _is_placed(instance: Any, is_visible: bool) -> bool:
+    return bool(np.isfinite(instance.numpy(invisible_as_nan=is_visible)).any())
+
+
+def _name_images(
+    videos: Sequence[SleapVideo],
+    names: Sequence[str],
+    wanted: Sequence[tuple[int, int]],
+    reach_px: Sequence[np.ndarray],
+) -> dict[tuple[int, int], str]:
+    """Returns {(video, frame): name of the image}, the one that training gives it, of the frames that have an image."""
+    named = {}
+    for number, video in enumerate(videos):
+        frames = [frame for of_video, frame in wanted if of_video == number]
+        if _is_media(video) or not frames:
+            files: Mapping[int, Path | str] = dict.fromkeys(frames, Path(f"x{_CACHED}"))
+        else:
+            files = sleap.frame_files(video, frames, reach_px[number], DataConfig())
+        for frame, path in files.items():
+            if isinstance(path, Path):
+                named[number, frame] = sleap.image_name(video, path, names[number], frame)
+    return named
+
+
+def _is_media(video: SleapVideo) -> bool:
+    return not (video.is_sequence or video.is_embedded or sleap.is_no_media(video.names[0]))
+
+
+def _points(names: tuple[str, ...], tables: Mapping[str, np.ndarray], place: _Place, corner_px: float) -> Points:
+    start = int(tables[_INSTANCES][place.instance]["point_id_start"])
+    points: Points = {}
+    for name, (x, y, visible, *_) in zip(names, tables[_POINTS][start : start + len(names)].tolist(), strict=True):
+        at = x - corner_px, y - corner_px
+        points[name] = (*at, VISIBLE if visible else NOT_VISIBLE) if math.isfinite(x) and at != MISSING else None
+    return points
+
+
+def _numbers(labels: Any, frames: np.ndarray, videos: Sequence[SleapVideo]) -> list[int]:
+    """Returns the number of each video in the table of frames; for embedded images, their table names it."""
+    known = {
+        id(frame.video): int(number) for frame, number in zip(labels.labeled_frames, frames["video"], strict=False)
+    }
+
+    def number_of(place: int) -> int:
+        match = re.match(r"video(\d+)/", str(videos[place].video.backend_metadata.get("dataset") or ""))
+        return int(match[1]) if match and videos[place].is_embedded else place
+
+    return [known.get(id(video), number_of(place)) for place, video in enumerate(labels.videos)]

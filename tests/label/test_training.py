@@ -1,0 +1,84 @@
+"""Training from the page of `jaxpose label`: label, train, look, correct, train again."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from jaxpose.label.__main__ import main
+from tests.browser import needs_browser, opened
+from tests.label.small_projects import image_name, serving, write_project
+from tests.label.test_browser import is_at, press
+
+# The smallest training, for a project of 12 images.
+OPTIONS = (
+    "data.input_width_px=32", "data.input_height_px=32", "model.backbone=resnet10", "model.width=8",
+    "model.head_width=8", "mesh.devices=1", "train.batch_size=2", "log.report=false", "eval.predict_videos=no",
+)  # fmt: skip
+# A shared core takes minutes to start and compile.
+LONG_MS = 400_000
+
+
+def is_in(page: Page, state: str, timeout_ms: int = LONG_MS) -> None:
+    """Waits until the text of the training matches."""
+    expect(page.locator("#training")).to_have_text(re.compile(state), timeout=timeout_ms)
+
+
+def rows(count: int) -> str:
+    return "".join(f"{image_name(10 * number)},{number}.5,2,20,{number},30.125,4\n" for number in range(count))
+
+
+@needs_browser
+@pytest.mark.slow
+def test_the_loop_of_labelling_training_and_correcting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = write_project(tmp_path / "p", 12, rows(9))
+    with serving(project, *OPTIONS, "train.steps=4") as served, opened(served.address, 1280, 800) as page:
+        is_at(page, 90)
+        press(page, "p s p s p")
+        expect(page.locator("#train-button")).to_have_attribute("title", re.compile("jaxpose train .*train.steps=4"))
+        press(page, "Shift+T")
+        expect(page.locator("#train-button")).to_have_text("Stop training")
+        # It goes on without the page, and a later page finds it.
+        served.kill()
+        page.goto("about:blank")
+        with serving(project, *OPTIONS, "train.steps=4") as again:
+            page.goto(again.address)
+            expect(page.locator("#train-button")).to_have_text("Stop training")
+            press(page, "Shift+T")
+            expect(page.locator("#message")).to_have_text("a training is running; the button stops it")
+            is_at(page, 100)
+            is_in(page, r"^label_001: \d+\.\d\d px on 1 validation frame$")
+            # The predictions of the images without labels are hollow points.
+            expect(page.locator("#points g.draft")).not_to_have_count(0)
+            press(page, "t r Enter")
+            is_at(page, 110)
+            expect(page.locator("#progress")).to_have_text("11 of 12 labelled")
+            # Once more, with the corrected labels, and stopped.
+            press(page, "Shift+T")
+            is_in(page, "reads the data")
+            page.locator("#train-button").click()
+            expect(page.locator("#train-button")).to_have_text("Train (Shift+T)", timeout=LONG_MS)
+            assert again.stop() == 0
+    assert (project / "CollectedData.csv").read_text().count("labeled-data") == 11
+    names = sorted(name for name in os.listdir(tmp_path / "runs/p") if not name.startswith("."))
+    assert names[0] == "label_001" and (tmp_path / "runs/p/label_001/finished.json").is_file()
+    record = json.loads((tmp_path / "runs/p/.label.json").read_text())
+    assert record["run"] == str(tmp_path / "runs/p/label_002")
+
+
+def test_options_of_the_training_are_checked_before_the_page_opens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = write_project(tmp_path / "p", 1)
+    for argument, problem in (
+        ("train.stepz=4", "there is no option train.stepz"),
+        ("out=x", "out is given for the trainings of the page; it comes from the page, which chooses the run folder"),
+        ("--config=absent.py", "there is no file 'absent.py'"),
+        ("train.steps=-4", "train.steps is -4"),
+    ):
+        assert main([str(project), argument, "--no-browser"]) == 2
+        assert problem in capsys.readouterr().err
