@@ -18,7 +18,9 @@ from jaxpose.model import vit
 from jaxpose.model.pose_net import apply_network, make_network
 from jaxpose.predict import load
 from jaxpose.predict import main as predict_main
+from jaxpose.run.load import LoadedNetwork
 from jaxpose.training.batches import batch_shapes, host_batches, image_names
+from jaxpose.training.initial_weights import transfer
 from tests.small_run import assert_same, call, checkpoint_of, figures_of, make_config, train, train_and_stop
 from tests.training.setups import begin
 
@@ -86,6 +88,26 @@ def test_an_absent_view_is_as_if_it_did_not_exist_and_a_view_has_its_own_place(j
     assert np.abs(outputs(pixels[here][[1, 0, 3, 2]], [True] * 4)[[1, 0, 3, 2]] - some[here]).max() > 1e-4
     # An empty slot has no view at all.
     assert np.isfinite(outputs(pixels[here], [False] * 4)).all()
+
+
+def test_cameras_keep_their_vectors_by_name_in_a_network_that_starts_from_another() -> None:
+    model = c.ModelConfig(kind="multiview", backbone="vit_small", width=64)
+
+    def network(views: tuple[str, ...], kind: str = "multiview", seed: int = 0) -> LoadedNetwork:
+        config = c.Config(
+            data=c.DataConfig(keypoint_names=("a",), views=views), model=dataclasses.replace(model, kind=kind)
+        )
+        made = make_network(config.model, 1, "f32", seed, len(views) if kind == "multiview" else 1)
+        return LoadedNetwork(config, *made, "")
+
+    new = network(("c3", "c1", "c4"), seed=1)
+    for old, kept in ((network(VIEWS), {0: 2, 1: 0}), (network((), "heatmap"), {})):
+        params, _, remade = transfer(old, ("a",), new.params, {}, views=("c3", "c1", "c4"))
+        for at, view in enumerate(("c3", "c1", "c4")):
+            expected = old.params["backbone"]["views"][kept[at]] if at in kept else new.params["backbone"]["views"][at]
+            np.testing.assert_array_equal(params["backbone"]["views"][at], expected)
+            assert (f"the vector of the camera {view}" in remade) == (at not in kept)
+        np.testing.assert_array_equal(params["backbone"]["class_token"], old.params["backbone"]["class_token"])
 
 
 @pytest.mark.slow
