@@ -32,6 +32,7 @@ from jaxpose.entry import predict_arguments
 from jaxpose.errors import UserError, need
 from jaxpose.formats.prediction_table import read_footage
 from jaxpose.prediction.ensemble import smooth_ensembles, smoother_command, write_ensembles
+from jaxpose.prediction.frame_boxes import FrameBoxes
 from jaxpose.prediction.index import DETECTIONS, DONE, TRACKS, Claims, PredictionIndex, Row, suffixes_beside
 from jaxpose.prediction.job import remove_leftovers
 from jaxpose.prediction.listing import (
@@ -44,7 +45,7 @@ from jaxpose.prediction.listing import (
     report_existing,
     report_stop,
 )
-from jaxpose.prediction.predictor import FrameBoxes, Predictor, load
+from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import write_moment_errors
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker

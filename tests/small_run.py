@@ -25,6 +25,7 @@ from jaxpose import config as c
 from jaxpose import train as verb
 from jaxpose.cluster.mesh import DeviceProgram
 from jaxpose.config import command_line
+from jaxpose.config.model import views_at_once
 from jaxpose.data.synthetic import make_project
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
@@ -299,7 +300,10 @@ def train_and_stop_when(config: c.Config, is_time: Callable[[], bool]) -> dict[s
 def _state_like(text: str) -> State:
     """A state of a run's config, as JSON, with numpy arrays."""
     config = c.from_json(text)
-    _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
+    views = views_at_once(config.model, config.data.views)
+    _, params, statistics = make_network(
+        config.model, len(config.data.keypoint_names), config.train.precision, 0, views
+    )
     return jax.tree.map(np.asarray, initial_state(params, statistics, config))
 
 

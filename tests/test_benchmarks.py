@@ -39,6 +39,7 @@ NOT_STARTED = {
     "growth.py": "makes projects of 100,000 rows and hours of video",
     "hidden.py": _TRAINS,
     "memory.py": _TRAINS,
+    "multiview.py": _TRAINS,
     "pretrained.py": _TRAINS,
     "promise.py": _TRAINS,
     "scaling.py": _COMPILES,

@@ -108,7 +108,7 @@ def _ignored(cameras: Cameras, form: str) -> list[str]:
     skewed = [f"{camera.name} ({camera.matrix[0, 1]:.3g} px)" for camera in cameras.each if camera.matrix[0, 1]]
     lines = []
     if skewed and form not in (JARVIS, DANNCE):
-        lines.append(f"the skew of {', '.join(skewed)} is written, but only jaxpose uses it; OpenCV ignores it")
+        lines.append(f"for other programs, the skew of {', '.join(skewed)}: it is in the file, but OpenCV ignores it")
     if form in (JARVIS, DANNCE) and cameras.sizes_px.any():
         lines.append(f"the image sizes, which files of {form} do not hold")
     return lines

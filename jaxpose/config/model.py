@@ -1,11 +1,12 @@
 """Options of the network, its heatmaps and its pretraining, and the published weights that options can name."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
-CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0, "finder": 0}
+CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "multiview": 0, "regression": 0, "finder": 0}
 # Longest side of a typical animal in the input of a finder.
 BODY_PX = 32.0
 
@@ -56,9 +57,10 @@ class ModelConfig(Section):
     kind: str = option(
         "heatmap",
         "heatmap: one heatmap per keypoint from one frame; heatmap_context: from five frames, with two heads; "
+        "multiview: from the frames of all cameras (data.views) at one moment, by a ViT (docs/backbones.md); "
         "regression: one point per keypoint, without heatmaps; finder: the centres and the rough keypoints of all "
         "animals of a whole frame (docs/several_animals.md)",
-        choices=("heatmap", "heatmap_context", "regression", "finder"),
+        choices=tuple(CONTEXT_RADIUS),
         common=True,
     )
     backbone: str = option(
@@ -119,6 +121,13 @@ class ModelConfig(Section):
         "there (location refinement), with DeepLabCut's targets and losses, for its weights; needs model.head=deconv",
         choices=("fit", "lightning_pose", "deeplabcut"),
     )
+    joint_layers: int = option(
+        0,
+        "kind=multiview: number of the last layers of the ViT in which patches also see those of the other cameras; 0 "
+        "= all layers, as in Lightning Pose. Fewer take less time",
+        minimum=0,
+        maximum=12,
+    )
     views_agree: bool = option(
         False,
         "combine the heatmaps of a body part with those of its other views in the frame, before points are decoded "
@@ -131,6 +140,25 @@ class ModelConfig(Section):
 def feature_stride(model: ModelConfig) -> int:
     """Returns the input pixels per cell of the backbone's coarsest features."""
     return model.output_stride or BACKBONES[model.backbone].stride
+
+
+def views_at_once(model: ModelConfig, views: tuple[str, ...]) -> int:
+    """Returns how many of the cameras in `data.views` the network sees together."""
+    return len(views) if model.kind == "multiview" else 1
+
+
+def multiview_rules(model: ModelConfig, views: tuple[str, ...], boxes: str) -> Iterator[str]:
+    """Yields a line for each broken rule about the network that sees all cameras together."""
+    if model.kind != "multiview":
+        if model.joint_layers:
+            yield f"model.joint_layers is {model.joint_layers}, and model.kind is {model.kind}; only multiview uses it"
+        return
+    if len(views) < 2:
+        yield f"model.kind is multiview, and data.views names {len(views)} cameras; name at least two"
+    if BACKBONES[model.backbone].family != "vit":
+        yield f"model.kind is multiview, and model.backbone is {model.backbone}; give a vision transformer"
+    if boxes:
+        yield f"model.kind is multiview, and data.boxes is {boxes}; it sees whole frames: leave the boxes out"
 
 
 def norm_of(model: ModelConfig) -> str:

@@ -21,6 +21,7 @@ from jaxpose.config.model import (
     ModelConfig,
     PretrainConfig,
     feature_stride,
+    multiview_rules,
     norm_of,
 )
 from jaxpose.config.option import excerpt, flat_options
@@ -288,6 +289,7 @@ def _augment(config: Config) -> Iterator[str]:
 
 def _model(config: Config) -> Iterator[str]:
     model = config.model
+    yield from multiview_rules(model, config.data.views, config.data.boxes)
     if model.heatmap_stride not in (2, 4, 8):
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
     if model.output_stride not in (0, 16):
@@ -585,13 +587,7 @@ def _has_type(value: Any, annotation: Any) -> bool:
 
 def _type_name(annotation: Any) -> str:
     """Returns a message's words for a value of this annotation: "a whole number"."""
-    names = {
-        int: "a whole number",
-        float: "a number",
-        str: "a text",
-        bool: "true or false",
-        type(None): "none",
-    }
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple:
         return f"a list of entries, each {_type_name(arguments[0])}"

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxpose.config.data import frames_per_clip
 from jaxpose.config.losses import weights
-from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.model import CONTEXT_RADIUS, views_at_once
 from jaxpose.config.root import Config
 from jaxpose.terminal import count
 
@@ -75,6 +75,8 @@ def terms(config: Config) -> tuple[TermFacts, ...]:
         return (TermFacts(method, frames, {method: 1.0}),)
     window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
     labelled = Stream("labelled", train.batch_size, "train.batch_size", window)
+    if (views := views_at_once(config.model, config.data.views)) > 1:
+        labelled = Stream("labelled", views * train.batch_size, f"train.batch_size (of {views} frames)", window)
     if config.model.kind == "finder":
         return (TermFacts("finder", labelled, _OF_FINDER),)
     on_labelled = {"supervised_loss": 1.0}

@@ -16,7 +16,12 @@ NO_METRIC = "none"
 
 @dataclasses.dataclass
 class TrainConfig(Section):
-    batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1, common=True)
+    batch_size: int = option(
+        16,
+        "labelled frames (model.kind=multiview: moments) per update, over all devices and hosts",
+        minimum=1,
+        common=True,
+    )
     microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0, common=True)
     shards: int = option(
         0,

@@ -106,6 +106,8 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
             "windows of context frames show other boxes than here"
         )
     model = config.model
+    if model.kind == "multiview":
+        raise UserError(f"{file} is of a multi-view transformer, whose weights jaxpose does not convert: train one")
     kind, stride, width, _ = head_options(tensors)
     if (model.kind, model.heatmap_stride) != (kind, stride):
         raise UserError(

@@ -157,6 +157,19 @@ def _order(seed: int, epoch: int, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(sequence)).permutation(count)
 
 
+def by_moment(rows: np.ndarray, views: int) -> np.ndarray:
+    """Returns rows (n,) of a set, which are ordered by view, as those of the views of each moment, (n / v, v).
+
+    One view is not an axis.
+    """
+    return rows if views == 1 else rows.reshape(views, -1).T
+
+
+def draws_of_views(draws: np.ndarray, views: int) -> np.ndarray:
+    """Returns a draw for each view of each moment's draw (m,): an array (m v,), the views of a moment one by one."""
+    return np.where(draws[:, None] < 0, draws[:, None], draws[:, None] * views + np.arange(views)).reshape(-1)
+
+
 def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
     """Returns each draw's row from the endless stream; negative draws (empty slots) give -1.
 
@@ -164,10 +177,10 @@ def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
 
     Args:
       draws: int64 array of any shape.
-      rows: int array (n,), the rows that train.
+      rows: int array (n,), the rows that train; or (n, v), those of the views of each moment.
       seed: data.seed.
     """
-    found = np.full(draws.shape, -1, np.int64)
+    found = np.full(draws.shape + rows.shape[1:], -1, np.int64)
     epochs = draws // len(rows)
     for epoch in np.unique(epochs[draws >= 0]):
         here = (epochs == epoch) & (draws >= 0)
@@ -193,7 +206,10 @@ class _Steps:
 
     def __getitem__(self, index: int) -> Batch:
         draws = self._draws_of(index).reshape(-1)
-        batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
+        rows = rows_of_draws(draws, self._rows, self._data_seed)
+        if rows.ndim == 2:
+            rows, draws = rows.reshape(-1), draws_of_views(draws, rows.shape[1])
+        batch = self._samples.batch(rows, draws)
         if self._other_seeds:
             batch[OTHER_FRAMES] = [batch["frames"].copy() for _ in self._other_seeds]
         # The batch is a copy, so its frames may change.
@@ -224,7 +240,7 @@ def training_batches(
 
     Args:
       samples: all labelled frames.
-      rows: int array, the rows that train.
+      rows: int array, the rows that train, as in `rows_of_draws`.
       draws_of: step -> draws in this host's slots, int64, any shape (flattened in order), -1 where empty.
       first_step: the first step.
       total_steps: the step at which to end.

@@ -39,7 +39,7 @@ from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Found, Predictor, start_devices
 from jaxpose.progress import phase
-from jaxpose.run.load import LoadedNetwork, load_network, read_run_config, refuse_several_animals
+from jaxpose.run.load import LoadedNetwork, load_network, read_run_config, refuse_several_animals, refuse_several_views
 from jaxpose.run.pca import agreeing_views, load_subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.terminal import count
@@ -211,6 +211,7 @@ def export(
     """
     config = read_run_config(run)
     refuse_several_animals(run, config, "two networks cannot be exported as one")
+    refuse_several_views(run, config, "an exported network sees single frames")
     _check_out(out, overwrite, batch, fp16)
     fit = _fit_of(config.data, frame_size_px or _size_of_labelled(config.data))
     make_folder(out.parent)

@@ -48,17 +48,20 @@ class PoseNet(nnx.Module):
       model: its options.
       keypoints: number of keypoints.
       precision: f32, tf32, bf16 or f64.
+      views: cameras that it sees together.
       rng: source of the initial weights.
     """
 
-    def __init__(self, model: ModelConfig, keypoints: int, precision: str, *, rng: np.random.Generator):
+    def __init__(self, model: ModelConfig, keypoints: int, precision: str, views: int, *, rng: np.random.Generator):
         dtype, param_dtype = DTYPES[precision]
+        self.views = views
         dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
         self.dtype = dtype
         self.pixels = pixel_scale(model.weights)
         self.radius = CONTEXT_RADIUS[model.kind]
         self.backbone_name = model.backbone
-        self.backbone = family_of(self.backbone_name).make_backbone(model, dtypes)
+        of_views = {"views": views} if views > 1 else {}
+        self.backbone = family_of(self.backbone_name).make_backbone(model, dtypes | of_views)
         levels = self.backbone.level_channels
         channels = levels[0]
         of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
@@ -93,23 +96,38 @@ class PoseNet(nnx.Module):
         of the input. A finder has 1 + 2 k maps (see `FinderHead`).
 
         Args:
-          sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call.
-          counted: (q, s) of each group: which frames enter the batch statistics (see `Norm`).
+          sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call. The
+            views of a moment are neighbours, in the order of `data.views`.
+          counted: (q, s) of each group: which frames enter the batch statistics (see `Norm`) or, of several views,
+            which of them exist.
           count: number of counted frames over all devices.
           train: whether this is a training pass.
         """
         height, width = sequences[0].shape[2:4]
-        frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
+        frames = jnp.concatenate([self._by_moment(group).reshape(-1, height, width, 3) for group in sequences])
         pixels = normalise(frames, self.pixels, self.dtype)
-        reached = jnp.concatenate([group.reshape(-1) for group in counted])
+        reached = jnp.concatenate([self._by_moment(group).reshape(-1) for group in counted])
         levels = family_of(self.backbone_name).features(self.backbone, pixels, reached, count, train)
         outputs, start = [], 0
         for group in sequences:
             q, s = group.shape[:2]
-            here = [level[start : start + q * s].reshape(q, s, *level.shape[1:]) for level in levels]
+            here = [self._by_sequence(level[start : start + q * s], q, s) for level in levels]
             start += q * s
             outputs.append(self._windows(here, (height, width)))
         return outputs
+
+    def _by_moment(self, group: Float[Array, "q s ..."] | Bool[Array, "q s"]) -> jax.Array:
+        """Returns what belongs to sequences with the views of each frame next to each other."""
+        if self.views == 1:
+            return group
+        return group.reshape(-1, self.views, *group.shape[1:]).swapaxes(1, 2)
+
+    def _by_sequence(self, frames: Float[Array, "_ ..."], q: int, s: int) -> jax.Array:
+        """Returns what belongs to the frames of q sequences as (q, s, ...), the inverse of `_by_moment`."""
+        if self.views == 1:
+            return frames.reshape(q, s, *frames.shape[1:])
+        moments = frames.reshape(-1, s, self.views, *frames.shape[1:]).swapaxes(1, 2)
+        return moments.reshape(q, s, *frames.shape[1:])
 
     def _windows(
         self, levels: list[Float[Array, "q s _ _ _"]], size_px: tuple[int, int]
@@ -139,7 +157,9 @@ def _as_frames(sequences: Float[Array, "q s h w c"]) -> Float[Array, "b h w c"]:
     return sequences.reshape(-1, *sequences.shape[2:])
 
 
-def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
+def make_network(
+    model: ModelConfig, keypoints: int, precision: str, seed: int, views: int = 1
+) -> tuple[nnx.GraphDef, dict, dict]:
     """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays.
 
     The initial weights are drawn on the host, in their type, so they are the same on every platform and nothing is
@@ -147,7 +167,7 @@ def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) 
     """
     rng = np.random.Generator(np.random.Philox(seed))
     with pinned_settings(precision):
-        network = PoseNet(model, keypoints, precision, rng=rng)
+        network = PoseNet(model, keypoints, precision, views, rng=rng)
     graphdef, params, statistics = nnx.split(network, nnx.Param, nnx.BatchStat)
     return graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)
 

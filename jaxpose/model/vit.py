@@ -125,18 +125,25 @@ class Attention(nnx.Module):
         self.value, self.out = linear(True), linear(True)
 
     def __call__(
-        self, x: Float[Array, "b n c"], turns: tuple[Float[Array, "n d"], Float[Array, "n d"]] | None
+        self,
+        x: Float[Array, "b n c"],
+        turns: tuple[Float[Array, "n d"], Float[Array, "n d"]] | None,
+        exists: Bool[Array, "b n"] | None = None,
     ) -> Float[Array, "b n c"]:
         """Returns the tokens after the attention.
 
         Args:
           x: the tokens.
           turns: cosines and sines that rotate queries and keys, or None (see `rotary`).
+          exists: the tokens that others see; None = all.
         """
         query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
         if turns is not None:
             query, key = rotate(query, *turns), rotate(key, *turns)
         likeness = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=self.param_dtype)
+        if exists is not None:
+            # Finite, because in an empty slot no token exists.
+            likeness = jnp.where(exists[:, None, None], likeness, jnp.finfo(likeness.dtype).min)
         weights = jax.nn.softmax(likeness * query.shape[-1] ** -0.5, axis=-1).astype(self.dtype)
         return self.out(jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape))
 
@@ -174,24 +181,30 @@ class Block(nnx.Module):
         )
 
     def __call__(
-        self, x: Float[Array, "b n c"], turns: tuple[Float[Array, "n d"], Float[Array, "n d"]] | None
+        self,
+        x: Float[Array, "b n c"],
+        turns: tuple[Float[Array, "n d"], Float[Array, "n d"]] | None,
+        exists: Bool[Array, "b n"] | None = None,
     ) -> Float[Array, "b n c"]:
-        """Returns the tokens after the block; see `Attention` for the turns."""
-        x = x + _scaled(self.attention(self.norm1(x), turns), self.scale1)
+        """Returns the tokens after the block; see `Attention` for the other arguments."""
+        x = x + _scaled(self.attention(self.norm1(x), turns, exists), self.scale1)
         return x + _scaled(self.fc2(jax.nn.gelu(self.fc1(self.norm2(x)), approximate=False)), self.scale2)
 
 
 class Vit(nnx.Module):
     """A vision transformer without its classifier: from frames to the normalised tokens of the last block's patches.
 
-    Nothing is random in training, and no frame depends on another. A class token and register tokens take part in the
-    attention, and are left out of the features.
+    Nothing is random in training, and no frame depends on another, except the views of one moment: each view has a
+    vector that is added to its tokens, and in the last layers a token sees those of all views. A class token and
+    register tokens take part in the attention, and are left out of the features.
 
     Args:
       form: see `VitForm`; `FORMS` has the published ones.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
+      views: cameras that it sees together.
+      joint_layers: the last layers in which it does, 0 = all.
     """
 
     def __init__(
@@ -201,6 +214,8 @@ class Vit(nnx.Module):
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
+        views: int = 1,
+        joint_layers: int = 0,
     ):
         channels, side = form.channels, form.patch_px
         dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
@@ -215,9 +230,18 @@ class Vit(nnx.Module):
         self.blocks = nnx.List([Block(form, rng=rng, **dtypes) for _ in range(form.depth)])
         self.norm = LayerNorm(channels, form.epsilon, **dtypes)
         self.level_channels = (channels,)
+        self.views = nnx.Param(draw_normal(rng, (views, channels), param_dtype)) if views > 1 else None
+        self.first_joint = form.depth - joint_layers if joint_layers else 0
 
-    def __call__(self, x: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-        """Returns features (b, h / patch_px, w / patch_px, channels) of normalised frames."""
+    def __call__(
+        self, x: Float[Array, "b h w 3"], exists: Bool[Array, " b"] | None = None
+    ) -> Float[Array, "b h2 w2 c"]:
+        """Returns features (b, h / patch_px, w / patch_px, channels) of normalised frames.
+
+        Args:
+          x: the frames; the views of a moment are neighbours.
+          exists: the views that the others see.
+        """
         side, (b, height, width, _) = self.form.patch_px, x.shape
         sides = height // side, width // side
         patches = x.reshape(b, sides[0], side, sides[1], side, 3).transpose(0, 1, 3, 2, 4, 5)
@@ -234,9 +258,29 @@ class Vit(nnx.Module):
         x, turns = jnp.concatenate([first, tokens], axis=1), None
         if self.positions is None:
             turns = rotary(sides, first.shape[1], self.form.channels // self.form.heads, self.dtype)
-        for block in self.blocks:
-            x = block(x, turns)
+        x = self._joined(x, turns, exists) if self.views is not None else self._alone(x, turns, len(self.blocks))
         return self.norm(x)[:, first.shape[1] :].reshape(b, *sides, -1)
+
+    def _alone(self, x: jax.Array, turns: tuple[jax.Array, jax.Array] | None, layers: int) -> jax.Array:
+        """Returns the tokens (b, n, c) after the first layers, in which each frame is on its own."""
+        for block in self.blocks[:layers]:
+            x = block(x, turns)
+        return x
+
+    def _joined(self, x: jax.Array, turns: tuple[jax.Array, jax.Array] | None, exists: jax.Array | None) -> jax.Array:
+        """Returns the tokens (b, n, c) after all layers, the last of which see the views of a moment together."""
+        assert self.views is not None
+        vectors = self.views[...].astype(self.dtype)
+        (b, n, channels), views = x.shape, len(vectors)
+        x = (x.reshape(-1, views, n, channels) + vectors[None, :, None]).reshape(b, n, channels)
+        x = self._alone(x, turns, self.first_joint).reshape(-1, views * n, channels)
+        if turns is not None:
+            turns = jnp.tile(turns[0], (views, 1)), jnp.tile(turns[1], (views, 1))
+        if exists is not None:
+            exists = jnp.repeat(exists.reshape(-1, views), n, axis=1)
+        for block in self.blocks[self.first_joint :]:
+            x = block(x, turns, exists)
+        return x.reshape(b, n, channels)
 
 
 def _scaled(x: jax.Array, scale: nnx.Param | None) -> jax.Array:
@@ -245,15 +289,16 @@ def _scaled(x: jax.Array, scale: nnx.Param | None) -> jax.Array:
 
 def make_backbone(model: ModelConfig, dtypes: dict[str, Any]) -> Vit:
     """Returns a backbone of this family; see `jaxpose.model.resnet.make_backbone`."""
-    return Vit(FORMS[model.backbone], **dtypes)
+    joint: dict[str, Any] = {"joint_layers": model.joint_layers} if "views" in dtypes else {}
+    return Vit(FORMS[model.backbone], **dtypes, **joint)
 
 
 def features(
     backbone: Vit, frames: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
 ) -> list[Float[Array, "b _ _ _"]]:
     """Returns the features at its only level; see `jaxpose.model.resnet.features`."""
-    del counted, count, train  # No frame depends on another.
-    return [backbone(frames)]
+    del count, train  # Nothing but the views of a moment depends on other frames.
+    return [backbone(frames, counted)]
 
 
 def fill_backbone(
@@ -262,6 +307,8 @@ def fill_backbone(
     """Returns (parameters, {}) of published tensors; see `jaxpose.model.pose_net.fill_backbone`."""
     del statistics  # It has none.
     filled = vit_parameters(tensors, model.backbone, source)
+    # Published networks see one view.
+    filled |= {name: params[name] for name in ("views",) if name in params}
     return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), filled, params), {}
 
 

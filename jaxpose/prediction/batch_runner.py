@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxpose.cluster.mesh import DeviceProgram, copies, local_devices, on_device, replicate
 from jaxpose.config import Config
+from jaxpose.config.model import views_at_once
 from jaxpose.data.loader import Samples, evaluation_batches
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import fold_norms
@@ -44,6 +45,7 @@ class BatchRunner:
       frames_at_once: frames per step on each device.
       frames_per_step: frames per step on all devices.
       radius: number of frames that the network sees on either side of the predicted frame.
+      views_at_once: number of cameras that the network sees together; its frames are moments.
       arithmetic: everything that affects the last bits of predictions, as in a training's arithmetic.json.
     """
 
@@ -68,6 +70,7 @@ class BatchRunner:
         self._weights: tuple[tuple[Any, Any], list[Any]] = (None, None), []
         self.radius = CONTEXT_RADIUS[config.model.kind]
         self.frames_at_once, self.frames_per_step = frames_at_once, frames_at_once * mesh.size
+        self.views_at_once = views_at_once(config.model, config.data.views)
         self._labelled_per_step = (labelled_at_once or frames_at_once) * mesh.size
 
     def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
@@ -99,12 +102,29 @@ class BatchRunner:
         Raises:
           Stopped: `stops` returned true.
         """
+        chosen, at = self._with_other_views(rows, len(samples.pixels))
         batches = (
             ({name: batch[name] for name in batch if name not in ("draw", "valid")}, int(batch["valid"].sum()))
-            for batch in _until(stops, evaluation_batches(samples, rows, self._labelled_per_step))
+            for batch in _until(
+                stops, evaluation_batches(samples, chosen, self._labelled_per_step * self.views_at_once)
+            )
         )
         found = list(self._run(self._evaluate, params, statistics, batches))
-        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        return {name: np.concatenate([part[name] for part in found])[at] for name in found[0]}
+
+    def _with_other_views(self, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | slice]:
+        """Returns the rows to predict, with all views of a moment next to each other, and where the given ones are.
+
+        Args:
+          rows: of labelled frames, which are ordered by view, then by moment.
+          count: of all rows.
+        """
+        if self.views_at_once == 1:
+            return rows, slice(None)
+        view, moment = np.divmod(rows, count // self.views_at_once)
+        moments, place = np.unique(moment, return_inverse=True)
+        chosen = moments[:, None] + count // self.views_at_once * np.arange(self.views_at_once)
+        return chosen.reshape(-1), place * self.views_at_once + view
 
     def frames(
         self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
@@ -125,6 +145,36 @@ class BatchRunner:
             for frames, affine in chunks
         )
         return self._run(self._predict, params, statistics, batches)
+
+    def moments(
+        self,
+        params: dict,
+        statistics: dict,
+        chunks: Iterable[np.ndarray],
+        frame_from_input: np.ndarray,
+        exist: np.ndarray,
+    ) -> Iterator[Predictions]:
+        """Yields the predictions (m, v, k, 2) of the moments of v cameras that the network sees together.
+
+        Args:
+          params: parameters from `fold`.
+          statistics: batch statistics from `fold`.
+          chunks: uint8 arrays (m, v, h, w, 3), m at most `frames_per_step`.
+          frame_from_input: (v, 2, 3), maps input pixels of each view to frame pixels.
+          exist: bool (v,); the frames of other views may hold anything.
+        """
+        views, moments = len(exist), self.frames_per_step
+
+        def batches() -> Iterator[tuple[Batch, int]]:
+            for chunk in chunks:
+                frames = np.zeros((moments, *chunk.shape[1:]), np.uint8)
+                frames[: len(chunk)] = chunk
+                affines = np.tile(frame_from_input.astype(np.float32), (moments, 1, 1))
+                rows = {"frames": frames.reshape(-1, 1, *frames.shape[2:]), "frame_from_input": affines}
+                yield rows | {"exist": np.tile(exist, moments)}, views * len(chunk)
+
+        for found in self._run(self._predict, params, statistics, batches()):
+            yield {name: part.reshape(-1, views, *part.shape[1:]) for name, part in found.items()}
 
     def one(self, params: dict, statistics: dict, frame: np.ndarray, frame_from_input: np.ndarray) -> Predictions:
         """Returns the predictions (1, ...) of one frame (h, w, 3) without filling a batch.

@@ -92,20 +92,20 @@ COLUMNS = [field.name for field in dataclasses.fields(Row)]
 _TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
 
 
-def identity_of(sources: Sequence[Path], boxes: Sequence[Path] = ()) -> tuple[int, str, str]:
+def identity_of(sources: Sequence[Path], beside: Sequence[Path] = ()) -> tuple[int, str, str]:
     """Returns `size`, `mtime` and `files` of the row for a video or images.
 
     Args:
       sources: the video, or the images.
-      boxes: the video's box file, if any; affects only `files`.
+      beside: the video's box file, and the videos of the other cameras, if any; affects only `files`.
 
     Raises:
       OSError: a file no longer exists.
     """
     status = [source.stat() for source in sources]
     newest_ns = max(entry.st_mtime_ns for entry in status)
-    with_boxes = zip([*sources, *boxes], [*status, *(file.stat() for file in boxes)], strict=True)
-    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in with_boxes]
+    all_files = zip([*sources, *beside], [*status, *(file.stat() for file in beside)], strict=True)
+    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in all_files]
     size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
     return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]
 
@@ -514,7 +514,9 @@ def boxes_of(predictor: Predictor, video: Path) -> tuple[Path, ...]:
     return (predictor.boxes.file_of(video),) if predictor.boxes else ()
 
 
-def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: Predictor) -> Row:
+def row_of(
+    out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: Predictor, others: Sequence[Path] = ()
+) -> Row:
     """Returns the row of a waiting input.
 
     Args:
@@ -523,12 +525,13 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predicto
       path: the video, or the image folder.
       sources: the video, or the images.
       predictor: the trained network.
+      others: the videos of the other cameras, if the network sees them together.
 
     Raises:
       OSError: a file no longer exists.
       UserError: the run needs boxes but the video has no box file.
     """
-    size, mtime, files = identity_of(sources, boxes_of(predictor, path))
+    size, mtime, files = identity_of(sources, (*boxes_of(predictor, path), *others))
     # Like other weights, another orientation requires a new prediction.
     how = predictor.config.predict.orientation
     return Row(

@@ -30,7 +30,7 @@ from jaxpose.prediction.index import (
     remove_tables,
 )
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.video_tables import Incomplete, predict_images, predict_segment
+from jaxpose.prediction.video_tables import Incomplete, predict_images, predict_segment, predict_views
 from jaxpose.run.manifest import write_manifest
 from jaxpose.terminal import count
 from jaxpose.video.index import ends_checksum, read_index
@@ -50,7 +50,8 @@ class Job:
       sources: a video, or the images of a folder.
       video: from `scan`, None for images.
       problem: why the video cannot be read at all, or "".
-      boxes: the video's box file, () without boxes.
+      beside: files that also decide the table: the video's box file, and the videos of the other cameras of `views`.
+      views: the videos of all cameras of a session, None where there is none, if the network sees them together.
       has_animals: whether the tables are of several animals.
     """
 
@@ -59,7 +60,8 @@ class Job:
     sources: list[Path]
     video: Video | None = None
     problem: str = ""
-    boxes: tuple[Path, ...] = ()
+    beside: tuple[Path, ...] = ()
+    views: tuple[Video | None, ...] = ()
     has_animals: bool = False
 
     @property
@@ -71,6 +73,14 @@ class Job:
     def key(self) -> str:
         """The name prefix of the claims on its work."""
         return key_of(self.row.table)
+
+    @functools.cached_property
+    def prediction_key(self) -> str:
+        """The same of the predictions, which the cameras of a session share."""
+        if not self.views:
+            return self.key
+        names = [video.path.name for video in self.views if video]
+        return key_of("/".join([*Path(self.row.table).parent.parts, *names]))
 
     @functools.cached_property
     def parts(self) -> Path:
@@ -107,7 +117,7 @@ class Job:
     def change(self) -> str:
         """Returns a message if the files differ from the row, else ""."""
         try:
-            now = identity_of(self.sources, self.boxes)
+            now = identity_of(self.sources, self.beside)
         except OSError:
             return ""  # the reader of a missing file reports it
         is_same = now == (self.row.size, self.row.mtime, self.row.files)
@@ -236,6 +246,7 @@ class Outcomes:
             self._failed.add(job.row.table)
         else:
             remove_leftovers(job.table, self._claims)
+            self._claims.forget(f"{job.prediction_key}-")
 
 
 # Predicts a segment of a video, a whole video or a folder of images into a folder in <table>.<hash>.parts.
@@ -259,7 +270,7 @@ def folder_of(job: Job, segment: Segment | None) -> Path:
 
 def write_segment(
     predictor: Predictor,
-    job: Job,
+    jobs: Sequence[Job],
     segment: Segment | None,
     claim: Claim,
     outcomes: Outcomes,
@@ -270,7 +281,7 @@ def write_segment(
 
     Args:
       predictor: the trained network.
-      job: the table that the segment belongs to.
+      jobs: the table that the segment belongs to, or those of the cameras of a session.
       segment: from `cut`; None means the whole video, or all images.
       claim: on this segment.
       outcomes: records failures.
@@ -282,53 +293,67 @@ def write_segment(
       OSError: the index cannot be written.
     """
     # A unique name: if the claim is lost, two processes may write the same segment.
-    scratch, folder = job.parts / f".{claim.token}", folder_of(job, segment)
+    scratches = [job.parts / f".{claim.token}" for job in jobs]
     try:
-        return _write(predictor, job, segment, scratch, outcomes, lambda: stops() or claim.is_lost, count)
-    except Incomplete as error:
-        if change := job.change():
-            outcomes.settle_lost(job, change)
-        elif segment:
-            # A process that found other frames with the same name may have removed the folder.
-            with contextlib.suppress(FileNotFoundError):
-                write_atomic(job.parts / _UNCUT_FILE, b"")
-        else:
-            outcomes.settle_damaged(job, str(error), scratch)
-    except UserError as error:
-        if change := job.change():
-            outcomes.settle_lost(job, change)
-        else:
-            outcomes.settle_damaged(job, str(error))
-    except OSError as error:
+        return _write(predictor, jobs, segment, scratches, outcomes, lambda: stops() or claim.is_lost, count)
+    except (Incomplete, UserError, OSError) as error:
+        for job, scratch in zip(jobs, scratches, strict=True):
+            _settle_error(job, segment, scratch, error, outcomes)
+    finally:
+        for scratch in scratches:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return False
+
+
+def _settle_error(
+    job: Job, segment: Segment | None, scratch: Path, error: Incomplete | UserError | OSError, outcomes: Outcomes
+) -> None:
+    """Records why a segment is not finished."""
+    if isinstance(error, OSError):
         # While this process was frozen, another process may have finished the segment or job, or removed its folder.
         is_removed = isinstance(error, FileNotFoundError) and not scratch.is_dir()
-        if not is_removed and not folder.is_dir() and not outcomes.is_settled(job):
+        if not is_removed and not folder_of(job, segment).is_dir() and not outcomes.is_settled(job):
             outcomes.settle_failed(job, str(error))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return False
+    elif change := job.change():
+        outcomes.settle_lost(job, change)
+    elif isinstance(error, UserError):
+        outcomes.settle_damaged(job, str(error))
+    elif segment:
+        # A process that found other frames with the same name may have removed the folder.
+        with contextlib.suppress(FileNotFoundError):
+            write_atomic(job.parts / _UNCUT_FILE, b"")
+    else:
+        outcomes.settle_damaged(job, str(error), scratch)
 
 
 def _write(
     predictor: Predictor,
-    job: Job,
+    jobs: Sequence[Job],
     segment: Segment | None,
-    scratch: Path,
+    scratches: Sequence[Path],
     outcomes: Outcomes,
     stops: Callable[[], bool],
     count: Callable[[int], object],
 ) -> bool:
-    started, folder = time.monotonic(), folder_of(job, segment)
-    scratch.mkdir(parents=True)
-    file = scratch / job.table.name
-    if job.video:
-        rows = predict_segment(predictor, job.video, segment, file, stops, count)
+    started, first = time.monotonic(), jobs[0]
+    for scratch in scratches:
+        scratch.mkdir(parents=True)
+    files = [scratch / job.table.name for job, scratch in zip(jobs, scratches, strict=True)]
+    if first.views:
+        of_videos = {job.sources[0]: file for job, file in zip(jobs, files, strict=True)}
+        rows = predict_views(predictor, first.views, of_videos, stops, count)
+    elif first.video:
+        rows = predict_segment(predictor, first.video, segment, files[0], stops, count)
     else:
-        rows = predict_images(predictor, job.sources, file, stops, count)
-    if change := job.change():
-        outcomes.settle_lost(job, change)
-        return False
-    made = {"frames": rows, "seconds": time.monotonic() - started, "arithmetic": predictor.runner.arithmetic}
-    write_manifest(scratch, made, folder.name)
-    os.rename(scratch, folder)
-    return True
+        rows = predict_images(predictor, first.sources, files[0], stops, count)
+    seconds = (time.monotonic() - started) / len(jobs)
+    changes = [job.change() for job in jobs]
+    for job, scratch, change in zip(jobs, scratches, changes, strict=True):
+        if change:
+            outcomes.settle_lost(job, change)
+            continue
+        folder = folder_of(job, segment)
+        made = {"frames": rows, "seconds": seconds, "arithmetic": predictor.runner.arithmetic}
+        write_manifest(scratch, made, folder.name)
+        os.rename(scratch, folder)
+    return not any(changes)

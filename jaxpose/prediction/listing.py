@@ -7,9 +7,12 @@ import os
 import shutil
 from pathlib import Path
 
+from jaxpose.config import Config
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED
+from jaxpose.config.model import views_at_once
 from jaxpose.data.inputs import Inputs
+from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
 from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, boxes_of, row_of
 from jaxpose.prediction.job import Job
@@ -78,10 +81,16 @@ def list_jobs(
       OSError: the index cannot be read.
     """
     index.rows()  # reports an unreadable index once, not per input
-    looked = [_look(predictor, table, source, out, index, overwrite) for table, source in outputs.items()]
+    views = sessions_of(outputs, predictor.config)
+    looked = [_look(predictor, table, outputs[table], views.get(table, ()), out, index, overwrite) for table in outputs]
     rows = [row for row in looked if isinstance(row, Row)]
     waiting = [row for row in rows if row.state == WAITING]
-    jobs = map_in_threads(lambda row: _job(predictor, row, out / row.table, outputs), waiting, 0, "reading the videos")
+    jobs = map_in_threads(
+        lambda row: _job(predictor, row, out / row.table, outputs, views.get(out / row.table, ())),
+        waiting,
+        0,
+        "reading the videos",
+    )
     return Listing(rows, [problem for problem in looked if isinstance(problem, str)], list(jobs))
 
 
@@ -94,19 +103,59 @@ def needed_bytes(predictor: Predictor, jobs: list[Job]) -> int:
     return max(0, (frames + largest) * bytes_a_frame(predictor) - written)
 
 
+def sessions_of(outputs: OutputFiles, config: Config) -> dict[Path, tuple[Path | None, ...]]:
+    """Returns {table: the videos of all cameras of its session} for a network that sees them together, else {}.
+
+    None stands for a camera without a video.
+
+    Raises:
+      UserError: there are images, or a video belongs to no camera.
+    """
+    if views_at_once(config.model, config.data.views) == 1:
+        return {}
+    views, found = config.data.views, dict[tuple[Path, str], dict[str, Path]]()
+    keys = {}
+    for table, source in outputs.items():
+        if not isinstance(source, Path):
+            raise UserError(
+                f"{source[0]} is an image, and the run sees {len(views)} cameras together (model.kind=multiview): give "
+                "the videos of all cameras; jaxpose evaluate predicts labelled images"
+            )
+        view = view_of_video(table.stem, views)
+        if not view:
+            raise UserError(
+                f"{source} belongs to none of the cameras {', '.join(views)}, which the run sees together: its name "
+                "must be <session>_<view>"
+            )
+        keys[table] = table.parent, without_view(table.stem, view)
+        found.setdefault(keys[table], {})[view] = source
+    return {table: tuple(found[key].get(view) for view in views) for table, key in keys.items()}
+
+
 def _look(
-    predictor: Predictor, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
+    predictor: Predictor,
+    table: Path,
+    source: Path | list[Path],
+    views: tuple[Path | None, ...],
+    out: Path,
+    index: PredictionIndex,
+    overwrite: bool,
 ) -> Row | str:
     """Returns an input's row, waiting if its table must be made; or why the input is refused."""
     try:
         path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
-        row = row_of(out, table, path, sources, predictor)
+        row = row_of(out, table, path, sources, predictor, others_of(views, path))
         return index.rows()[row.table] if index.is_there(row, overwrite) else row
     except (UserError, OSError) as error:
         return str(error)
 
 
-def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> Job:
+def others_of(views: tuple[Path | None, ...], video: Path) -> tuple[Path, ...]:
+    """Returns the videos of the other cameras of a session."""
+    return tuple(other for other in views if other and other != video)
+
+
+def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles, views: tuple[Path | None, ...]) -> Job:
     """Returns a row's job, with the number of frames that the video announces."""
     source = outputs[table]
     make = functools.partial(Job, has_animals=bool(predictor.animals))
@@ -115,7 +164,8 @@ def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> J
     try:
         video, boxes = scan(source), boxes_of(predictor, source)
         announced = dataclasses.replace(row, frames_announced=video.expected_frames)
-        return make(announced, table, [source], video, boxes=boxes)
+        session = tuple(view and scan(view) for view in views)
+        return make(announced, table, [source], video, beside=(*boxes, *others_of(views, source)), views=session)
     except (UserError, OSError) as error:
         return make(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 

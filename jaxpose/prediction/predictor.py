@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,16 +21,9 @@ from jax.sharding import Mesh
 from jaxpose import geometry
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
-from jaxpose.config import Config, DataConfig, crop_of_video, validate
+from jaxpose.config import Config, crop_of_video, validate
 from jaxpose.data.animals import place_names
-from jaxpose.data.boxes import (
-    LEAST_PX,
-    clamp_boxes,
-    describe_outside,
-    read_video_boxes,
-    video_box_file,
-    video_boxes_folder,
-)
+from jaxpose.data.boxes import video_boxes_folder
 from jaxpose.data.loader import Samples
 from jaxpose.errors import UserError, need
 from jaxpose.formats.lightning_pose.tables import COORDS, SCORERS
@@ -39,8 +31,9 @@ from jaxpose.geometry import fit_still
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.prediction.animals import Network, predict_animals
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
+from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
 from jaxpose.progress import Phase, phase
-from jaxpose.run.load import load_network, read_run_config, refuse_no_finder
+from jaxpose.run.load import load_network, read_run_config, refuse_no_finder, refuse_several_views
 from jaxpose.run.paths import CONFIG_FILE, FINDER_FOLDER, run_folder
 from jaxpose.run.pca import Subspaces, agreeing_views, load_subspaces
 from jaxpose.run.start_run import refuse_ensemble
@@ -127,118 +120,6 @@ def make_dataframe(
     levels = {name: values for name, values in levels.items() if len(values)}
     columns = pandas.MultiIndex.from_product(list(levels.values()), names=list(levels))
     return pandas.DataFrame(values.reshape(len(values), -1).astype(np.float64), columns=columns)
-
-
-# Predicts each video frame in its own box.
-
-
-class FrameBoxes:
-    """The boxes of video frames, from <folder>/<video>_bbox.csv; reads each file once.
-
-    Attributes:
-      folder: of the files.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._lock = threading.Lock()
-        self._read: dict[tuple[Path, int, int], np.ndarray] = {}
-
-    def file_of(self, video: Path) -> Path:
-        """Returns a video's file; raises UserError if it does not exist."""
-        return video_box_file(self.folder, video)
-
-    def of(self, video: Video) -> np.ndarray:
-        """Returns a video's boxes (n, 4) for its frame size as read; width 0 without a box.
-
-        Raises:
-          UserError: as `video_box_file` and `read_video_boxes`.
-        """
-        key = video.path, video.width_px, video.height_px
-        # Several threads read segments of one video.
-        with self._lock:
-            if key not in self._read:
-                self._read[key] = read_video_boxes(self.file_of(video.path), video)
-            return self._read[key]
-
-
-def part_of_array(data: DataConfig, box_px: Sequence | np.ndarray, frame: np.ndarray) -> tuple[int, ...]:
-    """Returns the part (x, y, width, height) of a frame (h, w) or (h, w, 3) that a run sees, () for the whole frame.
-
-    Args:
-      data: of the run.
-      box_px: the frame's box for a run with `data.boxes`, otherwise empty.
-      frame: the pixels.
-
-    Raises:
-      ValueError: the box is not in whole pixels, or lies outside the frame.
-      UserError: the run needs a box and there is none, or vice versa.
-    """
-    if not data.boxes and len(box_px):
-        raise UserError("boxes_px is given, but the run was trained without data.boxes; leave it out")
-    if not data.boxes:
-        return data.crop_px
-    if not len(box_px):
-        raise UserError("the run sees each frame in a box (data.boxes): give boxes_px, (x, y, width, height) each")
-    box, size_px = np.asarray(box_px), (frame.shape[1], frame.shape[0])
-    if box.shape != (4,) or box.dtype.kind not in "iuf" or not np.all(np.mod(box, 1) == 0):
-        raise ValueError(f"boxes_px has {box_px}; a box must be four whole numbers, (x, y, width, height)")
-    (clamped,) = clamp_boxes(box.astype(int)[None], size_px).tolist()
-    if min(clamped[2:]) < LEAST_PX:
-        raise ValueError(describe_outside(box, size_px))
-    return tuple(clamped)
-
-
-def stream_boxes(
-    runner: BatchRunner,
-    weights: tuple[dict, dict],
-    video: Video,
-    boxes_px: np.ndarray,
-    data: DataConfig,
-    segment: Segment | None,
-) -> tuple[ChunkReader, Iterator[Predictions]]:
-    """Returns a video's reader, which must be closed, and an iterator over the predictions of its frames.
-
-    As in training, a five-frame network sees all five in the middle frame's box, so each frame passes through the
-    backbone five times.
-
-    Args:
-      runner: the network.
-      weights: its parameters and batch statistics from `BatchRunner.fold`.
-      video: with the rotation to apply.
-      boxes_px: (n, 4) x, y, width and height inside its frames; where width is 0, the position is NaN and the
-        confidence 0.
-      data: how to fit boxes into the input.
-      segment: the frames to predict, None for all.
-    """
-    size_px, radius = (data.input_width_px, data.input_height_px), runner.radius
-    affines = geometry.input_from_boxes(np.maximum(boxes_px, [0, 0, 1, 1]), size_px, data.resize)
-    reader = read_chunks(
-        video, affines, size_px, runner.frames_per_step, segment=segment, crop_px=boxes_px, radius=radius
-    )
-    first, is_box = segment.first if segment else 0, boxes_px[:, 2] > 0
-    found = runner.frames(*weights, _with_affines(reader, geometry.invert(affines), first))
-    return reader, _without_boxes(found, is_box, first)
-
-
-def _with_affines(
-    chunks: Iterable[np.ndarray], frame_from_input: np.ndarray, number: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for chunk in chunks:
-        yield chunk, frame_from_input[number : number + len(chunk)]
-        number += len(chunk)
-
-
-def _without_boxes(found: Iterable[Predictions], is_box: np.ndarray, number: int) -> Iterator[Predictions]:
-    """Yields predictions; frames without a box get position NaN and confidence 0."""
-    for part in found:
-        has_box = is_box[number : number + len(part["confidence"])]
-        number += len(has_box)
-        keypoints, confidence = part["keypoints_frame_px"], part["confidence"]
-        yield part | {
-            "keypoints_frame_px": np.where(has_box[:, None, None], keypoints, keypoints.dtype.type(np.nan)),
-            "confidence": np.where(has_box[:, None], confidence, confidence.dtype.type(0)),
-        }
 
 
 _logger = logging.getLogger(__name__)
@@ -378,16 +259,8 @@ class Predictor:
             several animals and has no finder.
         """
         self._refuse_no_finder()
-        labelled_px = labelled_sizes_px(self.config.data)
-        if video.path not in self._described:
-            self._described.add(video.path)
-            texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
-            for text in filter(None, texts):
-                _logger.warning(text)
-            more = describe_crop(video.path.stem, self.config.data), describe_depth(video.path, video.bits)
-            for text in filter(None, more):
-                _logger.info(text)
-        video = as_labelled(video, labelled_px)
+        refuse_several_views("RUN", self.config)
+        video = self._as_labelled(video)
         most, radius = self.runner.frames_per_step, self.runner.radius
         at_once = self.runner.frames_at_once
         fed = padded(segment, margin_frames=1, radius=radius, batch=at_once) if segment else None
@@ -400,12 +273,61 @@ class Predictor:
             of_frames = self.boxes.of(video)
             reader, stream = stream_boxes(self.runner, self.folded_weights, video, of_frames, self.config.data, fed)
         else:
-            crop_px = crop_of_video(self.config.data, video.path.stem)
-            affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")
-            reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
-            stream = self.runner.video(*self.folded_weights, reader, geometry.invert(affine))
+            reader, frame_from_input = self._read(video, fed)
+            stream = self.runner.video(*self.folded_weights, reader, frame_from_input)
         found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
         return reader, found if segment is None or fed is None else rows_of(segment, fed.first, found)
+
+    def stream_views(self, videos: Sequence[Video | None]) -> tuple[list[ChunkReader], Iterator[Found]]:
+        """Returns the readers of the videos of a session, which must be closed, and an iterator over the results.
+
+        For a network that sees all cameras together; the results (m, v, k, 2) and (m, v, k) are of the v given videos.
+
+        Args:
+          videos: from `scan`, one for each of `data.views`; None for a camera without one.
+
+        Raises:
+          UserError: the frames are smaller than the run's crop.
+        """
+        exist = np.array([video is not None for video in videos])
+        opened = [self._read(self._as_labelled(video), None) for video in videos if video]
+        affines = np.tile(np.eye(2, 3), (len(videos), 1, 1))
+        affines[exist] = [frame_from_input for _, frame_from_input in opened]
+        readers = [reader for reader, _ in opened]
+
+        def chunks() -> Iterator[np.ndarray]:
+            for parts in itertools.zip_longest(*readers, fillvalue=np.zeros(0, np.uint8)):
+                least = min(map(len, parts))
+                chunk = np.zeros((least, len(videos), self._size_px[1], self._size_px[0], 3), np.uint8)
+                for at, part in zip(np.flatnonzero(exist), parts if least else (), strict=False):
+                    chunk[:, at] = part[:least]
+                yield chunk
+                if least < max(map(len, parts)):
+                    return
+
+        stream = self.runner.moments(*self.folded_weights, chunks(), affines, exist)
+        return readers, ((part["keypoints_frame_px"][:, exist], part["confidence"][:, exist]) for part in stream)
+
+    def _read(self, video: Video, fed: Segment | None) -> tuple[ChunkReader, np.ndarray]:
+        """Returns a reader of the frames of a video as the network's input, and their frame_from_input (2, 3)."""
+        crop_px = crop_of_video(self.config.data, video.path.stem)
+        affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")
+        most = self.runner.frames_per_step
+        reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
+        return reader, geometry.invert(affine)
+
+    def _as_labelled(self, video: Video) -> Video:
+        """Returns a video, rotated like the labelled images; reports once what may surprise."""
+        labelled_px = labelled_sizes_px(self.config.data)
+        if video.path not in self._described:
+            self._described.add(video.path)
+            texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
+            for text in filter(None, texts):
+                _logger.warning(text)
+            more = describe_crop(video.path.stem, self.config.data), describe_depth(video.path, video.bits)
+            for text in filter(None, more):
+                _logger.info(text)
+        return as_labelled(video, labelled_px)
 
     @functools.cached_property
     def folded_weights(self) -> tuple[dict, dict]:
@@ -429,6 +351,7 @@ class Predictor:
           UserError: the frame is smaller than the run's crop, or lacks a needed box; or as `stream`.
         """
         self._refuse_no_finder()
+        refuse_several_views("RUN", self.config)
         frame = np.asarray(frame)
         refuse_no_frame(frame)
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
@@ -484,6 +407,10 @@ class Predictor:
         """Compiles the network, so that the first frames are as fast as others."""
         black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
         with phase("compiling the network"):
+            if (views := self.runner.views_at_once) > 1:
+                black, affines = np.stack([black] * views), np.tile(np.eye(2, 3), (views, 1, 1))
+                list(self.runner.moments(*self.folded_weights, [black[None]], affines, np.ones(views, bool)))
+                return
             list(self.runner.frames(*self.folded_weights, [(black[None], np.eye(2, 3))]))
             if self.finder:
                 self._of_animals([black])

@@ -5,7 +5,7 @@ import dataclasses
 import logging
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -25,10 +25,10 @@ from jaxpose.prediction.index import (
     beside,
     boxes_of,
     error_suffix,
-    row_of,
     suffixes_beside,
 )
 from jaxpose.prediction.job import Job, remove_leftovers
+from jaxpose.prediction.listing import list_jobs
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker
@@ -178,9 +178,13 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         with Claims(folder, config.mesh.heartbeat_s) as claims:
             index = PredictionIndex(folder, claims, suffixes_beside(predictor))
             names = {file: name for name, file in video_files(config.data, config.video).items()}
-            jobs = [_job(predictor, folder, names[video.path], video) for video in videos]
+            tables = {folder / VIDEO_TABLES_FOLDER / f"{names[video.path]}.csv": video.path for video in videos}
+            listing = list_jobs(predictor, dict(tables), folder, index, overwrite=True)
+            for problem in listing.refused:
+                _logger.warning(problem)
+            jobs = listing.jobs
             if config.eval.predict_videos == "auto" and jobs and not _is_begun(index, jobs):
-                needed_s = _seconds(predictor, videos, stops)
+                needed_s = _seconds(predictor, jobs, stops)
                 if needed_s > AUTO_S:
                     frames = count(sum(video.expected_frames for video in videos), "frame")
                     _logger.info(
@@ -191,13 +195,6 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
                 _logger.warning(f"some videos are not predicted (see above); to try them again: {command}")
     except (UserError, OSError) as error:
         _logger.warning(f"the videos are not predicted: {error}; predict them by {command}")
-
-
-def _job(predictor: Predictor, folder: Path, name: str, video: Video) -> Job:
-    table = folder / VIDEO_TABLES_FOLDER / f"{name}.csv"
-    row = row_of(folder, table, video.path, [video.path], predictor)
-    announced = dataclasses.replace(row, frames_announced=video.expected_frames)
-    return Job(announced, table, [video.path], video, boxes=boxes_of(predictor, video.path))
 
 
 def _is_begun(index: PredictionIndex, jobs: list[Job]) -> bool:
@@ -248,15 +245,18 @@ def _is_kept(index: PredictionIndex, job: Job) -> bool:
         return False
 
 
-def _seconds(predictor: Predictor, videos: list[Video], stops: Callable[[], bool]) -> float:
+def _seconds(predictor: Predictor, jobs: list[Job], stops: Callable[[], bool]) -> float:
     """Returns the seconds that videos will take, measured on the largest one's first frames."""
-    frames = sum(video.expected_frames for video in videos)
-    largest = max(videos, key=lambda video: video.expected_frames * video.width_px * video.height_px)
-    return frames * _seconds_a_frame(predictor, largest, stops)
+    videos = [(job.video, job) for job in jobs if job.video]
+    frames = sum(video.expected_frames for video, _ in videos)
+    largest, job = max(videos, key=lambda pair: pair[0].expected_frames * pair[0].width_px * pair[0].height_px)
+    return frames * _seconds_a_frame(predictor, largest, job.views, stops)
 
 
-def _seconds_a_frame(predictor: Predictor, video: Video, stops: Callable[[], bool]) -> float:
-    """Returns the seconds per frame, measured on a video's first frames.
+def _seconds_a_frame(
+    predictor: Predictor, video: Video, views: Sequence[Video | None], stops: Callable[[], bool]
+) -> float:
+    """Returns the seconds per frame, measured on the first frames of a video, or of the cameras of its session.
 
     Raises:
       Stopped: `stops` returned true.
@@ -265,10 +265,16 @@ def _seconds_a_frame(predictor: Predictor, video: Video, stops: Callable[[], boo
     # The first chunk compiles. The video is then opened again, so that the time includes decoding all timed frames.
     for most in (1, _TIMED_FRAMES):
         started, done = time.monotonic(), 0
-        reader, found = predictor.stream(video)
-        with contextlib.closing(reader):
+        with contextlib.ExitStack() as opened:
+            if views:
+                readers, found = predictor.stream_views(views)
+            else:
+                reader, found = predictor.stream(video)
+                readers = [reader]
+            for reader in readers:
+                opened.enter_context(contextlib.closing(reader))
             for keypoints, _ in found:
-                done += len(keypoints)
+                done += len(keypoints) * len(readers)
                 if stops():
                     raise Stopped
                 if done >= most:

@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.index import DONE, TEMPORAL_NORM, Row, beside, error_suffix, parse_rows, subspaces_of_a_view
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.terminal import count as count_of
 from jaxpose.threads import map_in_threads
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Segment, Video, describe_crop
@@ -72,34 +73,107 @@ def predict_segment(
       Stopped: `stops` returned true.
     """
     reader, found = predictor.stream(video, segment)
-    names = predictor.keypoint_names
-    first = done = segment.first if segment else 0
-    before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
         opened.enter_context(contextlib.closing(reader))
-        rows = opened.enter_context(_writer(predictor, file))
-        # A place in a frame of several animals means nothing in the next frame.
-        norm = None if predictor.animals else ErrorWriter(beside(file, TEMPORAL_NORM), names, keeps_rows=True)
-        steps = opened.enter_context(norm) if norm else None
-        errors = open_pose_errors(opened, predictor, file)
+        tables = _Tables(opened, predictor, file, segment.first if segment else 0)
         for keypoints, confidence in found:
-            if first and before is None:
-                # The frame before the segment serves only for the step to its first frame.
-                before, keypoints, confidence = keypoints[0], keypoints[1:], confidence[1:]
-            if len(keypoints):
-                index = range(done, done + len(keypoints))
-                rows.append(index, keypoints, confidence)
-                if steps:
-                    steps.append(index, step_lengths_px(keypoints, before))
-                for pca, writer in errors:
-                    writer.append(index, errors_px(pca, keypoints))
-                before, done = keypoints[-1], done + len(keypoints)
-                count(len(keypoints))
+            count(tables.append(keypoints, confidence))
             if stops():
-                raise Stopped(f"{video.path}: stopped after {done} of {video.expected_frames} frames")
+                raise Stopped(f"{video.path}: stopped after {tables.end} of {video.expected_frames} frames")
         if reader.problem:
-            raise Incomplete(reader.problem, done - first)
-    return done - first
+            raise Incomplete(reader.problem, tables.rows)
+    return tables.rows
+
+
+def predict_views(
+    predictor: Predictor,
+    videos: Sequence[Video | None],
+    files: Mapping[Path, Path],
+    stops: Callable[[], bool] = lambda: False,
+    count: Callable[[int], object] = lambda rows: None,
+) -> int:
+    """Writes the tables of the videos of all cameras of a session; returns the number of rows of each.
+
+    Args:
+      predictor: the trained network, which sees all cameras together.
+      videos: as `Predictor.stream_views` takes them.
+      files: {video: its prediction table}; videos without one are only seen.
+      stops, count: as in `predict_segment`.
+
+    Raises:
+      UserError, Incomplete, Stopped: as `predict_segment`; also if one video has fewer frames than the others.
+    """
+    readers, found = predictor.stream_views(videos)
+    shown = [video for video in videos if video]
+    with contextlib.ExitStack() as opened:
+        for reader in readers:
+            opened.enter_context(contextlib.closing(reader))
+        tables = {
+            at: _Tables(opened, predictor, files[video.path], 0)
+            for at, video in enumerate(shown)
+            if video.path in files
+        }
+        done = 0
+        for keypoints, confidence in found:
+            count(sum(table.append(keypoints[:, at], confidence[:, at]) for at, table in tables.items()))
+            done += len(keypoints)
+            if stops():
+                raise Stopped(f"{shown[0].path}: stopped after {done} of {shown[0].expected_frames} frames")
+        if problem := next((reader.problem for reader in readers if reader.problem), ""):
+            raise Incomplete(problem, done)
+        delivered = [reader.delivered for reader in readers]
+        least, most = shown[int(np.argmin(delivered))].path, shown[int(np.argmax(delivered))].path
+        if min(delivered) < max(delivered):
+            raise Incomplete(
+                f"{least} ends after {count_of(done, 'frame')}, before {most}, which shows the same moments: cut the "
+                "videos so that frame i of each is one moment",
+                done,
+            )
+    return done
+
+
+class _Tables:
+    """The tables of a video, which get the predictions of consecutive frames.
+
+    Args:
+      opened: closes them.
+      predictor: the trained network.
+      file: the prediction table; the others are next to it.
+      first: number of the first frame; above 0, the predictions begin with the frame before it.
+
+    Attributes:
+      end: the number of the next frame.
+      rows: number of rows of each table.
+    """
+
+    def __init__(self, opened: contextlib.ExitStack, predictor: Predictor, file: Path, first: int):
+        self._rows = opened.enter_context(_writer(predictor, file))
+        # A place in a frame of several animals means nothing in the next frame.
+        named = beside(file, TEMPORAL_NORM), predictor.keypoint_names
+        norm = None if predictor.animals else ErrorWriter(*named, keeps_rows=True)
+        self._steps = opened.enter_context(norm) if norm else None
+        self._errors = open_pose_errors(opened, predictor, file)
+        self._before: np.ndarray | None = None
+        self._first = self.end = first
+
+    @property
+    def rows(self) -> int:
+        return self.end - self._first
+
+    def append(self, keypoints: np.ndarray, confidence: np.ndarray) -> int:
+        """Writes the predictions of the next frames, and returns the number of new rows."""
+        if self._first and self._before is None:
+            # The frame before the segment serves only for the step to its first frame.
+            self._before, keypoints, confidence = keypoints[0], keypoints[1:], confidence[1:]
+        if len(keypoints):
+            index = range(self.end, self.end + len(keypoints))
+            self._rows.append(index, keypoints, confidence)
+            if self._steps:
+                self._steps.append(index, step_lengths_px(keypoints, self._before))
+            for pca, writer in self._errors:
+                writer.append(index, errors_px(pca, keypoints))
+            self._before, self.end = keypoints[-1], self.end + len(keypoints)
+        return len(keypoints)
 
 
 def _writer(predictor: Predictor, file: Path) -> PredictionWriter:

@@ -230,7 +230,7 @@ class Worker:
             return True
         absent = [segment for segment in segments if not folder_of(job, segment).is_dir()]
         for segment in absent:
-            if claim := self._claims.take(f"{job.key}-{folder_of(job, segment).name}"):
+            if claim := self._claims.take(f"{job.prediction_key}-{folder_of(job, segment).name}"):
                 with claim:
                     # Another process may have finished it since.
                     if not folder_of(job, segment).is_dir() and not self._outcomes.is_settled(job):
@@ -247,7 +247,8 @@ class Worker:
     def _segments_of(self, job: Job) -> Sequence[Segment | None]:
         if job.problem:
             raise UserError(job.problem)
-        if job.video is None or is_uncut(job):
+        # The cameras of a session would be cut at the key frames of each.
+        if job.video is None or job.views or is_uncut(job):
             return [None]
         with self._lock:
             if job.row.table not in self._segments:
@@ -256,9 +257,14 @@ class Worker:
             return self._segments[job.row.table]
 
     def _predict(self, job: Job, segment: Segment | None, claim: Claim) -> None:
+        together = [other for other in self._jobs if job.views and other.prediction_key == job.prediction_key]
+        jobs = [
+            other for other in together
+            if not folder_of(other, segment).is_dir() and not self._outcomes.is_settled(other) and not other.problem
+        ]  # fmt: skip
         try:
             is_finished = write_segment(
-                self._predictor, job, segment, claim, self._outcomes, self._stops, self._progress.add
+                self._predictor, jobs or [job], segment, claim, self._outcomes, self._stops, self._progress.add
             )
         except Stopped as error:
             if not claim.is_lost:

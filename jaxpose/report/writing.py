@@ -10,8 +10,9 @@ import numpy as np
 from jaxpose import geometry
 from jaxpose.config import Config
 from jaxpose.config.data import resolve_preset
+from jaxpose.config.model import views_at_once
 from jaxpose.data.images import fit_affines, outside_parts, read_labelled
-from jaxpose.data.loader import equalize_samples, rows_of_draws
+from jaxpose.data.loader import by_moment, draws_of_views, equalize_samples, rows_of_draws
 from jaxpose.data.project import Project
 from jaxpose.data.skeleton import flip_permutation
 from jaxpose.errors import UserError
@@ -73,8 +74,11 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
     if list(project.poses.frames) != list(split.sets):
         raise UserError("the labelled frames of the project changed since the training")
     rows = np.flatnonzero(np.array(list(split.sets.values())) == TRAIN)
-    draws = np.arange(min(_FRAMES, len(rows)))
-    chosen = rows_of_draws(draws, rows, config.data.seed)
+    views = views_at_once(config.model, config.data.views)
+    rows = by_moment(rows, views)
+    draws = np.arange(min(-(-_FRAMES // views), len(rows)))
+    chosen = rows_of_draws(draws, rows, config.data.seed).reshape(-1)
+    draws = draws_of_views(draws, views)
     data = config.data
     size_px = data.input_width_px, data.input_height_px
     affines = fit_affines(project, data, size_px)

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 from jaxpose.config import Config
+from jaxpose.config.model import views_at_once
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network, make_teacher, map_count
@@ -18,6 +19,8 @@ from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINDER_FOLDER, FI
 from jaxpose.run.start_run import no_checkpoint, refuse_ensemble
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights, initial_state
+
+_SINGLE = "here is one image or video: give jaxpose predict the videos <session>_<view> of all cameras"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,12 @@ def refuse_several_animals(run: Path | str, config: Config, what: str) -> None:
     """Raises UserError if a run was trained on frames with several animals; `what` needs a network of one."""
     if config.data.animals > 1:
         raise UserError(f"{run} was trained on several animals (data.animals={config.data.animals}), and {what}")
+
+
+def refuse_several_views(run: Path | str, config: Config, what: str = _SINGLE) -> None:
+    """Raises UserError if a run needs the frames of all cameras; `what` says what is there instead."""
+    if (views := views_at_once(config.model, config.data.views)) > 1:
+        raise UserError(f"{run} sees {views} cameras together (model.kind=multiview), and {what}")
 
 
 def refuse_no_finder(run: Path | str, config: Config) -> None:
@@ -100,7 +109,8 @@ def load_network(run: Path, *, for_weights: bool = False) -> LoadedNetwork:
     config = read_run_config(run, for_weights=for_weights)
     refuse_ensemble(run, config)
     train = config.train
-    graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed)
+    views = views_at_once(config.model, config.data.views)
+    graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed, views)
     exported, unfinished = run / PARAMETERS_FILE, "" if (run / FINISHED_FILE).is_file() else "; the run is not finished"
     if exported.is_file():
         stored, notes = load_parameters(exported)

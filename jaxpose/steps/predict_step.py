@@ -28,7 +28,8 @@ def build_predict(
 
     The weights are those that `fold_norms` returned; `views` is the subspace of the views that agree, if they do.
     The batch has sequences of `frames` uint8 (q, s, h, w, 3), or whole numbers as floats, and `frame_from_input`
-    (q, 2, 3). The result has, for each window of a sequence (s of them, or s - 4 if the network sees five frames),
+    (q, 2, 3); of several views, the views of a moment are neighbours, and `exist` (q,) may tell which of them exist.
+    The result has, for each window of a sequence (s of them, or s - 4 if the network sees five frames),
     `keypoints_px` (q, w, k, 2) in input pixels, `keypoints_frame_px` and `confidence` (q, w, k). That of a finder is
     described in `build_find`.
     """
@@ -165,9 +166,11 @@ def _apply(
     config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict, batch: Batch, is_folded: bool
 ) -> Outputs:
     frames = batch["frames"].astype(DTYPES[config.train.precision][1])
-    all_counted = jnp.ones(frames.shape[:2], bool)
+    counted = jnp.ones(frames.shape[:2], bool)
+    if "exist" in batch:
+        counted = counted & batch["exist"][:, None]
     one = jnp.ones((), frames.dtype)
-    outputs, _ = apply_network(graphdef, params, statistics, [frames], [all_counted], one, False, is_folded)
+    outputs, _ = apply_network(graphdef, params, statistics, [frames], [counted], one, False, is_folded)
     return outputs[0]
 
 

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.model import CONTEXT_RADIUS, views_at_once
 from jaxpose.config.train import AXIS
 from jaxpose.data.loader import OTHER_FRAMES, Batch, rows_of_draws, training_batches
 from jaxpose.steps.layout import EMPTY, ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
 from jaxpose.training.run_step import RunStep
-from jaxpose.training.setup import ClipStream, Setup
+from jaxpose.training.setup import ClipStream, Setup, drawn_rows
 from jaxpose.video.clips import ClipSource
 
 # Makes this host's batch of unlabelled clips for a step: frames, owners and empty slots.
@@ -83,7 +83,7 @@ def host_batches(setup: Setup, first_step: int, other_seeds: Sequence[int] = ())
     ])  # fmt: skip
     return training_batches(
         setup.samples,
-        setup.data.sample_rows("train"),
+        drawn_rows(config, setup.data),
         lambda step: _slots(setup, step)[mine],
         first_step=first_step,
         total_steps=setup.facts.total_steps,
@@ -135,7 +135,8 @@ def _shapes(setup: Setup, parts: int) -> Batch:
         }
 
     data = setup.data
-    batch = shapes(setup.samples.batch(np.zeros(0, np.int64), np.zeros(0, np.int64)), _slots(setup, 0).size)
+    rows = _slots(setup, 0).size * views_at_once(setup.config.model, setup.config.data.views)
+    batch = shapes(setup.samples.batch(np.zeros(0, np.int64), np.zeros(0, np.int64)), rows)
     for name, stream in setup.clips.items():
         shards = shards_of_step(setup, stream, 0)
         batch[name] = shapes(empty_clips(shards, stream.source.views, data.size_px, stream.cameras), shards.draws.size)
@@ -149,8 +150,10 @@ def shards_of_step(setup: Setup, stream: ClipStream, step: int) -> ClipShards:
 
 
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
-    """Returns the names of the images of draws (m,)."""
-    rows = rows_of_draws(draws, setup.data.sample_rows("train"), setup.config.data.seed)
+    """Returns the names of the images of draws (m,), as in a batch."""
+    moments, views = np.divmod(draws, views_at_once(setup.config.model, setup.config.data.views))
+    rows = rows_of_draws(moments, drawn_rows(setup.config, setup.data), setup.config.data.seed)
+    rows = rows.reshape(len(draws), -1)[np.arange(len(draws)), views]
     return [setup.samples.poses.frames[row] for row in rows]
 
 

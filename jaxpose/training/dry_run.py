@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxpose.cluster.agreement import gather_lists
+from jaxpose.config.model import views_at_once
 from jaxpose.data.report import without_reported
 from jaxpose.progress import phase
 from jaxpose.run.checkpoint import Checkpoints
@@ -65,7 +66,8 @@ def describe_largest_microbatch(run: CompiledRun) -> str:
     as_now = f", train.shards {parts}" * (train.shards > 0)
     setting = f"train.microbatch_size {most * parts:,}{as_now}"
     least = "at least " if most == _MOST_FRAMES else ""
-    return f"{least}{count(most, 'frame')} at once on a device ({setting}) fit into {room}"
+    noun = "frame" if views_at_once(run.setup.config.model, run.setup.config.data.views) == 1 else "moment"
+    return f"{least}{count(most, noun)} at once on a device ({setting}) fit into {room}"
 
 
 def largest_fitting(bytes_with: Callable[[int], int], known: dict[int, int], limit: float) -> int:

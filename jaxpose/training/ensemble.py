@@ -13,6 +13,7 @@ from jaxpose.cluster.agreement import StragglerMonitor, arrays_from_0, on_all_pr
 from jaxpose.cluster.mesh import replicate
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config
+from jaxpose.config.model import views_at_once
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.ensemble import EnsemblePredictor, combine_project_videos
@@ -257,7 +258,9 @@ def _setup_of(setup: Setup, run: Path, number: int) -> Setup:
     """Returns the set-up of a member: that of the ensemble, except its seed and its initial weights."""
     config = member_config(setup.config, run, number)
     train, keypoints = config.train, len(config.data.keypoint_names)
-    _, params, statistics = make_network(config.model, keypoints, train.precision, train.seed)
+    _, params, statistics = make_network(
+        config.model, keypoints, train.precision, train.seed, views_at_once(config.model, config.data.views)
+    )
     initial = load_initial_weights(config, setup.data, params, statistics)
     return dataclasses.replace(setup, config=config, params=initial.params, statistics=initial.statistics)
 

@@ -123,11 +123,17 @@ def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) 
 
 
 def transfer(
-    trained: LoadedNetwork, names: tuple[str, ...], params: dict, statistics: dict, option: str = "train.init_from"
+    trained: LoadedNetwork,
+    names: tuple[str, ...],
+    params: dict,
+    statistics: dict,
+    option: str = "train.init_from",
+    views: tuple[str, ...] = (),
 ) -> tuple[dict, dict, list[str]]:
     """Returns (parameters, statistics, names of the parts that are new) of a network that starts from a trained one.
 
-    Takes over the whole backbone, and the parts of the head that fit; in the last layer, keypoints match by name.
+    Takes over the whole backbone, and the parts of the head that fit; keypoints in the last layer, and cameras that the
+    network sees together, match by name.
 
     Args:
       trained: the source of the weights.
@@ -135,19 +141,20 @@ def transfer(
       params: fresh parameters of the new network.
       statistics: fresh batch statistics of the new network.
       option: the option that names the source, for messages.
+      views: cameras of the new network.
 
     Raises:
       UserError: the backbones differ.
     """
-    old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
+    backbone, remade = _backbone(trained, params["backbone"], views)
+    old = {"backbone": backbone, "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
         parts = ["backbone", "width", "norm", "norm_groups"] if BACKBONES[old.backbone].has_width else ["backbone"]
         options = " ".join(f"model.{part}={getattr(old, part)}" for part in parts)
         raise UserError(f"{option} is a run with another backbone than this one; give {options}")
     old_names = trained.config.data.keypoint_names
-    taken: dict = {"backbone": trained.params["backbone"]}
-    remade: list[str] = []
+    taken: dict = {"backbone": backbone}
     for part in (name for name in params if name != "backbone"):
         old = trained.params.get(part, {})
         if part == "head" and "layers" in params[part] and "layers" in old:
@@ -168,6 +175,19 @@ def transfer(
     # A network of a different precision may keep its weights in a different type.
     cast = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
     return *cast, remade
+
+
+def _backbone(trained: LoadedNetwork, new: dict, views: tuple[str, ...]) -> tuple[dict, list[str]]:
+    """Returns a trained backbone with the vectors of the new network's cameras, and those that are new."""
+    old = {name: leaf for name, leaf in trained.params["backbone"].items() if name != "views"}
+    if "views" not in new:
+        return old, []
+    known = trained.config.data.views if "views" in trained.params["backbone"] else ()
+    vectors = np.array(new["views"])
+    for at, view in enumerate(views):
+        if view in known:
+            vectors[at] = trained.params["backbone"]["views"][known.index(view)]
+    return old | {"views": vectors}, [f"the vector of the camera {view}" for view in views if view not in known]
 
 
 def heads_of(params: dict) -> list[str]:
@@ -313,7 +333,9 @@ def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, optio
     elif trained.config.model.kind == "finder":
         raise UserError(f"{option} is {run}, a finder; give model.weights={run}, which takes over its backbone")
     refuse_other_weights(trained.config.model, config.model, run, option)
-    params, statistics, remade = transfer(trained, config.data.keypoint_names, params, statistics, option)
+    params, statistics, remade = transfer(
+        trained, config.data.keypoint_names, params, statistics, option, config.data.views
+    )
     trained_before, unchecked = refuse_trained_frames(run, data.project, data.sets, option)
     messages = (*unchecked, *_describe_input(config, trained.config, option), _describe(str(run), remade))
     return InitialWeights(params, statistics, option, sha256, trained_before, bool(remade), messages)

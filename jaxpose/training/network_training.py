@@ -113,7 +113,8 @@ class StepLog:
         with self._stragglers.elsewhere():
             metrics = jax.device_get({name: taken.metrics[name] for name in names})
         values = {name: float(metrics[name]) for name in names}
-        self._log.step(taken.step, values, config.train.batch_size, taken.waited_s, len(losses))
+        frames = terms(config)[0].stream.per_step
+        self._log.step(taken.step, values, frames, taken.waited_s, len(losses))
         if values["skipped_in_row"]:
             sample_loss = taken.metrics["sample_loss"]
             self._log.alert(describe_skip(self._setup, taken.step, taken.draws, sample_loss, values))

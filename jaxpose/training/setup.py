@@ -16,14 +16,14 @@ from jaxpose.cluster.devices import other_threads
 from jaxpose.config import Config, DataConfig
 from jaxpose.config import train as lengths
 from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, refuse_epsilons, weights
-from jaxpose.config.model import norm_of
+from jaxpose.config.model import norm_of, views_at_once
 from jaxpose.config.rules import FRAMES_PER_SHARD
 from jaxpose.config.terms import terms
 from jaxpose.data.boxes import boxes_of_videos
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.images import outside_parts
 from jaxpose.data.inputs import clip_sessions
-from jaxpose.data.loader import ReprojectedSamples, Samples
+from jaxpose.data.loader import ReprojectedSamples, Samples, by_moment
 from jaxpose.data.report import left_out_title
 from jaxpose.data.rigs import Rigs, refuse_other_size, rigs_of_project, session_of, shown_by_other_labels
 from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
@@ -301,6 +301,14 @@ class Setup:
         return ReprojectedSamples(**vars(samples), reprojected_px=shown_px.astype(np.float32))
 
 
+def drawn_rows(config: Config, data: Dataset) -> np.ndarray:
+    """Returns the rows (n,) that train, or (n, v) those of the views of each moment if the network sees them together.
+
+    A step draws from the first axis.
+    """
+    return by_moment(data.sample_rows("train"), views_at_once(config.model, config.data.views))
+
+
 def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     """Makes or loads the initial weights and plans the training; compiles nothing.
 
@@ -312,10 +320,11 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     train, names = config.train, config.data.keypoint_names
     refuse_unknown_names(names, config.data.flip_pairs)
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
-    graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
+    views = views_at_once(config.model, config.data.views)
+    graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed, views)
     messages = _describe_frames(config, data)
     initial = load_initial_weights(config, data, params, statistics)
-    frames = len(data.sample_rows("train"))
+    frames = len(drawn_rows(config, data))
     total_steps = lengths.total_steps(train, frames)
     messages += [*initial.messages, *describe_limits(config, mesh, data, total_steps)]
     subspaces, sentences = _fit_on_process_0(config, data)

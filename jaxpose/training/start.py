@@ -7,7 +7,7 @@ from jaxpose.cluster.agreement import on_all_processes, require_same
 from jaxpose.cluster.devices import describe, require_threads, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import Config, portable_options, resolve
-from jaxpose.config.model import BACKBONES, ModelConfig
+from jaxpose.config.model import BACKBONES, ModelConfig, views_at_once
 from jaxpose.config.terms import terms
 from jaxpose.data import dataset, split
 from jaxpose.data.boxes import boxes_checksum, boxes_of_videos
@@ -200,7 +200,9 @@ def _describe_batch(setup: Setup) -> str:
     devices = setup.mesh.size
     at_once = -(-microbatch_size(train) // part_count(train, devices))
     taken = "one pass" if passes == 1 else f"{passes} passes of at most {microbatch_size(train)}"
-    text = f"{train.batch_size} frames a step in {taken}, at most {at_once} at once on a device"
+    views = views_at_once(setup.config.model, setup.config.data.views)
+    noun = "frames" if views == 1 else f"moments of {views} frames"
+    text = f"{train.batch_size} {noun} a step in {taken}, at most {at_once} at once on a device"
     if train.shards <= 0:
         return text
     idle = f", {devices - train.shards} of {devices} devices have none" if train.shards < devices else ""

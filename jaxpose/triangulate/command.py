@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.cameras.calibration_files import read_cameras
-from jaxpose.cameras.triangulation import Points, triangulate
+from jaxpose.cameras.triangulation import OUTLIER, Points, triangulate
 from jaxpose.config.arguments import DONE, read_session_start
 from jaxpose.errors import UserError
 from jaxpose.files import already_exist, may_be_ours, output_folder, write_atomic
@@ -35,13 +35,22 @@ def triangulate_tables(given: argparse.Namespace) -> int:
         # Path("..").name is "..": the reprojections would go to the folder above theirs.
         if Path(name).name != name or name == "..":
             raise UserError(f"the animal {name!r} cannot be part of the name of a file; rename its track")
+    known: set[str] = set()
     for name, views in animals.items():
-        _triangulate(given, file.with_stem(f"{file.stem}_{name}") if name else file, form, views, Path(name))
+        _triangulate(given, file.with_stem(f"{file.stem}_{name}") if name else file, form, views, Path(name), known)
     return DONE
 
 
-def _triangulate(given: argparse.Namespace, file: Path, form: str, views: Views, place: Path) -> None:
-    """Triangulates one animal, writes its files, and prints the report; reprojections go to `place` in their folder."""
+def _triangulate(given: argparse.Namespace, file: Path, form: str, views: Views, place: Path, known: set[str]) -> None:
+    """Triangulates one animal, writes its files, and prints the report.
+
+    Args:
+      given: the flags.
+      file, form: of the points.
+      views: of the animal.
+      place: of its reprojections in their folder.
+      known: the faults that were printed for other animals; grows.
+    """
     page = file.with_suffix(".html")
     if file.exists() and not given.overwrite and not may_be_ours(file.parent):
         raise already_exist([file])
@@ -66,7 +75,10 @@ def _triangulate(given: argparse.Namespace, file: Path, form: str, views: Views,
     lines = [f"{file}: {lines[0]}", *lines[1:], f"{page}: errors by view and keypoint, lengths over time, a view in 3D"]
     print_lines("\n".join(lines))
     for line in faults:
-        print_lines(line)
+        # The animals of a recording share the faults of its views, with other numbers.
+        if (fault := line.partition(":")[0]) not in known:
+            print_lines(line)
+        known.add(fault)
 
 
 def place_points(views: Views, purpose: str) -> tuple[Points, float]:
@@ -119,7 +131,8 @@ def _report(table: PointTable, noise_px: float, steps: np.ndarray) -> list[str]:
         f"standard deviation of a point: median {np.median(points.sd[has_place]):.3g} {table.unit}, "
         f"95 % below {np.quantile(points.sd[has_place], 0.95):.3g} {table.unit}",
         *_steps_line(table, steps),
-        f"standard deviation of a prediction: {noise_px:.2f} px, from how well the views agree",
+        f"standard deviation of a prediction: {noise_px:.2f} px, from how well the views agree; a view agrees with a "
+        f"point within {OUTLIER * noise_px:.1f} px",
     ]
     width = max(map(len, views))
     for view, errors_px, agree in zip(views, points.errors_px, points.agree, strict=True):

@@ -62,11 +62,28 @@ def smooth_points(views: Views, points: Points, noise_px: float) -> tuple[Points
         if one is None:
             continue
         of_one, steps[at] = one
+        of_one.covariance[:] += _missed(of_one, points, slice(at, None, shape[1]))
         for name in ("places", "covariance"):
             arrays[name][at :: shape[1]] = getattr(of_one, name)
         for name in ("errors_px", "weights"):
             arrays[name][:, at :: shape[1]] = getattr(of_one, name)
     return Points(**arrays), steps
+
+
+def _missed(path: Points, points: Points, frames: slice) -> np.ndarray:
+    """Returns what the covariance (t, 3, 3) of a path lacks where the views agree on another place: its square.
+
+    These are jumps far beyond the usual movement, which the path does not follow.
+
+    Args:
+      path: of a keypoint.
+      points: as triangulated.
+      frames: its points there.
+    """
+    agree = points.agree[:, frames]
+    is_missed = (agree.sum(axis=0) >= 2) & ~(path.agree & agree).any(axis=0)
+    off = np.where(is_missed[:, None], points.places[frames] - path.places, 0.0)
+    return off[:, :, None] * off[:, None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -149,7 +149,10 @@ def test_what_a_format_cannot_hold_is_refused_or_reported(tmp_path: Path, capsys
     assert convert.main([*words, out, "--size=320x240"]) == 2
     assert "--size is 320x240: camera c0 has images of 320 x 240 px, but the centre of" in capsys.readouterr().err
     assert convert.main([*words, out, "--size=1280x1024"]) == 0
-    assert "dropped: the skew of c0 (-5.8 px) is written, but only jaxpose uses it" in capsys.readouterr().out
+    assert (
+        "dropped: for other programs, the skew of c0 (-5.8 px): it is in the file, but OpenCV"
+        in capsys.readouterr().out
+    )
     found = read_cameras(tmp_path / "new.toml")
     np.testing.assert_array_equal(found.each[0].matrix, skewed)
     assert (found.sizes_px == (1280, 1024)).all()

@@ -250,19 +250,25 @@ def test_what_a_user_of_the_real_run_sees(tmp_path: Path) -> None:
 def test_the_multiview_default_is_refused_with_every_reason_at_once() -> None:
     with pytest.raises(ValueError) as refusal:
         read_config(FILES / MULTIVIEW)
-    (in_3d,) = str(refusal.value).splitlines()
-    assert (
-        "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0, model.model_type"
-        in in_3d
-    )
-    assert "instead, use model.model_type: heatmap or heatmap_mhcrnn with data.view_names" in in_3d
-    assert "pca_multiview" in in_3d
+    in_3d, masks = str(refusal.value).splitlines()
+    named = "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0: "
+    assert named in in_3d and "remove the keys named here" in in_3d
+    assert "model.model_type = heatmap_multiview_transformer: jaxpose masks no patches" in masks
+    assert "give training.patch_mask.final_ratio: 0.0" in masks
+
+
+def test_the_multiview_transformer_without_masks_and_3d_is_opened(tmp_path: Path) -> None:
+    tree = _tree(MULTIVIEW)
+    tree["model"] |= {"model_type": "heatmap_multiview_transformer", "backbone": "vits_dino"}
+    tree["training"]["patch_mask"]["final_ratio"] = 0.0
+    config, _ = _read(tree, tmp_path)
+    assert (config.model.kind, config.model.backbone, config.model.joint_layers) == ("multiview", "vit_small", 0)
+    assert config.data.views == ("cam0", "cam1")
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("model.model_type", "heatmap_multiview_transformer"),
         ("training.imgaug_3d", True),
         ("data.camera_params_file", "calibration.toml"),
         ("losses.supervised_pairwise_projections.log_weight", 0.0),
@@ -276,7 +282,7 @@ def test_three_dimensions_are_refused_in_one_sentence(
     with pytest.raises(ValueError) as refusal:
         _read(_with(mirror, key, value), tmp_path)
     assert str(refusal.value).count("\n") == 0
-    assert f"{key} = {value}" in str(refusal.value) and "instead, use model.model_type" in str(refusal.value)
+    assert f"{key} = {value}" in str(refusal.value) and "remove the keys named here" in str(refusal.value)
 
 
 def test_several_cameras(tmp_path: Path) -> None:
@@ -830,7 +836,7 @@ def test_a_mistake_is_a_line_each_and_exit_code_2(
     (tmp_path / "two.yaml").write_text(json.dumps(tree))
     outcome = Outcome(tmp_path / "two.yaml", capsys)
     lines = outcome.err.splitlines()
-    assert (outcome.code, len(lines)) == (2, 2)
+    assert (outcome.code, len(lines)) == (2, 3)
     assert all(line.startswith(f"jaxpose.train: --config: {tmp_path}/two.yaml") for line in lines)
 
 

@@ -10,7 +10,8 @@ import pytest
 from jaxpose import predict
 from jaxpose.data.boxes import write_boxes
 from jaxpose.errors import UserError
-from jaxpose.prediction.predictor import FrameBoxes, Predictor
+from jaxpose.prediction.frame_boxes import FrameBoxes
+from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.video_tables import predict_segment
 from jaxpose.run.identity import read_config, write_config
 from jaxpose.video.index import read_index

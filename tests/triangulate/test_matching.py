@@ -100,6 +100,17 @@ def test_each_animal_gets_its_own_tables(tmp_path: Path, capsys: pytest.CaptureF
     assert "the tables are of several animals, of which ensembles are not combined" in capsys.readouterr().err
 
 
+def test_a_fault_of_two_views_is_named_once_for_all_animals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cameras, places = rig(3, seed=1), animals(2)
+    points_px = cameras.project(places.reshape(-1, 3)).reshape(3, *places.shape[:-1], 2)
+    arguments = [f"--calibration={write_toml(tmp_path / 'calibration.toml', cameras)}"]
+    for view, tracks in zip(cameras.names, (points_px[1], points_px[0], points_px[2]), strict=True):
+        arguments.append(f"{view}={write_tracks(tmp_path / f'{view}.csv', tracks, ['a', 'b'])}")
+    assert main([*arguments, "--out", str(tmp_path / "points.csv")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("animal ") >= 2 and out.count("the tables of c0 and c1 are swapped") == 1
+
+
 def test_no_animal_takes_the_name_of_another(tmp_path: Path) -> None:
     cameras, places = rig(3, seed=1), animals(3) + np.array([[-80, 0, 40], [0, 80, -40], [80, -80, 0]])[:, None, None]
     pixels = cameras.project(places.reshape(-1, 3)).reshape(3, *places.shape[:-1], 2)

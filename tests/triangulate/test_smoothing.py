@@ -81,6 +81,22 @@ def test_noise_outliers_and_gaps_are_smoothed_and_the_sd_says_how_sure(views_see
     )  # fmt: skip
 
 
+def test_the_sd_covers_a_jump_that_all_views_show_and_the_path_does_not_follow() -> None:
+    path = walk(60, 0.1)
+    path[30] += 40
+    # One view is wrong in another frame, which is no jump; a keypoint of two frames stays as it is.
+    views = seen(path)
+    views.predicted_px[0, 45, 0] += 60
+    views.predicted_px[:, 2:, 1] = np.nan
+    points = triangulate(RIG, *views.flat, 1.0)
+    found, steps = smooth_points(views, points, 1.0)
+    off = np.linalg.norm(found.places.reshape(60, 2, 3)[:, 0] - path[:, 0], axis=1)
+    sd = found.sd.reshape(60, 2)[:, 0]
+    assert off[30] > 10 and off[30] < 1.5 * sd[30] and sd[45] < 2 * sd[44]
+    assert np.isnan(steps[1])
+    np.testing.assert_array_equal(found.places[1::2], points.places[1::2])
+
+
 def test_the_verb_smooths_the_tables_of_an_ensemble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = walk(40, 0.3)
     arguments = [f"--calibration={write_toml(tmp_path / 'calibration.toml', RIG)}"]

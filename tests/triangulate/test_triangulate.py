@@ -77,6 +77,8 @@ def test_the_table_has_every_frame_and_says_how_sure_each_point_is(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("points.csv: 20 frames with 3 keypoints from 3 views; 60 of 60 points have a position")
     assert lines[1].startswith("standard deviation of a point: median ") and lines[1].endswith(" mm")
+    noise_px = float(lines[2].removeprefix("standard deviation of a prediction: ").partition(" ")[0])
+    assert abs(float(lines[2].rpartition("within ")[2].partition(" ")[0]) - 5 * noise_px) < 0.1
     assert lines[4].startswith("  c1  error: median ") and "agrees with 98.3 % of its points" in lines[4]
     assert lines[6] == f"{tmp_path / 'points.html'}: errors by view and keypoint, lengths over time, a view in 3D"
     assert len(lines) == 7

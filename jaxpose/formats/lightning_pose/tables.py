@@ -168,6 +168,7 @@ class _Utf8:
 SCORERS = {
     "heatmap": "heatmap_tracker",
     "heatmap_context": "heatmap_mhcrnn_tracker",
+    "multiview": "heatmap_multiview_transformer",
     "regression": "regression_tracker",
     "finder": "finder_tracker",
 }

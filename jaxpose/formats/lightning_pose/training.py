@@ -145,7 +145,10 @@ CHOICES = {
     "training.lr_scheduler": ("optim.schedule", {"multisteplr": "multistep"}),
     "model.model_type": (
         "model.kind",
-        {"heatmap": "heatmap", "heatmap_mhcrnn": "heatmap_context", "regression": "regression"},
+        {
+            "heatmap": "heatmap", "heatmap_mhcrnn": "heatmap_context", "regression": "regression",
+            "heatmap_multiview_transformer": "multiview",
+        },
     ),
     "model.head": ("", {"heatmap_cnn": ""}),
     "eval.predict_vids_after_training": ("eval.predict_videos", {True: "yes", False: "no"}),
@@ -184,7 +187,7 @@ UNUSED = {
     ),
     "an epoch shows all training frames once": ("training.limit_train_batches",),
     "log.profile_steps selects the steps to profile": ("training.profiler",),
-    "only the multi-view transformer masks patches": ("training.patch_mask.",),
+    "jaxpose masks no patches": ("training.patch_mask.",),
     "the run folder (out) names the run": ("model.model_name", "hydra."),
     "train.init_from starts from a run, and jaxpose convert lightning-pose makes one of a checkpoint": (
         "model.checkpoint",
@@ -301,11 +304,9 @@ _VITS = {
 }
 _FLAGS = {True: True, False: False}
 _NOT_IN_3D = (
-    "jaxpose has no multi-view transformer, other losses between cameras (docs/losses.md) and no augmentation in 3D; "
-    "instead, use model.model_type: heatmap "
-    "or heatmap_mhcrnn with data.view_names and with pca_multiview in model.losses_to_use, and remove the other keys "
-    "named here"
+    "jaxpose has other losses between cameras (docs/losses.md) and no augmentation in 3D; remove the keys named here"
 )
+_MASKS = "training.patch_mask.final_ratio"
 
 
 def refuse_missing_features(keys: Keys) -> None:
@@ -316,10 +317,15 @@ def refuse_missing_features(keys: Keys) -> None:
     """
     problems = []
     asked = [key for key in KEYS_3D if keys.read(key, False) is not False]
-    asked += ["model.model_type"] * ("multiview" in str(keys.read("model.model_type")))
     asked += ["model.losses_to_use"] * any(name in LOSSES_3D for name in keys.read_list("model.losses_to_use"))
     if asked:
         problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
+    is_joint = keys.read("model.model_type") == "heatmap_multiview_transformer"
+    if is_joint and keys.read(_MASKS, 0.5):
+        problems.append(
+            f"{keys.shown('model.model_type')}: jaxpose masks no patches, and Lightning Pose does by "
+            f"default; give {_MASKS}: 0.0"
+        )
     backbone, known = keys.read("model.backbone", _RESNETS[0]), (*_RESNETS, *_VITS)
     if backbone not in known and not str(backbone).startswith(_POSE_PRETRAINED):
         problems.append(
