@@ -90,7 +90,7 @@ def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
     kinds |= {"stored": detections} if detections.individuals else {}
     for kind, poses in kinds.items():
         errors = dataclasses.asdict(track_errors(truth, poses))
-        names = ["idf1"] if kind.endswith("_true") else errors
+        names = ["idf1", "hota"] if kind.endswith("_true") else errors
         found |= {f"{kind}_{name}": round(errors[name], 4) for name in names}
     return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pandas as pd
+import pynwb
 import pytest
 import sleap_io
 
@@ -14,6 +15,7 @@ from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.lightning_pose.tables import write_individuals
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
+from tests.painted_videos import write as write_video
 
 NAMES, FRAMES = ("nose", "tail"), 6
 
@@ -114,6 +116,29 @@ def test_a_sleap_project_keeps_tracks_scores_a_persons_instances_and_empty_frame
             np.testing.assert_array_equal(first.numpy(), second.numpy())
             assert type(first) is type(second) and getattr(first, "score", 0) == getattr(second, "score", 0)
             assert (first.track and first.track.name) == (second.track and second.track.name)
+
+
+def test_nwb_has_a_pose_estimation_for_each_individual(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = made(), tmp_path / "day1.nwb"
+    write_individuals(tmp_path / "day1.csv", table)
+    video = write_video(tmp_path / "day1.mp4", FRAMES)
+    command = (
+        "--to", "nwb", "--video", video, "--session_start", "2026-05-04T14:30:00+02:00", "--out", out
+    )  # fmt: skip
+    assert run(tmp_path / "day1.csv", *command) == 0
+    with pynwb.NWBHDF5IO(str(out), "r") as opened:
+        module = opened.read().processing["behavior"]
+        assert sorted(module.data_interfaces) == ["PoseEstimation_female", "PoseEstimation_male", "Skeletons"]
+        for animal, individual in enumerate(table.poses.individuals):
+            estimation = module[f"PoseEstimation_{individual}"]
+            assert estimation.scorer == "DLC_net" and list(estimation.skeleton.nodes) == list(NAMES)
+            for place, name in enumerate(NAMES):
+                np.testing.assert_array_equal(estimation[name].data[:], table.poses.points_px[:, animal, place])
+                np.testing.assert_array_equal(estimation[name].confidence[:], table.poses.confidence[:, animal, place])
+    assert pynwb.validate(path=str(out)) == []
+    write_individuals(tmp_path / "day1.csv", made(("a/b", "c")))
+    assert run(tmp_path / "day1.csv", *command, "--overwrite") == 2
+    assert "'a/b' has a / or :, which NWB does not allow in names; rename it" in capsys.readouterr().err
 
 
 def test_what_a_form_cannot_hold_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

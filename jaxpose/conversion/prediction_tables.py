@@ -24,7 +24,7 @@ SUFFIXES = {
 }  # fmt: skip
 _UNIQUE = " and unique body parts"
 # Forms with a place for each individual; SLEAP's project holds animals without a track as well.
-_INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS)
+_INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS, NWB)
 _NEED_VIDEO = (SLP, NWB)
 EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
 
