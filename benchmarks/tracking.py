@@ -26,10 +26,10 @@ from scipy.optimize import linear_sum_assignment
 from jaxpose.errors import UserError
 from jaxpose.formats.sleap_files import read_slp
 from jaxpose.poses import Poses
-from jaxpose.tracking.corrections import DIFFERENT, EXCHANGED, SAME, Correction, solve_corrected
+from jaxpose.tracking.corrections import DIFFERENT, NOT_SEEN, SAME, Correction, solve_corrected
 from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.metrics import GATE, track_errors
-from jaxpose.tracking.review import EXTRA, MISSING, SWAP, Doubt, find_doubts
+from jaxpose.tracking.review import EXTRA, MISSING, Doubt, find_doubts
 from jaxpose.tracking.tracks import Number, Solution, solve
 
 SETS = {
@@ -90,7 +90,7 @@ def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
     kinds |= {"stored": detections} if detections.individuals else {}
     for kind, poses in kinds.items():
         errors = dataclasses.asdict(track_errors(truth, poses))
-        names = ["idf1"] if kind.endswith("_true") else errors
+        names = ["idf1", "hota"] if kind.endswith("_true") else errors
         found |= {f"{kind}_{name}": round(errors[name], 4) for name in names}
     return found
 
@@ -105,25 +105,26 @@ def _answers(solution: Solution, doubts: list[Doubt], oracle: Poses) -> list[Cor
     """Returns what a person who knows the truth answers to rows of a review."""
     found, answers = solution.found, []
     true = np.asarray(oracle.identity)[found.frames, found.places]
+    false = len(oracle.individuals) - 1
+    chains = {name: solution.chain(track) for track, name in enumerate(solution.names)}
     for doubt in doubts:
         if doubt.kind in (EXTRA, MISSING):
             continue
-        sides = []
-        for track in (doubt.track_a, doubt.track_b):
-            chain = solution.chain(track)
-            last = np.searchsorted(found.frames[chain], doubt.frame_from, side="right") - 1
-            first = np.searchsorted(found.frames[chain], doubt.frame_to)
-            sides.append([int(true[chain[place]]) if 0 <= place < len(chain) else -1 for place in (last, first)])
-        (a, c), (b, d) = sides
-        names = [solution.names[track] if track >= 0 else "" for track in (doubt.track_a, doubt.track_b)]
-        if doubt.kind != SWAP:
-            answer = SAME if a == c else DIFFERENT
-        elif (a == c) == (b == d):
-            # Neither: other animals than these two have changed their tracks, which no answer can say.
-            answer = SAME if a == c else EXCHANGED if (a, b) == (d, c) else ""
-        else:
-            answer, names = SAME, [names[0] if a == c else names[1], ""]
-        if answer:
+        behind = {name: chain[found.frames[chain] >= doubt.frame_to][:1] for name, chain in chains.items()}
+        # The first to show an animal counts.
+        shown = sorted((int(found.frames[end[0]]), name, int(true[end[0]])) for name, end in behind.items() if len(end))
+        tracks = [solution.names[track] for track in (doubt.track_a, doubt.track_b) if track >= 0]
+        then = []
+        for name in tracks:
+            last = np.searchsorted(found.frames[chains[name]], doubt.frame_from, side="right") - 1
+            animal = int(true[chains[name][last]])
+            then.append(next((other for _, other, one in shown if one == animal != false), NOT_SEEN))
+        if len(then) == 2 and then[0] == then[1]:
+            # The animals of both are the same one, seen at two times before.
+            then[1] = NOT_SEEN
+        names = [*tracks, ""][:2]
+        answer = SAME if then == tracks else DIFFERENT if then == [NOT_SEEN] else " ".join(then)
+        if set(then) != {NOT_SEEN} or answer == DIFFERENT:
             answers.append(Correction(doubt.kind, answer, 0, doubt.frame_from, doubt.frame_to, *names))
     return answers
 

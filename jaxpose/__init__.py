@@ -5,18 +5,19 @@ them over the device mesh; `steps` augments, runs the `model`, computes the loss
 one compiled program; `run` keeps the run folder, and `remote` copies it; `prediction` writes tables for frames and
 videos; `training` ties these together; `train`, `predict` and `evaluate` are the verbs.
 
-From Python: `from jaxpose import Config, load, train`. Each name is imported when it is first used.
+From Python: `from jaxpose import Config, load, to_xarray, train`. Each name is imported when it is first used.
 
 Letters of array shapes: b batch, t context frames, h w image, H W heatmap, k keypoints, c channels.
 """
 
 __version__ = "0.1.0"
-__all__ = ["Config", "load", "train"]
+__all__ = ["Config", "load", "to_xarray", "train"]
 
 # Type checkers treat this as true, as they do typing.TYPE_CHECKING, which would take milliseconds to import.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from jaxpose.config import Config
+    from jaxpose.conversion.prediction_tables import to_xarray
     from jaxpose.prediction.predictor import load
     from jaxpose.train import train
 
@@ -27,7 +28,11 @@ def __getattr__(name: str) -> object:
     # This is the callable module: importing it sets this package's attribute `train` to it.
     if name == "train":
         return importlib.import_module("jaxpose.train")
-    homes = {"Config": "jaxpose.config", "load": "jaxpose.prediction.predictor"}
+    homes = {
+        "Config": "jaxpose.config",
+        "load": "jaxpose.prediction.predictor",
+        "to_xarray": "jaxpose.conversion.prediction_tables",
+    }
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(homes[name]), name)

@@ -25,6 +25,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
     "wandb": ("wandb",),
+    "xarray": ("xarray",),
 }
 
 

@@ -1,19 +1,23 @@
 """Predictions of several animals: each form comes back with the same numbers, and opens in the tools of its makers."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pandas as pd
+import pynwb
 import pytest
 import sleap_io
 
-from jaxpose import convert
+from jaxpose import convert, to_xarray
 from jaxpose.conversion.prediction_tables import read_table
-from jaxpose.formats.lightning_pose.tables import write_individuals
+from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import write_individuals, write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
+from tests.painted_videos import write as write_video
 
 NAMES, FRAMES = ("nose", "tail"), 6
 
@@ -114,6 +118,57 @@ def test_a_sleap_project_keeps_tracks_scores_a_persons_instances_and_empty_frame
             np.testing.assert_array_equal(first.numpy(), second.numpy())
             assert type(first) is type(second) and getattr(first, "score", 0) == getattr(second, "score", 0)
             assert (first.track and first.track.name) == (second.track and second.track.name)
+
+
+def test_nwb_has_a_pose_estimation_for_each_individual(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = made(), tmp_path / "day1.nwb"
+    write_individuals(tmp_path / "day1.csv", table)
+    video = write_video(tmp_path / "day1.mp4", FRAMES)
+    command = (
+        "--to", "nwb", "--video", video, "--session_start", "2026-05-04T14:30:00+02:00", "--out", out
+    )  # fmt: skip
+    assert run(tmp_path / "day1.csv", *command) == 0
+    with pynwb.NWBHDF5IO(str(out), "r") as opened:
+        module = opened.read().processing["behavior"]
+        assert sorted(module.data_interfaces) == ["PoseEstimation_female", "PoseEstimation_male", "Skeletons"]
+        for animal, individual in enumerate(table.poses.individuals):
+            estimation = module[f"PoseEstimation_{individual}"]
+            assert estimation.scorer == "DLC_net" and list(estimation.skeleton.nodes) == list(NAMES)
+            for place, name in enumerate(NAMES):
+                np.testing.assert_array_equal(estimation[name].data[:], table.poses.points_px[:, animal, place])
+                np.testing.assert_array_equal(estimation[name].confidence[:], table.poses.confidence[:, animal, place])
+    assert pynwb.validate(path=str(out)) == []
+    write_individuals(tmp_path / "day1.csv", made(("a/b", "c")))
+    assert run(tmp_path / "day1.csv", *command, "--overwrite") == 2
+    assert "'a/b' has a / or :, which NWB does not allow in names; rename it" in capsys.readouterr().err
+
+
+def test_tracks_are_a_dataset_in_the_layout_of_movement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, file = made(), tmp_path / "day1.csv"
+    write_individuals(file, table)
+    found = to_xarray(file, fps=25)
+    assert found.position.dims == ("time", "space", "keypoint", "individual")
+    assert found.confidence.dims == ("time", "keypoint", "individual")
+    assert found.attrs["fps"] == 25 and found.attrs["time_unit"] == "seconds" and found.attrs["ds_type"] == "poses"
+    male = found.sel(individual="male", keypoint="tail")
+    np.testing.assert_array_equal(male.position.sel(space="y"), table.poses.points_px[:, 1, 1, 1])
+    np.testing.assert_array_equal(male.confidence, table.poses.confidence[:, 1, 1])
+    np.testing.assert_array_equal(found.sel(time=0.04).confidence, table.poses.confidence[1].T)
+    assert run(project(tmp_path), "--to", "sleap-analysis", "--out", tmp_path / "a.analysis.h5") == 0
+    again = to_xarray(tmp_path / "a.analysis.h5")
+    assert again.time.values.tolist() == list(range(FRAMES)) and again.attrs["time_unit"] == "frames"
+    with pytest.raises(UserError, match="fps is -1; it must be positive, or 0 for times in frames"):
+        to_xarray(file, fps=-1)
+    one = PredictionTable(tmp_path, dataclasses.replace(table.poses.at([0]), individuals=()))
+    write_predictions(
+        tmp_path / "one.csv", range(1), NAMES, one.poses.points_px[:, 0], one.poses.confidence[:, 0], "net"
+    )
+    assert to_xarray(tmp_path / "one.csv").individual.values.tolist() == ["id_0"]
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(
+        UserError, match=r"a Dataset needs xarray, which is not installed: pip install 'jaxpose\[xarray"
+    ):
+        to_xarray(file)
 
 
 def test_what_a_form_cannot_hold_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

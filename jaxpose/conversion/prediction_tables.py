@@ -1,8 +1,10 @@
 """Converts video predictions between jaxpose's tables and other tools' files."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +20,16 @@ from jaxpose.prediction.video_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count
 
+if TYPE_CHECKING:
+    import xarray
+
 CSV, DEEPLABCUT, SLP, SLEAP_ANALYSIS, PARQUET, NWB = "csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb"
 SUFFIXES = {
     CSV: ".csv", SLEAP_ANALYSIS: ".analysis.h5", DEEPLABCUT: ".h5", SLP: ".slp", PARQUET: ".parquet", NWB: ".nwb",
 }  # fmt: skip
 _UNIQUE = " and unique body parts"
 # Forms with a place for each individual; SLEAP's project holds animals without a track as well.
-_INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS)
+_INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS, NWB)
 _NEED_VIDEO = (SLP, NWB)
 EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
 
@@ -99,6 +104,44 @@ def read_table(file: Path, several: bool = False) -> PredictionTable:
         raise UserError(f"{file} has {count(table.animals, 'animal')}{_UNIQUE * (table.unique is not None)}; give a "
                         "table of one animal")  # fmt: skip
     return table
+
+
+def to_xarray(file: str | os.PathLike, fps: float = 0.0) -> "xarray.Dataset":
+    """Reads a video's predictions, or its tracks, from a table in any readable form, in the layout of `movement`.
+
+    Args:
+      file: the table; that of several animals needs tracks.
+      fps: frames per second; 0: the times are numbers of frames.
+
+    Returns:
+      `position` (time, space, keypoint, individual) in px and `confidence` (time, keypoint, individual), NaN where
+      there is no position. A single animal without a name is `id_0`.
+
+    Raises:
+      UserError: xarray is not installed, or the table cannot be read or has several animals without tracks.
+    """
+    need("xarray", "a Dataset")
+    import xarray
+
+    if not 0 <= fps < np.inf:
+        raise UserError(f"fps is {fps:g}; it must be positive, or 0 for times in frames")
+    poses = read_table(Path(file).expanduser(), several=True).placed().poses
+    frames, animals = len(poses.frames), poses.individuals or ("id_0",)
+    confidence = np.full(poses.points_px.shape[:3], np.nan) if poses.confidence is None else poses.confidence
+    noted = {"fps": fps, "time_unit": "seconds"} if fps else {"time_unit": "frames"}
+    return xarray.Dataset(
+        {
+            "position": (("time", "space", "keypoint", "individual"), poses.points_px.transpose(0, 3, 2, 1)),
+            "confidence": (("time", "keypoint", "individual"), confidence.transpose(0, 2, 1)),
+        },
+        {
+            "time": np.arange(frames) / fps if fps else np.arange(frames),
+            "space": ["x", "y"],
+            "keypoint": list(poses.keypoint_names),
+            "individual": list(animals),
+        },
+        {"source_software": "jaxpose", "source_file": str(file), "ds_type": "poses"} | noted,
+    )
 
 
 def is_table(file: Path) -> bool:

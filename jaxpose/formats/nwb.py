@@ -27,13 +27,13 @@ _ROUNDING_S = 0.001
 def write_predictions(
     file: Path, predictions: PredictionTable, footage: Footage, session_start: datetime.datetime
 ) -> None:
-    """Writes the table of a video in the processing module `behavior`.
+    """Writes the table of a video in the processing module `behavior`, with a `PoseEstimation` for each animal.
 
     Constant-rate frames get the rate, others their own times.
 
     Args:
       file: the table.
-      predictions: the predictions to write.
+      predictions: the predictions to write; those of several animals are `placed`.
       footage: the video.
       session_start: time of the first frame, with time zone.
 
@@ -44,7 +44,7 @@ def write_predictions(
     import ndx_pose
     import pynwb.image
 
-    refuse_names(predictions.file, predictions.poses.keypoint_names)
+    refuse_names(predictions.file, (*predictions.poses.keypoint_names, *predictions.poses.individuals))
     video = footage.path.name
     content = new_file(f"Keypoints in {video}", sha256_of(predictions.file), session_start)
     skeleton = ndx_pose.Skeleton(
@@ -54,20 +54,30 @@ def write_predictions(
     times = _times(footage, count)
     source = _source(pynwb.image.ImageSeries, footage, count, times)
     content.add_acquisition(source)
-    points_px, confidence = predictions.poses.one_animal()
-    series = keypoint_series(skeleton.nodes, video, points_px, confidence, times)
-    estimation = ndx_pose.PoseEstimation(
-        name="PoseEstimation",
-        description=f"Predicted keypoints in {video}",
-        pose_estimation_series=series,
-        source_video=source,
-        scorer=predictions.scorer,
-        source_software="jaxpose",
-        skeleton=skeleton,
-    )
+    estimations = [
+        ndx_pose.PoseEstimation(
+            name=f"PoseEstimation_{individual}" if individual else "PoseEstimation",
+            description=f"Predicted keypoints{f' of {individual}' * bool(individual)} in {video}",
+            pose_estimation_series=keypoint_series(skeleton.nodes, video, *arrays, times),
+            source_video=source,
+            scorer=predictions.scorer,
+            source_software="jaxpose",
+            skeleton=skeleton,
+        )
+        for individual, arrays in _of_animals(predictions)
+    ]
     module = content.create_processing_module("behavior", "Keypoints predicted in video")
-    module.add([ndx_pose.Skeletons(skeletons=[skeleton]), estimation])
+    module.add([ndx_pose.Skeletons(skeletons=[skeleton]), *estimations])
     write_file(file, content)
+
+
+def _of_animals(predictions: PredictionTable) -> list[tuple[str, tuple[np.ndarray, np.ndarray]]]:
+    """Returns the name of each animal, "" for the only one, with its keypoints (n, k, 2) and confidence (n, k)."""
+    poses = predictions.poses
+    if predictions.is_plain:
+        return [("", poses.one_animal())]
+    confidence = np.full(poses.points_px.shape[:3], np.nan) if poses.confidence is None else poses.confidence
+    return [(name, (poses.points_px[:, at], confidence[:, at])) for at, name in enumerate(poses.individuals)]
 
 
 def new_file(description: str, identifier: str, session_start: datetime.datetime) -> Any:
@@ -115,7 +125,7 @@ def _source(image_series: Any, footage: Footage, count: int, times: dict[str, An
 
 
 def refuse_names(source: object, names: Sequence[str]) -> None:
-    """Raises UserError if NWB does not allow a name of a keypoint or a camera."""
+    """Raises UserError if NWB does not allow a name of a keypoint, an individual or a camera."""
     for name in names:
         if "/" in name or ":" in name:
             raise UserError(f"{source}: {name!r} has a / or :, which NWB does not allow in names; rename it")

@@ -3,25 +3,31 @@
 import csv
 import dataclasses
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.text_file import read_unicode
 from jaxpose.tracking.detections import Detections
-from jaxpose.tracking.review import EXTRA, MISSING, exchanges
-from jaxpose.tracking.tracks import Number, Solution, regrouped, solve
+from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
+from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
 
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
+# In an answer with names of tracks: the animal is not seen any more.
+NOT_SEEN = "-"
 # What `read_corrections` needs; a review has more columns.
 _COLUMNS = ("answer", "round", "frame_from", "frame_to", "track_a", "track_b")
 _RULE = "corrections have the columns of the review that jaxpose track wrote"
 # Solving again, a correction may break another one; so often it is tried.
 _MOST_TURNS = 20
 _MOST_DIGITS = 15
+# For fewer detections than this share of those that would change their track, the others do not change.
+_LEAST_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +37,8 @@ class Correction:
     Attributes:
       place: the file and line.
       answer: `SAME`: each track shows one animal in both frames. `DIFFERENT`: each shows two. `EXCHANGED`: track_a
-        and track_b have exchanged their animals between the frames.
+        and track_b have exchanged their animals between the frames. Otherwise names of tracks, or `NOT_SEEN`: where
+        the animals of track_a and track_b are at frame_to.
       round: which tracks the names are those of: 0 are those without corrections, r + 1 those with rounds 0 to r.
       frame_from, frame_to: numbers of frames.
       track_a, track_b: names; track_b may be "".
@@ -44,6 +51,18 @@ class Correction:
     frame_to: int
     track_a: str
     track_b: str
+
+    @property
+    def before(self) -> list[str]:
+        """The tracks whose animals are looked at in frame_from."""
+        return [name for name in (self.track_a, self.track_b) if name]
+
+    @property
+    def after(self) -> list[str]:
+        """The tracks that frame_to is compared in: for `DIFFERENT`, these show other animals."""
+        if self.answer in (SAME, DIFFERENT):
+            return self.before
+        return self.before[::-1] if self.answer == EXCHANGED else self.answer.split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +100,18 @@ def read_corrections(file: Path) -> list[Correction]:
 
 def _correction(place: str, row: dict[str, str]) -> Correction:
     answer, kind, track_a, track_b = row["answer"].lower(), row.get("kind", ""), row["track_a"], row["track_b"]
-    if answer not in ANSWERS:
-        raise UserError(f"{place}: the answer is {row['answer']}; it must be one of {', '.join(ANSWERS)}")
+    then = [] if answer in ANSWERS else answer.split()
+    if not all(re.fullmatch(f"{NAME}[0-9]+|{NOT_SEEN}", name) for name in then):
+        raise UserError(
+            f"{place}: the answer is {row['answer']}; it must be one of {', '.join(ANSWERS)}, or name the tracks that "
+            f"show the animals at frame_to, such as {NAME}3 {NAME}1"
+        )
+    seen = [name for name in then if name != NOT_SEEN]
+    if then and (not seen or len(set(seen)) < len(seen) or len(then) > len({track_a, track_b} - {""})):
+        raise UserError(
+            f"{place}: the answer is {row['answer']}; it must name one track for each of track_a and track_b, "
+            f"{NOT_SEEN} for an animal that is not seen"
+        )
     if kind in (EXTRA, MISSING):
         raise UserError(f"{place}: a row of kind {kind} takes no answer; change these animals in the detections")
     if not track_a or (answer == EXCHANGED and track_b in ("", track_a)):
@@ -119,28 +148,31 @@ def rounds(corrections: Sequence[Correction]) -> int:
 
 
 def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
-    names = [name for name in (correction.track_a, correction.track_b) if name]
-    for name in names:
-        if name not in solution.names:
+    before, after = correction.before, correction.after
+    for name in [*before, *after]:
+        if name not in (*solution.names, NOT_SEEN):
             known = ", ".join(solution.names)
             raise UserError(f"{correction.place}: there is no track {name} in round {correction.round}; it has {known}")
-    before, after = [], []
-    for name in names:
-        chain = solution.chain(solution.names.index(name))
-        frames = solution.found.frames[chain]
-        place = int(np.searchsorted(frames, correction.frame_from, side="right"))
-        behind = int(np.searchsorted(frames, correction.frame_to))
-        before.append(int(chain[place - 1]) if place else -1)
-        after.append(int(chain[behind]) if behind < len(chain) else -1)
-    if correction.answer == EXCHANGED:
-        after.reverse()
-    pairs = [pair for pair in zip(before, after, strict=True) if min(pair) >= 0]
+    pairs = []
+    for one, other in zip(before, after, strict=False):
+        here = _end(solution, one, correction.frame_from, -1)
+        there = -1 if other == NOT_SEEN else _end(solution, other, correction.frame_to, 1)
+        pairs += [(here, there)] if min(here, there) >= 0 else []
     if not pairs:
+        names = " and ".join(dict.fromkeys([*before, *(name for name in after if name != NOT_SEEN)]))
         raise UserError(
-            f"{correction.place}: {' and '.join(names)} are not seen both up to frame {correction.frame_from} and from "
-            f"frame {correction.frame_to} on"
+            f"{correction.place}: {names} are not seen both up to frame {correction.frame_from} and from frame "
+            f"{correction.frame_to} on"
         )
-    return [_Demand(correction.place, *pair, correction.answer != DIFFERENT) for pair in pairs]
+    return [_Demand(correction.place, here, there, correction.answer != DIFFERENT) for here, there in pairs]
+
+
+def _end(solution: Solution, name: str, frame: int, step: int) -> int:
+    """Returns the last detection of a track up to a frame (step -1), or the first from it on (step 1); -1 for none."""
+    chain = solution.chain(solution.names.index(name))
+    frames = solution.found.frames[chain]
+    place = np.searchsorted(frames, frame, side="right") - 1 if step < 0 else np.searchsorted(frames, frame)
+    return int(chain[place]) if 0 <= place < len(chain) else -1
 
 
 def _solve(solution: Solution, number: Number, demands: Sequence[_Demand]) -> Solution:
@@ -153,8 +185,7 @@ def _solve(solution: Solution, number: Number, demands: Sequence[_Demand]) -> So
         if broken[0].is_one:
             solution = _exchanged(solution, broken[0], demands)
         else:
-            found, number = _parted(solution, broken[0], number)
-            solution = solve(found, number)
+            solution, number = _parted(solution, broken[0], number, demands)
     raise _contradiction(broken[0])
 
 
@@ -168,21 +199,28 @@ def _holds(demand: _Demand, tracks: np.ndarray) -> bool:
 
 
 def _exchanged(solution: Solution, broken: _Demand, demands: Sequence[_Demand]) -> Solution:
-    """Returns the solution after the cheapest exchange of two tracks that keeps the most demands."""
+    """Returns the solution after an exchange of two tracks that keeps the most demands.
+
+    Where it may have been is a distribution over the places of such exchanges; it is made at the median.
+    """
     found, tracks = solution.found, solution.of_detections
     pair = int(tracks[broken.here]), int(tracks[broken.there])
     margins, ends = exchanges(solution, pair, *found.frames[[broken.here, broken.there]].tolist())
-    choices = []
-    for margin, (a, b, c, d) in zip(margins.tolist(), ends.T.tolist(), strict=True):
-        behind = found.frames > found.frames[[a, b]].max()
-        then = np.where(behind & np.isin(tracks, pair), sum(pair) - tracks, tracks)
-        choices.append((sum(not _holds(demand, then) for demand in demands), margin, (a, b, c, d)))
-    if not choices:
+    if not len(margins):
         raise _contradiction(broken)
-    _, _, (a, b, c, d) = min(choices)
-    behind = found.frames > found.frames[[a, b]].max()
-    then = np.where(behind & np.isin(tracks, pair), sum(pair) - tracks, tracks)
-    return regrouped(dataclasses.replace(solution, found=_joined(found, np.array([[a, d], [b, c]]))), then)
+    cuts = found.frames[ends[:2]].max(axis=0)
+    ends_of = np.array([(one.here, one.there) for one in demands]).T[..., None]
+    is_behind = (found.frames[ends_of] > cuts) & np.isin(tracks[ends_of], pair)
+    one, other = np.where(is_behind, sum(pair) - tracks[ends_of], tracks[ends_of])
+    is_one = np.array([demand.is_one for demand in demands])[:, None]
+    held = ((np.minimum(one, other) < 0) | ((one == other) == is_one)).sum(axis=0)
+    costs = np.where(held == held.max(), margins, np.inf)
+    order = np.argsort(cuts, kind="stable")
+    likely = np.exp(costs.min() - costs)[order].cumsum()
+    place = order[np.searchsorted(likely, likely[-1] / 2)]
+    then = np.where((found.frames > cuts[place]) & np.isin(tracks, pair), sum(pair) - tracks, tracks)
+    links = ends[[[0, 3], [1, 2]], place]
+    return regrouped(dataclasses.replace(solution, found=_joined(found, links)), then)
 
 
 def _pinned(solution: Solution, demands: Sequence[_Demand]) -> Detections:
@@ -205,19 +243,46 @@ def _joined(found: Detections, links: np.ndarray) -> Detections:
     return dataclasses.replace(found, joined=np.concatenate([old[stays], links]))
 
 
-def _parted(solution: Solution, broken: _Demand, number: Number) -> tuple[Detections, Number]:
-    """Returns what to solve so that the weakest link between two detections is none; or else a track more."""
+def _parted(solution: Solution, broken: _Demand, number: Number, demands: Sequence[_Demand]) -> tuple[Solution, Number]:
+    """Returns a solution in which the weakest link between two detections is none, and the number of animals for it."""
     found, made, count = solution.found, solution.made, len(solution.names)
     chain = solution.chain(int(solution.of_detections[broken.here]))
-    chain = chain[
-        (found.frames[chain] >= found.frames[broken.here]) & (found.frames[chain] <= found.frames[broken.there])
-    ]
-    weakest = int(made.costs(found, chain[:-1], chain[1:]).argmax())
-    pair = chain[weakest : weakest + 2]
-    if not (found.parted == pair).all(axis=1).any():
-        return dataclasses.replace(found, parted=np.concatenate([found.parted, pair[None]])), number
-    if number.most is None or count < number.most:
-        return found, Number(count + 1, number.most)
-    # No other animal can be the one after the link, so the shorter side of it is none.
-    sides = [np.flatnonzero(made.numbers == made.numbers[end]) for end in pair]
-    return dataclasses.replace(found, barred=np.append(found.barred, min(sides, key=len))), number
+    inside = (found.frames[chain] >= found.frames[broken.here]) & (found.frames[chain] <= found.frames[broken.there])
+    weakest = int(np.flatnonzero(inside)[:-1][made.costs(found, chain[inside][:-1], chain[inside][1:]).argmax()])
+    less = _less_needed(solution, chain, weakest, demands)
+    parted = dataclasses.replace(found, parted=np.concatenate([found.parted, chain[None, weakest : weakest + 2]]))
+    for then in [number] + [Number(count + 1, number.most)] * (number.most is None or count < number.most):
+        solved = solve(parted, then)
+        if _holds(broken, solved.of_detections) and _LEAST_SHARE * _changed(solution, solved) <= len(less):
+            return solved, then
+    if any(one.is_one and (one.here, one.there) == (broken.here, broken.there) for one in demands):
+        raise _contradiction(broken)
+    # No other animal is the one after the link, or the rest of the tracks would change for a few detections.
+    tracks = np.where(np.isin(np.arange(len(found)), less), -1, solution.of_detections)
+    barred = dataclasses.replace(found, barred=np.append(found.barred, less))
+    return regrouped(dataclasses.replace(solution, found=barred), tracks), number
+
+
+def _less_needed(solution: Solution, chain: np.ndarray, place: int, demands: Sequence[_Demand]) -> np.ndarray:
+    """Returns the detections of the tracklet before a link of a track, or after it: those that it needs less.
+
+    If only one of the two has detections that a person has placed, it is needed.
+    """
+    solution = regrouped(solution, solution.of_detections, chain[place : place + 1])
+    made, padded = solution.made, np.concatenate([[-1], chain, [-1]])
+    sides = made.numbers[chain[place : place + 2]]
+    placed = [end for one in demands if one.is_one for end in (one.here, one.there)]
+    free = sides[~np.isin(sides, made.numbers[placed])]
+    sides = free if len(free) else sides
+    before, after = np.searchsorted(chain, made.first[sides]), np.searchsorted(chain, made.last[sides]) + 2
+    less = sides[gains(solution, sides, padded[before], padded[after]).argmax()]
+    return np.flatnonzero(made.numbers == less)
+
+
+def _changed(one: Solution, other: Solution) -> int:
+    """Returns how many detections have another track, whatever the tracks are named."""
+    both = np.stack([one.of_detections, other.of_detections])
+    both = both[:, (both >= 0).all(axis=0)]
+    same = np.zeros((len(one.names), len(other.names)), int)
+    np.add.at(same, (both[0], both[1]), 1)
+    return both.shape[1] - int(same[linear_sum_assignment(same, maximize=True)].sum())

@@ -1,6 +1,7 @@
-"""Compares tracks with proofread ones: IDF1, MOTA, switches, missed and false animals."""
+"""Compares tracks with proofread ones: IDF1, MOTA, HOTA, switches, fragments, missed and false animals."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -10,6 +11,8 @@ from jaxpose.tracking.detections import Detections, find_detections
 
 # Two poses are of one animal if their centres are nearer than this share of the median diagonal of a body.
 GATE = 0.5
+# How similar two poses must be, for HOTA.
+_LEVELS = np.arange(1, 20) / 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,49 +23,102 @@ class TrackErrors:
       idf1: 2 x the animals with the right identity / (those of the truth + those of the tracks), for the best
         one-to-one assignment of whole tracks.
       mota: 1 - (missed + false + switches) / the animals of the truth.
+      hota: the higher order tracking accuracy of Luiten et al. (2021), https://doi.org/10.1007/s11263-020-01375-2,
+        equations 4 to 9: sqrt(DetA x AssA), averaged over the levels 0.05 to 0.95. The similarity of two poses is
+        1 - (the distance of their centres / the median diagonal of a body), at least 0; 0.5 is the gate.
       switches: how often an animal goes on under another identity.
+      fragments: how often an animal is found again after frames in which it was missed.
       missed, false: animals of the truth without a partner, and animals of the tracks without one.
     """
 
     idf1: float
     mota: float
+    hota: float
     switches: int
+    fragments: int
     missed: int
     false: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frame:
+    """The identities (i,) of the truth, in ascending order, those (j,) of the tracks, and their distances (i, j).
+
+    A distance of 1 is the median diagonal of a body.
+    """
+
+    ones: np.ndarray
+    others: np.ndarray
+    apart: np.ndarray
 
 
 def track_errors(truth: Poses, tracked: Poses) -> TrackErrors:
     """Compares animals with an identity; others are ignored. The frames of both must be the same video's."""
     expected, found = (_with_identity(poses) for poses in (truth, tracked))
+    frames = _frames(truth, expected, tracked, found)
+    shape = len(truth.individuals), len(tracked.individuals)
+    together = np.zeros(shape, np.int64)
+    last, is_lost, switches, fragments, matched = dict[int, int](), set[int](), 0, 0, 0
+    for frame in frames:
+        near = frame.apart < GATE
+        rows, columns = np.nonzero(near)
+        together[frame.ones[rows], frame.others[columns]] += 1
+        pairs = _matched(frame.apart, near, frame.ones, frame.others, last)
+        switches += sum(last.get(one, other) != other for one, other in pairs)
+        last |= dict(pairs)
+        matched += len(pairs)
+        seen = {one for one, _ in pairs}
+        fragments += len(seen & is_lost)
+        # An animal that has never been found is not lost.
+        is_lost = (is_lost | (set(frame.ones.tolist()) & last.keys())) - seen
+    one, other = linear_sum_assignment(together, maximize=True)
+    right = int(together[one, other].sum())
+    compared = sum(len(frame.others) for frame in frames)
+    missed, false = len(expected) - matched, compared - matched
+    return TrackErrors(
+        idf1=2 * right / max(len(expected) + compared, 1),
+        mota=1 - (missed + false + switches) / max(len(expected), 1),
+        hota=_hota(frames, shape),
+        switches=switches,
+        fragments=fragments,
+        missed=missed,
+        false=false,
+    )
+
+
+def _frames(truth: Poses, expected: Detections, tracked: Poses, found: Detections) -> list[_Frame]:
     known, named = _identities(truth, expected), _identities(tracked, found)
-    gate_px = GATE * float(np.median(_diagonals(expected))) if len(expected) else 0.0
-    together = np.zeros((len(truth.individuals), len(tracked.individuals)), np.int64)
-    frames = np.unique(expected.frames)
-    is_compared = np.isin(found.frames, frames)
-    last, switches, matched = dict[int, int](), 0, 0
-    for frame in frames.tolist():
+    # Bodies of a single keypoint have no size.
+    size_px = max(float(np.median(_diagonals(expected))), 1e-9) if len(expected) else 1.0
+    frames = []
+    for frame in np.unique(expected.frames).tolist():
         here, there = (np.flatnonzero(one.frames == frame) for one in (expected, found))
         # If two animals had the same identity before, the first keeps it.
         here = here[np.argsort(known[here], kind="stable")]
         apart = np.linalg.norm(expected.centres_px[here][:, None] - found.centres_px[there][None], axis=-1)
-        near = apart < gate_px
-        ones, others = known[here], named[there]
-        rows, columns = np.nonzero(near)
-        together[ones[rows], others[columns]] += 1
-        pairs = _matched(apart, near, ones, others, last)
-        switches += sum(last.get(one, other) != other for one, other in pairs)
-        last |= dict(pairs)
-        matched += len(pairs)
-    one, other = linear_sum_assignment(together, maximize=True)
-    right = int(together[one, other].sum())
-    missed, false = len(expected) - matched, int(is_compared.sum()) - matched
-    return TrackErrors(
-        idf1=2 * right / max(len(expected) + int(is_compared.sum()), 1),
-        mota=1 - (missed + false + switches) / max(len(expected), 1),
-        switches=switches,
-        missed=missed,
-        false=false,
-    )
+        frames.append(_Frame(known[here], named[there], apart / size_px))
+    return frames
+
+
+def _hota(frames: Sequence[_Frame], shape: tuple[int, int]) -> float:
+    """Returns HOTA; in each frame, the matching prefers identities that are similar in the whole video."""
+    ones, others, alike = np.zeros((shape[0], 1)), np.zeros((1, shape[1])), np.zeros(shape)
+    similar = [np.maximum(1 - frame.apart, 0.0) for frame in frames]
+    for frame, near in zip(frames, similar, strict=True):
+        ones[frame.ones, 0] += 1
+        others[0, frame.others] += 1
+        union = near.sum(axis=0) + near.sum(axis=1)[:, None] - near
+        alike[frame.ones[:, None], frame.others] += np.divide(near, union, out=np.zeros_like(near), where=union > 0)
+    alike /= np.maximum(ones + others - alike, 1)
+    matches = np.zeros((len(_LEVELS), *shape))
+    for frame, near in zip(frames, similar, strict=True):
+        rows, columns = linear_sum_assignment(alike[frame.ones[:, None], frame.others] * near, maximize=True)
+        is_match = near[rows, columns] >= _LEVELS[:, None] - np.finfo(float).eps
+        matches[:, frame.ones[rows], frame.others[columns]] += is_match
+    right = matches.sum(axis=(1, 2))
+    associated = (matches**2 / np.maximum(ones + others - matches, 1)).sum(axis=(1, 2))
+    # DetA x AssA, in which `right` cancels.
+    return float(np.sqrt(associated / np.maximum(ones.sum() + others.sum() - right, 1)).mean())
 
 
 def _matched(

@@ -18,7 +18,7 @@ SWAP, LINK, GAP, MISSING, EXTRA = "swap", "link", "gap", "missing", "extra"
 # Decisions with a larger margin are not listed: the odds that they are wrong are below 1 to 400.
 _DOUBTFUL = 6.0
 # After so many frames in which two animals are certain, they are doubtful anew.
-_CERTAIN_FRAMES = 10
+_CERTAIN_FRAMES = 5
 _FRAMES_AT_ONCE = 4096
 
 
@@ -84,6 +84,21 @@ def exchanges(solution: Solution, tracks: tuple[int, int], first: int, last: int
     frames = np.arange(first, last)
     one, other = (_around(solution, solution.chain(track), frames) for track in tracks)
     return _exchanges(solution, frames, one, other, np.inf)
+
+
+def gains(solution: Solution, numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Returns by how much tracks cost more (t,) if they use tracklets between two of their detections, -1 for none."""
+    made = solution.made
+
+    def costs(here: np.ndarray, there: np.ndarray) -> np.ndarray:
+        known = (here >= 0) & (there >= 0)
+        # An animal disappears after its last detection, and appears before its first.
+        costs = np.full(len(here), LOST)
+        costs[known] = np.minimum(made.costs(solution.found, here[known], there[known]), 2 * LOST)
+        return costs
+
+    used = costs(before, made.first[numbers]) + solution.values[numbers] + costs(made.last[numbers], after)
+    return used - costs(before, after)
 
 
 def _swaps(solution: Solution, chains: list[np.ndarray]) -> list[Doubt]:
@@ -183,7 +198,7 @@ def _extras(solution: Solution, chains: list[np.ndarray]) -> list[Doubt]:
     for track, chain in enumerate(chains):
         used = np.unique(made.numbers[chain])
         ends = np.concatenate([[-1], made.last[used], [-1]]), np.concatenate([[-1], made.first[used], [-1]])
-        margins = -_gains(solution, used, ends[0][:-2], ends[1][2:])
+        margins = -gains(solution, used, ends[0][:-2], ends[1][2:])
         doubts += _listed(solution, EXTRA, track, used, margins).values()
     return doubts
 
@@ -197,25 +212,10 @@ def _missing(solution: Solution, chains: list[np.ndarray]) -> list[Doubt]:
         places = np.searchsorted(found.frames[chain], starts)
         free = places == np.searchsorted(found.frames[chain], stops, side="right")
         padded = np.concatenate([[-1], chain, [-1]])
-        margins = _gains(solution, left[free], padded[places[free]], padded[places[free] + 1])
+        margins = gains(solution, left[free], padded[places[free]], padded[places[free] + 1])
         for number, doubt in _listed(solution, MISSING, track, left[free], margins).items():
             best[number] = min(best.get(number, doubt), doubt, key=lambda one: one.margin)
     return list(best.values())
-
-
-def _gains(solution: Solution, numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Returns by how much tracks cost more (t,) if they use tracklets between two of their detections, -1 for none."""
-    made = solution.made
-
-    def costs(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-        known = (here >= 0) & (there >= 0)
-        # An animal disappears after its last detection, and appears before its first.
-        costs = np.full(len(here), LOST)
-        costs[known] = np.minimum(made.costs(solution.found, here[known], there[known]), 2 * LOST)
-        return costs
-
-    used = costs(before, made.first[numbers]) + solution.values[numbers] + costs(made.last[numbers], after)
-    return used - costs(before, after)
 
 
 def _listed(solution: Solution, kind: str, track: int, numbers: np.ndarray, margins: np.ndarray) -> dict[int, Doubt]:

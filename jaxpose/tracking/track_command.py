@@ -48,7 +48,8 @@ def run(given: argparse.Namespace) -> int:
     form = form_of(out)
     if form not in FORMS:
         endings = ", ".join(SUFFIXES[known] for known in FORMS)
-        raise UserError(f"--out is {out}; its name must end in one of {endings}")
+        other = f". jaxpose convert predictions --to {form} converts these tables" if form else ""
+        raise UserError(f"--out is {out}; its name must end in one of {endings}{other}")
     if out.exists() and file.exists() and out.samefile(file):
         raise UserError(f"--out is {out}, which holds the detections; choose another file")
     table = read_table(file, several=True)

@@ -65,7 +65,10 @@ def make_tracklets(found: Detections) -> Tracklets:
         links = _linked(found, motion, _velocities(found, links), _velocities(found, links, -1), lag, links)
     motion = learn_motion(found, _numbers(links), _velocities(found, links))
     made = _tracklets(found, links, motion)
-    return split(found, made, _contacts(found, made))
+    # Detections that no track may use are tracklets of their own.
+    here, is_barred = np.flatnonzero(links >= 0), np.isin(np.arange(len(found)), found.barred)
+    barred = here[is_barred[here] != is_barred[links[here]]]
+    return split(found, made, np.concatenate([_contacts(found, made), barred]))
 
 
 def _contacts(found: Detections, made: Tracklets) -> np.ndarray:

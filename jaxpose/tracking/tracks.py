@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from jaxpose.tracking.detections import Detections, find_detections
 from jaxpose.tracking.flow import Flow, Graph, cheapest_flow
 from jaxpose.tracking.tracklets import Tracklets, make_tracklets, pair_costs, split
 
+# Of each track, before its number.
+NAME = "animal"
 # In nats. A detection of typical score is this much likelier to be an animal than not; one of score 0 this much less.
 _REWARD, _FALSE = 5.0, 1.0
 # An animal disappears, or appears, where no other detection explains it.
@@ -95,14 +98,18 @@ def solve(found: Detections, number: Number) -> Solution:
     flow = cheapest_flow(graph, number.least, most, 0.0 if number.least else _BIRTH)
     tracks = _tracks(found, made, links, edges, flow)
     count = max(int(tracks.max(initial=-1)) + 1, number.least)
-    return Solution(found, made, values, tracks, tuple(f"animal{place + 1}" for place in range(count)))
+    return Solution(found, made, values, tracks, tuple(f"{NAME}{place + 1}" for place in range(count)))
 
 
-def regrouped(solution: Solution, tracks: np.ndarray) -> Solution:
-    """Returns a solution with other tracks (m,) of the detections; tracklets that change their track are split."""
+def regrouped(solution: Solution, tracks: np.ndarray, ends: Sequence[int] | np.ndarray = ()) -> Solution:
+    """Returns a solution with other tracks (m,) of the detections.
+
+    Tracklets that change their track are split, and also behind detections `ends`.
+    """
     found, links = solution.found, solution.made.links
     here = np.flatnonzero(links >= 0)
-    made = split(found, solution.made, here[tracks[here] != tracks[links[here]]])
+    parted = here[tracks[here] != tracks[links[here]]]
+    made = split(found, solution.made, np.concatenate([parted, np.asarray(ends, int)]))
     return Solution(found, made, _values(found, made), tracks[made.first], solution.names)
 
 

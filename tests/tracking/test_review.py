@@ -97,6 +97,62 @@ def test_an_animal_that_went_on_as_another_is_two_tracks_if_their_number_is_free
     assert len(after.individuals) == 3
 
 
+def test_answers_that_contradict_each_other_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_individuals(tmp_path / "in.csv", PredictionTable(tmp_path, meeting(gap_px=60.0), "net"))
+    head = "answer,round,frame_from,frame_to,track_a,track_b"
+    (tmp_path / "c.csv").write_text(f"{head}\nsame,0,40,80,animal1,\ndifferent,0,40,80,animal1,\n")
+    command = [str(tmp_path / "in.csv"), "--animals", "2", "--out", str(tmp_path / "o.csv"), "--corrections"]
+    assert verb.main([*command, str(tmp_path / "c.csv")]) == 2
+    assert "c.csv:3: this cannot hold together with the other corrections" in capsys.readouterr().err
+
+
+def star() -> Poses:
+    """Three equal animals that meet at frame 60, are hidden there for 12 frames, and part again."""
+    random, turns = np.random.default_rng(0), np.arange(3) * 2 * np.pi / 3
+    apart = np.maximum(np.abs(np.arange(FRAMES) - MEETING), 1.0)[:, None, None]
+    places = 200 + apart * np.stack([np.cos(turns), np.sin(turns)], axis=1) + random.normal(0, 1.0, (FRAMES, 3, 2))
+    points = places[:, :, None] + BODY + random.normal(0, 0.5, (FRAMES, 3, 3, 2))
+    points[MEETING - 6 : MEETING + 6] = np.nan
+    confidence = np.where(np.isnan(points[..., 0]), np.nan, 0.9)
+    identity = np.where(np.isfinite(points[..., 0, 0]), np.arange(3), -1)
+    names = ("animal1", "animal2", "animal3")
+    return Poses(("nose", "back", "tail"), range(FRAMES), points, confidence, identity=identity, individuals=names)
+
+
+def corrected(folder: Path, poses: Poses, number: str, *rows: str) -> Poses:
+    """Runs the verb with rows of a person's own."""
+    lines = ["answer,round,frame_from,frame_to,track_a,track_b", *rows, ""]
+    (folder / "own.csv").write_text("\n".join(lines))
+    return tracked(folder, poses, "--animals", number, "--corrections", str(folder / "own.csv"))[0]
+
+
+def test_three_animals_that_exchange_their_tracks_in_one_contact(tmp_path: Path) -> None:
+    """An answer names the tracks in which the animals go on; an exchange of two tracks cannot say it."""
+    poses = star()
+    before, _ = tracked(tmp_path, poses, "--animals", "3")
+    after = corrected(tmp_path, poses, "3", "animal2 animal3,0,50,70,animal1,animal2")
+    np.testing.assert_array_equal(after.points_px[:54], before.points_px[:54])
+    np.testing.assert_array_equal(after.points_px[66:], before.points_px[66:][:, [1, 2, 0]])
+    again = corrected(tmp_path, poses, "3", "animal1 -,0,50,70,animal1,animal2", "animal3,0,50,70,animal2,")
+    np.testing.assert_array_equal(again.points_px[66:], before.points_px[66:][:, [0, 2, 1]])
+
+
+def test_detections_that_show_another_animal_for_a_moment_are_left_out_and_nothing_else_changes(tmp_path: Path) -> None:
+    poses = meeting(gap_px=100.0)
+    points = poses.points_px.copy()
+    # Skeletons of both animals: their centre lies between them. Before, the animal was seen for a moment only.
+    points[50:55, 1] = np.nan
+    points[60:66, 1] -= [35, 0]
+    poses = dataclasses.replace(poses, points_px=points)
+    before, _ = tracked(tmp_path, poses, "--animals", "2")
+    animal = int(np.nanargmax(before.points_px[59, :, 0, 0]))
+    assert np.isfinite(before.points_px[55:70, animal]).all()
+    after = corrected(tmp_path, poses, "2", f"different,0,59,60,animal{animal + 1},")
+    expected = before.points_px.copy()
+    expected[60:66, animal] = np.nan
+    np.testing.assert_array_equal(after.points_px, expected)
+
+
 def test_animals_that_are_never_seen_together_are_reviewed(tmp_path: Path) -> None:
     """Two animals that are detected in turns, close to each other."""
     poses = meeting(gap_px=12.0)
@@ -126,8 +182,12 @@ def test_short_tracks_of_doubtful_detections_are_listed(tmp_path: Path) -> None:
     [
         (
             "perhaps,0,swap,40,80,animal1,animal2",
-            "c.csv:2: the answer is perhaps; it must be one of same, different, swap",
+            "c.csv:2: the answer is perhaps; it must be one of same, different, swap, or name the tracks that show the "
+            "animals at frame_to, such as animal3 animal1",
         ),
+        ("animal2 animal2,0,swap,40,80,animal1,animal2", "it must name one track for each of track_a and track_b, -"),
+        ("- -,0,swap,40,80,animal1,animal2", "the answer is - -; it must name one track for each of"),
+        ("animal7,0,,40,80,animal1,", "c.csv:2: there is no track animal7 in round 0; it has animal1, animal2"),
         ("swap,0,swap,40,80,animal1,", "c.csv:2: swap needs two different tracks"),
         ("same,0,,40,80,,", "c.csv:2: same needs a track_a"),
         ("same,0,extra,40,80,animal1,", "c.csv:2: a row of kind extra takes no answer"),
