@@ -16,6 +16,7 @@ import os
 import shlex
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,9 +91,14 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
             setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
         files, fetch = list_files(setup), functools.partial(restore, config, dry_run=bool(dry_run))
+        has_finder = has_labels and config.data.animals > 1 and config.model.kind != "finder"
         if dry_run:
-            on_cpu = mesh.devices.flat[0].platform == "cpu"
-            return show_dry_run(setup, open_run(config, files, fetch, dry_run=True), dry_run == "memory" or not on_cpu)
+            finds_microbatch = dry_run == "memory" or mesh.devices.flat[0].platform != "cpu"
+            folder = open_run(config, files, fetch, dry_run=True)
+            if has_finder and folder.action != "finished":
+                of_finder, files, fetch = _finder_setup(finder_config(given, folder.path), mesh, dry_run=True)
+                show_dry_run(of_finder, open_run(of_finder.config, files, fetch, dry_run=True), finds_microbatch)
+            return show_dry_run(setup, folder, finds_microbatch)
         with open_run(config, files, fetch) as folder, folder.noting_failures():
             # The next step may wait until a whole video is decoded; a signal ends this. With several processes, the
             # signal waits: all stop at the same step, and each needs its batch for it.
@@ -103,7 +109,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
             _refuse_stuck_requeue(folder, config)
             if config.train.members > 1:
                 return train_ensemble(folder, setup, files, held, interrupt, _write_report)
-            if has_labels and config.data.animals > 1 and config.model.kind != "finder":
+            if has_finder:
                 finder = _train_finder(finder_config(given, folder.path), mesh, interrupt)
                 if "sets" not in finder:
                     folder.note_end(Status(finder["exit_code"], finder["reason"]))
@@ -139,13 +145,18 @@ def finder_config(config: Config, run: Path) -> Config:
 def _train_finder(config: Config, mesh: Mesh, interrupt: Interrupt) -> dict[str, Any]:
     """Trains the finder of a run of several animals, as a run below its folder; returns the summary."""
     with HeldWarnings() as held:
-        config, data = read_data(config, shows=False)
-        setup = on_all_processes(lambda: make_setup(config, mesh, data))
-        fetch = functools.partial(restore, config)
-        with open_run(config, list_files(setup), fetch, is_member=True) as folder, folder.noting_failures():
+        setup, files, fetch = _finder_setup(config, mesh, dry_run=False)
+        with open_run(setup.config, files, fetch, is_member=True) as folder, folder.noting_failures():
             if folder.action == "finished":
                 return read_summary(folder.path)
             return _train_in(folder, setup, held, interrupt, lambda *_: None)
+
+
+def _finder_setup(config: Config, mesh: Mesh, dry_run: bool) -> tuple[Setup, str, Callable[[Path], list[str]]]:
+    """Returns the set-up of a finder, and what `open_run` needs: the content of split.csv and `fetch`."""
+    config, data = read_data(config, shows=False)
+    setup = on_all_processes(lambda: make_setup(config, mesh, data))
+    return setup, list_files(setup), functools.partial(restore, config, dry_run=dry_run)
 
 
 def _train_in(

@@ -82,7 +82,14 @@ def make_config(
         on_video.consistency = c.ConsistencyConfig(weight=1.0, **options)
     width = 4 if BACKBONES[backbone].has_width else c.ModelConfig().width
     return c.Config(
-        data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
+        data=c.DataConfig(
+            project="p",
+            input_height_px=SIDE_PX,
+            input_width_px=SIDE_PX,
+            keypoint_names=names,
+            frame_sizes_px=(2 * SIDE_PX, 2 * SIDE_PX),
+            body_size_px=float(SIDE_PX),
+        ),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset, move_p=move_p))).augment,
         model=c.ModelConfig(
             kind=kind,

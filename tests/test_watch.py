@@ -15,6 +15,7 @@ from jaxpose.checksums import DamagedFile
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.status import Status, parse_status
+from jaxpose.train import finder_config
 from tests.remote_copies import config_of, synced
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
@@ -251,6 +252,29 @@ def test_a_file_that_cannot_be_read_ends_it(folder: RunFolder, name: str, capsys
     file.write_text('{"exit_code": 0, "reason": "", "sha256": "0"}' if name.endswith("json") else "path,set\na,train\n")
     assert watch.main([str(folder.path)]) == 2
     assert name in capsys.readouterr().err
+
+
+def test_a_run_of_several_animals_shows_its_finder_first(tmp_path: Path, capsys: pytest.CaptureFixture):
+    rows = [f"{n}.png#{animal},1,a,{'train' if n < 10 else 'validation'}\n" for n in range(15) for animal in (1, 2)]
+    split, out = "path,bytes,sha256,set\n" + "".join(rows), tmp_path / "run"
+    config = config_of(out, "", train__epochs=3, train__batch_size=3, data__animals=2)
+    with open_run(config, split) as folder:
+        with open_run(finder_config(config, out), split, is_member=True) as finder:
+            write(finder.path, 0, 6)
+            watching = Watching(capsys, str(out), "--every_s", "0.02")
+            # An epoch of the finder has the 10 training images, one of the pose network their 20 animals.
+            watching.wait_for("finder: step 6/12  loss 0.1667")
+            assert watch.Watched(str(out), silent_s=60).missing() == ""
+            finder.finish(SUMMARY)
+        watching.wait_for("pose network: step 0/21")
+        write(out, 0, 7)
+        watching.wait_for("pose network: step 7/21")
+        folder.finish(SUMMARY)
+        watching.end()
+    # Its copy begins with that of the finder.
+    (out / "config.json").unlink()
+    (tmp_path / "copy" / "finder").mkdir(parents=True)
+    assert "its finder trains first" in watch.Watched(str(tmp_path / "copy"), silent_s=60).missing()
 
 
 def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):

@@ -97,7 +97,8 @@ class DataConfig(Section):
     body_size_px: float = option(
         0.0,
         "with several animals, the longest side of an animal in frame pixels: the boxes around animals are squares of "
-        "1.6 times this size, and a finder sees such an animal at about 32 px; 0 = the 95th percentile of the labels",
+        "1.6 times this size, and a finder sees such an animal at about 32 px, or 16 px in large frames; 0 = the 95th "
+        "percentile of the labels",
         minimum=0.0,
     )
     unlabelled_animals: str = option(

@@ -7,7 +7,7 @@ from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "multiview": 0, "regression": 0, "finder": 0}
-# Longest side of a typical animal in the input of a finder.
+# Longest side of a typical animal in the input of a finder; it is less if the animals are small in their frames.
 BODY_PX = 32.0
 
 

@@ -58,16 +58,23 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
     return side_px, side_px
 
 
+# Pixels of an input for whole images: a larger one costs time, so animals are smaller in it, down to half their size.
+_MOST_WHOLE_PX, _LEAST_SHARE = 160 * 160, 0.5
+
+
 def whole_input_px(project: Project, body_px: float, stride: int) -> tuple[int, int]:
     """Returns the (width, height) of an input for whole images in which an animal's longest side is about `body_px`.
 
+    Where this input would be large, because animals are small in their images, that side is as little as half of it.
+
     Args:
       project: images with several animals.
-      body_px: that side of a typical animal, at least.
+      body_px: that side of a typical animal.
       stride: which both sides are multiples of.
     """
-    median_px = np.median(project.sizes_px, axis=0) * (body_px / project.body_size_px)
-    width, height = (np.ceil(median_px / stride).astype(int) * stride).tolist()
+    whole_px = np.median(project.sizes_px, axis=0) * (body_px / project.body_size_px)
+    share = float(np.clip(np.sqrt(_MOST_WHOLE_PX / whole_px.prod()), _LEAST_SHARE, 1))
+    width, height = (np.ceil(whole_px * share / stride).astype(int) * stride).tolist()
     return width, height
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxpose.checksums import is_signed_csv, parse_csv
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.config.data import given_shares
+from jaxpose.data.animals import image_of_row
 from jaxpose.data.cells import path_cell
 from jaxpose.data.frame_names import NEAR_FRAMES, FrameNames, cut_stretches, find_likeness, find_series, same_images
 from jaxpose.data.project import Project
@@ -361,9 +362,10 @@ def split_text(
     return stream.getvalue()
 
 
-def count_training_frames(rows: Iterable[dict[str, str]]) -> int:
-    """Counts the training rows of a split.csv, each {column: cell}."""
-    return sum(row["set"] == TRAIN for row in rows)
+def count_training_frames(rows: Iterable[dict[str, str]], kind: str) -> int:
+    """Counts the training rows of a split.csv, each {column: cell}; for a finder (`model.kind`), their images."""
+    trained = [row["path"] for row in rows if row["set"] == TRAIN]
+    return len({*map(image_of_row, trained)}) if kind == "finder" else len(trained)
 
 
 def read_split(file: Path, is_of_run: bool = False, rule: str = "") -> KnownSplit:

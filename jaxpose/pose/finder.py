@@ -53,16 +53,18 @@ def encode(
     partly_labelled: Bool[Array, "b"],
     size_px: tuple[int, int],
     stride: int,
+    body_px: float,
 ) -> Targets:
     """Returns the targets of frames with up to a animals. The centre of an animal is the middle of its used keypoints.
 
     Args:
       keypoints_px: (x, y) in input pixels; anything where not used.
       used: which keypoints are visible and in the input; none of an absent animal.
-      partly_labelled: frames in which some animals may lack labels: only cells within `BODY_PX` of the centre of
+      partly_labelled: frames in which some animals may lack labels: only cells within `body_px` of the centre of
         a labelled one count there.
       size_px: (height, width) of the input.
       stride: input pixels per cell.
+      body_px: the longest side of a typical animal, in input pixels.
     """
     size = size_px[0] // stride, size_px[1] // stride
     # Unused points may be NaN: replace them before any arithmetic.
@@ -83,7 +85,7 @@ def encode(
     is_near = (any_animal & (square <= _REACH_CELLS**2))[..., None] & own_used
     return Targets(
         centre=jnp.where(is_centre, 1, gaussian),
-        is_counted=~partly_labelled[:, None, None] | (any_animal & (square <= (BODY_PX / stride) ** 2)),
+        is_counted=~partly_labelled[:, None, None] | (any_animal & (square <= (body_px / stride) ** 2)),
         offsets=offsets.transpose(0, 3, 4, 1, 2),
         is_near=is_near.transpose(0, 3, 1, 2),
         animals=present.sum(1, dtype=points.dtype),

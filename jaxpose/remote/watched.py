@@ -22,6 +22,7 @@ from jaxpose.run.identity import parse_config
 from jaxpose.run.paths import (
     CONFIG_FILE,
     EVALUATION_FILE,
+    FINDER_FOLDER,
     FINISHED_FILE,
     LOG_FILE,
     METRICS_FILE,
@@ -48,6 +49,7 @@ class Progress:
     """What a run has recorded so far.
 
     Attributes:
+      network: the network in training, if a run trains several; else "".
       step: steps taken.
       total_steps: length of the training.
       training: the newest metrics of training by name.
@@ -59,6 +61,7 @@ class Progress:
       end: how the run ended, None while it continues.
     """
 
+    network: str
     step: int
     total_steps: int
     training: dict[str, Any]
@@ -74,7 +77,8 @@ class Progress:
         share = min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
         bar = f"{'#' * int(share * _BAR_CHARACTERS):-<{_BAR_CHARACTERS}}"
         left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
-        rows = {"step": f"{self.step} of {self.total_steps}  {percent(self.step, self.total_steps)}  {bar}"}
+        rows = {"network": self.network} if self.network else {}
+        rows |= {"step": f"{self.step} of {self.total_steps}  {percent(self.step, self.total_steps)}  {bar}"}
         rows |= {name: number(value) for name, value in self.training.items()}
         # A finished run's errors are those of its best weights; the last validation used others.
         if self.validation and not self.errors:
@@ -85,7 +89,8 @@ class Progress:
 
     def line(self) -> str:
         """Returns the same in one line."""
-        parts = [f"step {self.step}/{self.total_steps}", _shown(self.training)]
+        network = f"{self.network}: " if self.network else ""
+        parts = [f"{network}step {self.step}/{self.total_steps}", _shown(self.training)]
         parts += [] if self.errors else [_shown(self.validation)]
         if self.steps_per_s:
             left_s = (self.total_steps - self.step) / self.steps_per_s
@@ -148,6 +153,10 @@ class Watched:
             except PermissionError as error:
                 raise UserError(f"{self._where}/{CONFIG_FILE} cannot be read: {error.strerror}") from None
             return ""
+        if FINDER_FOLDER in names:
+            # A copy of a run begins after that of its finder.
+            where = posixpath.join(self._where, FINDER_FOLDER)
+            return f"{CONFIG_FILE}: its finder trains first, see jaxpose watch {where}"
         if foreign := sorted({*names} - NO_RUN - {COPIED_FILE}):
             raise UserError(
                 f"{self._where} is not a run folder: it has no {CONFIG_FILE}, but {listed(foreign, _LISTED)}; give a "
@@ -171,7 +180,8 @@ class Watched:
         """
         now, problem = time.monotonic(), ""
         if not self._changed_at:
-            ages_s = [self._remote.age_s(path) for path in (METRICS_FILE, LOG_FILE)]
+            folder = self._folder()
+            ages_s = [self._remote.age_s(folder + path) for path in (METRICS_FILE, LOG_FILE)]
             self._changed_at = now - min((age_s for age_s in ages_s if age_s is not None), default=0.0)
         try:
             found = self.look()
@@ -200,16 +210,18 @@ class Watched:
         """
         # Before the files, to see everything that a process writes before it releases the lock.
         held = is_held(self._remote.path) if self._remote.path else None
-        entries = _entries(self._read(METRICS_FILE))
+        folder = self._folder()
+        entries = _entries(self._read(folder + METRICS_FILE))
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
         trainings = [entry for entry in entries if "loss" in entry]
         last = trainings[-1] if trainings else {}
         finished = self._read_signed(FINISHED_FILE)
         summary = parse_summary(finished, f"{self._where}/{FINISHED_FILE}") if finished else None
-        lines = self._read(LOG_FILE).decode(errors="replace").splitlines()
+        lines = self._read(folder + LOG_FILE).decode(errors="replace").splitlines()
         return Progress(
+            network="" if not self._has_finder() else "finder" if folder else "pose network",
             step=max((entry["step"] for entry in entries), default=0),
-            total_steps=self._total_steps(),
+            total_steps=self._total_steps(folder),
             training={name: value for name, value in last.items() if name in ("loss", "learning_rate")},
             validation=validations[-1] if validations else {},
             steps_per_s=_speed(trainings[-_LINES:]),
@@ -243,11 +255,24 @@ class Watched:
             return b""
         return self._seen[path][1]
 
-    def _total_steps(self) -> int:
+    def _has_finder(self) -> bool:
+        """Returns whether the run trains a finder before its own network."""
         assert self._config is not None
-        split = self._read_signed(SPLIT_FILE)
-        rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back") if split else []
-        return total_steps(self._config.train, count_training_frames(rows))
+        return self._config.data.animals > 1 and self._config.model.kind != "finder"
+
+    def _folder(self) -> str:
+        """Returns the folder of the network in training, relative to the run: the finder's until that is finished."""
+        finder = f"{FINDER_FOLDER}/"
+        is_training = self._has_finder() and self._read(finder + STATUS_FILE) and not self._read(finder + FINISHED_FILE)
+        return finder if is_training else ""
+
+    def _total_steps(self, folder: str) -> int:
+        assert self._config is not None
+        split = self._read_signed(folder + SPLIT_FILE)
+        where = f"{self._where}/{folder}{SPLIT_FILE}"
+        rows = parse_csv(split, where, "put the original file back") if split else []
+        kind = "finder" if folder else self._config.model.kind
+        return total_steps(self._config.train, count_training_frames(rows, kind))
 
 
 def _ended(end: Status) -> tuple[str, str]:

@@ -121,7 +121,7 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
     old = _labelled(read_split_rows(run)) if (run / SPLIT_FILE).exists() else None
     new = _labelled(parse_split_rows(split_text))
     if keys and keys.keys() <= set(LENGTH_KEYS) and old in (None, new):
-        frames = count_training_frames(new.values())
+        frames = count_training_frames(new.values(), config.model.kind)
         if total_steps(config.train, frames) > total_steps(stored.train, frames):
             return "Add resume=extend to train this run longer, or choose another out"
         length = " ".join(f"{key}={before}" for key, (before, _) in keys.items())

@@ -275,7 +275,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     stored = read_config(run / CONFIG_FILE)
     if _length(stored.train) == _length(config.train):
         return None
-    frames = count_training_frames(parse_split_rows(split_text).values())
+    frames = count_training_frames(parse_split_rows(split_text).values(), config.model.kind)
     if not frames and not (stored.train.steps and config.train.steps):
         raise UserError(
             f"resume is extend, and the pretraining in {run} is counted in epochs; only train.steps extends"

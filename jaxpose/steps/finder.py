@@ -42,7 +42,7 @@ def targets_of(
     partly_labelled: jax.Array,
     valid: jax.Array,
     size_px: tuple[int, int],
-    stride: int,
+    config: Config,
 ) -> finder.Targets:
     """Returns the targets of frames; those of empty slots do not count.
 
@@ -52,11 +52,14 @@ def targets_of(
       partly_labelled: (b,), see `finder.encode`.
       valid: (b,), which frames are no empty slots.
       size_px: (height, width) of the input.
-      stride: input pixels per cell.
+      config: of the run.
     """
     flat = keypoints_px.reshape(len(keypoints_px), -1, 2), visibility.reshape(len(visibility), -1)
     used = (heatmap.in_frame(*flat, size_px) == VISIBLE).reshape(visibility.shape)
-    targets = finder.encode(keypoints_px, used, partly_labelled, size_px, stride)
+    # In images of the most frequent size.
+    width_px, height_px = config.data.frame_sizes_px[:2]
+    body_px = config.data.body_size_px * min(size_px[0] / height_px, size_px[1] / width_px)
+    targets = finder.encode(keypoints_px, used, partly_labelled, size_px, config.model.heatmap_stride, body_px)
     return targets._replace(is_counted=targets.is_counted & valid[:, None, None])
 
 
@@ -77,7 +80,7 @@ def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> De
     keypoints_px, visibility = labelled.pop("keypoints_px"), labelled.pop("visibility")
     labelled["targets"] = targets_of(
         keypoints_px.reshape(*shape, 2), visibility.reshape(shape), batch["partly_labelled"], batch["valid"],
-        facts.size_px, config.model.heatmap_stride,
+        facts.size_px, config,
     )  # fmt: skip
     animals = jnp.sum(labelled["targets"].animals, dtype=dtype)
     offsets = jnp.sum(labelled["targets"].is_near, dtype=dtype)

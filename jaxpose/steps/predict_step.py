@@ -88,7 +88,7 @@ def _build_evaluate_finder(config: Config, graphdef: nnx.GraphDef) -> Callable[[
             valid = jnp.ones_like(batch["partly_labelled"])
             targets = targets_of(
                 batch["keypoints_px"].astype(dtype), batch["visibility"], batch["partly_labelled"], valid, size_px,
-                stride,
+                config,
             )  # fmt: skip
             losses = finder.centre_loss(outputs[0], targets), finder.offset_loss(outputs[1], targets)
         affine = batch["frame_from_input"].astype(found.keypoints_px.dtype)

@@ -138,6 +138,16 @@ def test_images_with_fewer_animals_may_be_partly_labelled(tmp_path: Path, value:
     assert np.array(samples.poses.frames)[batch["partly_labelled"]].tolist() == partly
 
 
+@pytest.mark.parametrize(("body_px", "input_body_px"), [(20.0, 32), (10.0, 20), (3.0, 16)])
+def test_a_finder_sees_small_animals_smaller(tmp_path: Path, body_px: float, input_body_px: float) -> None:
+    size = {"data__input_width_px": 0, "data__input_height_px": 0, "data__body_size_px": body_px}
+    data = read(csv_project(tmp_path), model__kind="finder", **size)[0].data
+    sides_px = np.array([data.input_width_px, data.input_height_px])
+    # Both sides are multiples of 32.
+    expected_px = np.array(SIZE_PX) * input_body_px / body_px
+    assert ((sides_px > expected_px - 2) & (sides_px < expected_px + 34)).all(), (sides_px, expected_px)
+
+
 @pytest.mark.parametrize(("name", "value"), [("body_size_px", 20.0), ("unlabelled_animals", "ignore")])
 def test_options_of_several_animals_are_refused_for_one(tmp_path: Path, name: str, value: object) -> None:
     folder = csv_project(tmp_path)

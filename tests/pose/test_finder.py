@@ -8,9 +8,11 @@ import pytest
 from jaxpose.pose import finder
 
 SIZE_PX, STRIDE, BODY_PX = (48, 64), 4, finder.BODY_PX
+# Of an animal that is smaller than usual in the input.
+RADIUS_PX = 20.0
 HEIGHT, WIDTH = SIZE_PX[0] // STRIDE, SIZE_PX[1] // STRIDE
 
-encode = jax.jit(finder.encode, static_argnums=(3, 4))
+encode = jax.jit(finder.encode, static_argnums=(3, 4, 5))
 decode = jax.jit(finder.decode, static_argnums=(2, 3, 4))
 
 
@@ -48,7 +50,7 @@ def plain_targets(keypoints_px, used, partly):
                     continue
                 own = int(np.argmin(squares))
                 centre[b, y, x] = max(np.exp(-square / 2) for square in squares)
-                counted[b, y, x] = not partly[b] or squares[own] <= (BODY_PX / STRIDE) ** 2
+                counted[b, y, x] = not partly[b] or squares[own] <= (RADIUS_PX / STRIDE) ** 2
                 if squares[own] <= 4:
                     near[b, :, y, x] = animals[own][2]
                     offsets[b, :, :, y, x] = (animals[own][1] - (x, y)) * STRIDE / BODY_PX
@@ -77,7 +79,7 @@ def random_outputs(batch=4, keypoints=4, dtype=np.float32):
 
 @jax.jit
 def losses_and_gradients(logits, offsets, keypoints_px, used, partly):
-    targets = finder.encode(keypoints_px, used, partly, SIZE_PX, STRIDE)
+    targets = finder.encode(keypoints_px, used, partly, SIZE_PX, STRIDE, RADIUS_PX)
 
     def loss(outputs):
         found = finder.centre_loss(outputs[0], targets), finder.offset_loss(outputs[1], targets)
@@ -189,7 +191,7 @@ def test_decoding_inverts_the_targets():
     keypoints_px[2:] = (np.array([[14.0, 14], [48, 30]])[:, None] + rng.uniform(-8, 8, (10, 2, 4, 2))).astype(
         np.float32
     )
-    targets = encode(keypoints_px, used, partly, SIZE_PX, STRIDE)
+    targets = encode(keypoints_px, used, partly, SIZE_PX, STRIDE, RADIUS_PX)
     logits = np.log(np.clip(np.asarray(targets.centre), 1e-6, 1 - 1e-3))
     logits -= np.log1p(-np.exp(logits))
     found = jax.tree.map(np.asarray, decode(logits, targets.offsets, STRIDE, 4, 0.5))

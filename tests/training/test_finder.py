@@ -16,7 +16,16 @@ from jaxpose.errors import UserError
 from jaxpose.predict import main as predict
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
-from tests.small_run import assert_same_run, last_step, log_of, make_config, metrics_of, train, train_and_stop_when
+from tests.small_run import (
+    assert_same_run,
+    call,
+    last_step,
+    log_of,
+    make_config,
+    metrics_of,
+    train,
+    train_and_stop_when,
+)
 
 CHANGES = {
     "data__split": "frame", "augment__preset": "none", "optim__lr": 1e-2, "train__steps": 24, "train__batch_size": 6,
@@ -103,6 +112,15 @@ def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_
     train(config)
     for part in ("finder", ""):
         assert_same_run(run / part, again / part)
+
+
+def test_a_dry_run_shows_both_networks(group: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert call(make_config(group, out, **CHANGES), tmp_path, "--dry_run") == 0
+    _, of_finder, of_pose = capsys.readouterr().out.split("run folder   ")
+    for shown, folder, cells in ((of_finder, out / "finder", "one map of centres"), (of_pose, out, "one map of")):
+        assert shown.startswith(f"{folder}: would start\n") and cells in shown
+    assert "maps of centres" not in of_pose and not out.exists()
 
 
 def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
