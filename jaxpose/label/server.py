@@ -249,7 +249,7 @@ class _Answers:
         project = self.store.project
         names = project.keypoint_names
         return {
-            "folder": str(project.folder),
+            "folder": str(project.path),
             "file": project.files[0].name if len(project.files) == 1 else "the label files",
             "keypoints": names,
             "edges": [[names.index(a), names.index(b)] for a, b in project.edges],

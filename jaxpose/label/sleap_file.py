@@ -67,6 +67,7 @@ class SleapFile(WholeFile):
       reach_px: for each video, the largest x and y of its points.
       corner_px: what the file adds to coordinates.
       has_links: whether something names instances by number.
+      predicted: {image: (k, 3) x, y and score} of images with one predicted instance and none of a person.
     """
 
     places: Mapping[str, _Place]
@@ -76,6 +77,7 @@ class SleapFile(WholeFile):
     reach_px: Sequence[np.ndarray]
     corner_px: float
     has_links: bool
+    predicted: Mapping[str, np.ndarray]
 
     def media(self) -> dict[str, SleapVideo]:
         """Returns {name: video} of the video files whose frames can become images."""
@@ -260,7 +262,14 @@ def read_sleap_file(file: Path) -> SleapFile:
         reach_px=reach_px,
         corner_px=corner_px,
         has_links=has_links,
+        predicted=_predicted(labels, places),
     )
+
+
+def _predicted(labels: Any, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
+    to_label = {image: place.row for image, place in places.items() if place.row >= 0 > place.instance}
+    of_image = {image: labels.labeled_frames[row].predicted_instances for image, row in to_label.items()}
+    return {image: found[0].numpy(scores=True) for image, found in of_image.items() if len(found) == 1}
 
 
 def _all_rows(opened: Any) -> dict[str, np.ndarray]:

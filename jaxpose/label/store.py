@@ -21,6 +21,7 @@ from jaxpose.label.journal import Edit, Journal
 from jaxpose.label.label_file import LabelFile, Point, Points
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
+from jaxpose.label.sleap_file import SleapFile
 from jaxpose.labelling.project_labels import h5_of_csv, refuse_other_labels
 
 # Label files are written after this long without an edit, at the latest this long after the first one.
@@ -56,7 +57,7 @@ class Store:
 
         Args:
           project: the project.
-          predictions: of its images, which are no labels.
+          predictions: of its images, which are no labels; None for those in the label file, if it has any.
 
         Raises:
           UserError: a label file or the journal cannot be understood.
@@ -74,7 +75,9 @@ class Store:
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
             self._signatures[file] = _signatures(file)
-            self._files[file] = project.read(file)
+            self._files[file] = found = project.read(file)
+            if not predictions and isinstance(found, SleapFile) and found.predicted:
+                self.predictions = Predictions(file, found.predicted, project)
         rows = [image for file in self._files.values() for image in file.images]
         self.images, self.context_images = project.images(rows)
         self._ids = {image: number for number, image in enumerate(self.images)}

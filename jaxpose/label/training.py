@@ -30,7 +30,7 @@ from jaxpose.label.store import Store
 from jaxpose.remote.watched import Watched
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, INDEX_FILE, default_path
 from jaxpose.run.status import read_summary
-from jaxpose.terminal import count
+from jaxpose.terminal import clock, count
 
 _LOG_FILE, _RECORD_FILE, _LIST_FILE = ".label.log", ".label.json", ".label.txt"
 _RUN_NAME = "label_{:03}"
@@ -112,6 +112,7 @@ class Training:
         with self._lock:
             record = self._read_record()
             if record and self._is_running():
+                write_atomic(self._record, json.dumps(record | {"stopped": True}).encode())
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(int(record["group"]), signal.SIGTERM)
 
@@ -190,18 +191,25 @@ class Training:
         if is_finished:
             self._take(record, run)
             return "done", f"{run.name}: {_error(run)}", 1.0
+        found = self._watch(run)
+        end = found.progress.end if found and found.progress else None
+        if record.get("stopped") or (end and end.exit_code in EXIT_CODES.values()):
+            return "stopped", f"{run.name} is stopped: Train continues it if no label changes", 0.0
         lines = _last_lines(self._log)
-        end = self._watch(run)
-        if end and end.progress and end.progress.end and end.progress.end.exit_code in EXIT_CODES.values():
-            return "stopped", f"{run.name} is stopped and saved: Train continues it if no label changes", 0.0
         return "failed", lines[-1] if lines else f"{run.name} has ended; its output is in {self._log}", 0.0
 
     def _progress(self, run: Path) -> tuple[str, str, float]:
         found = self._watch(run)
-        if not found or not found.progress or not found.progress.step:
+        if not found or not (progress := found.progress) or not progress.step:
             return "training", "reads the data and compiles", 0.0
-        progress = found.progress
-        return "training", progress.line(), min(1.0, progress.step / max(1, progress.total_steps))
+        parts = [f"step {progress.step} of {progress.total_steps}"]
+        if (error_px := progress.validation.get("val_mean_px_error")) is not None:
+            parts.append(f"validation error {error_px:.2f} px")
+        if progress.step >= progress.total_steps:
+            parts.append("evaluates, and predicts the videos")
+        elif progress.steps_per_s:
+            parts.append(f"{clock((progress.total_steps - progress.step) / progress.steps_per_s)} left")
+        return "training", ", ".join(parts), min(1.0, progress.step / max(1, progress.total_steps))
 
     def _watch(self, run: Path) -> Any:
         """Returns the state of a run, None before it can be read."""

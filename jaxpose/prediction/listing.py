@@ -191,6 +191,14 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
         f"to do: {count(len(videos), 'video')} with {count(of_video, 'frame')}, {count(frames - of_video, 'image')}; "
         f"disk: at most {size(needed)} needed, {size(free)} free"
     )
+    for job in {job.prediction_key: job for job in jobs if None in job.views}.values():
+        absent = [
+            view for view, video in zip(predictor.config.data.views, job.views, strict=True) if video is None
+        ]  # fmt: skip
+        _logger.warning(
+            f"{job.name}: its session has no video of {', '.join(absent)}; it is predicted without, which the network "
+            "did not learn"
+        )
     if needed > free:
         raise UserError(
             f"{out} has {size(free)} left, but the predictions need up to {size(needed)}: free some space, or choose "

@@ -137,6 +137,12 @@ def test_a_sleap_file_gets_the_points_and_keeps_all_else(tmp_path: Path) -> None
         assert {*names} < {*store.images} and len(store.images) == 2 * len(LABELLED) + 3
         assert sum(count == 0 for count in store.counts()) == 3
         by_hand = store.frame(0)["points"]
+        # The predictions in the file are points to confirm; those of a frame that a person labelled are not.
+        shown = [store.frame(number)["predicted"] for number in range(len(store.images))]
+        assert [len(points) for points in shown] == [
+            4 * image.endswith("cam1_day/img00000009.bmp") for image in store.images
+        ]
+        assert [point[:2] for points in shown for point in points] == [[1.0, 1.0]] * 4
         first, second = store.images[:2]
         edit(store, first, **{KEYPOINTS[0]: NEW, KEYPOINTS[2]: (*by_hand[2][:2], 1)})
         edit(store, second, **dict.fromkeys(KEYPOINTS))

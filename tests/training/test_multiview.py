@@ -179,7 +179,10 @@ def test_a_session_may_lack_a_camera_but_no_frames(
     assert train(config_of(rig_project, run))["exit_code"] == 0
     assert predict(run, str(videos), "--out", str(tmp_path / "all")) == 0
     two = [str(videos / f"session01_{view}.mp4") for view in ("c1", "c3")]
+    capsys.readouterr()
     assert predict(run, *two, "--out", str(tmp_path / "two")) == 0
+    err = capsys.readouterr().err
+    assert err.count("its session has no video of c2; it is predicted without, which the network did not learn") == 1
     found = [(tmp_path / out / "video_preds/session01_c1.csv").read_bytes() for out in ("all", "two")]
     assert found[0] != found[1]
     (short := tmp_path / "short").mkdir()
