@@ -104,7 +104,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_heap() -> Iterator[None]:
-    """Forgets what a file compiled: each checkpoint collects garbage as it closes, slower the more there is."""
+    """Forgets what a file compiled, which no other file needs."""
     yield
     jax.clear_caches()
 
