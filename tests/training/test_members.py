@@ -26,7 +26,8 @@ OPTIONS: dict[str, Any] = {
     "train__val_every_epochs": 2.5,
     "train__shards": 2,
     "train__seed": 5,
-    "augment__preset": "none",
+    "augment__preset": "dlc",
+    "augment__move_p": 0.5,
     "augment__equalize_p": 0.5,
 }
 
