@@ -137,11 +137,11 @@ class ShardPrograms(RunStep):
         own = sum(len(blocks[device]) for device in devices)
         first, found = 0, []
         for device in devices:
-            found.append([])
-            for shard in range(first, first + len(blocks[device])):
-                rows = jax.tree.map(lambda leaf, shard=shard: _part(leaf, shard, own), batch)
-                found[-1].append(jax.device_put(rows, on_device(device)))
-            first += len(blocks[device])
+            shards = range(first, first + len(blocks[device]))
+            rows = [jax.tree.map(lambda leaf, shard=shard: _part(leaf, shard, own), batch) for shard in shards]
+            # All at once: each call costs as much as its arrays.
+            found.append(jax.device_put(rows, on_device(device)))
+            first += len(shards)
         return found
 
     def __call__(self, held: list[State], batch: list[list[Batch]]) -> tuple[list[State], _Metrics]:
