@@ -6,13 +6,15 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import platformdirs
 
 from jaxpose.errors import UserError
 from jaxpose.files import open_atomic
+
+if TYPE_CHECKING:
+    import numpy as np
 
 GIB = 2**30
 STALE_SECONDS = 24 * 3600
@@ -25,7 +27,7 @@ def cache_folder() -> Path:
 
 def open_cached(
     key: str, shape: tuple[int, ...], folder: Path | None = None, *, in_memory: bool = False
-) -> np.ndarray | None:
+) -> "np.ndarray | None":
     """Returns the uint8 array stored under a key, or None; marks it as used now.
 
     Args:
@@ -34,6 +36,9 @@ def open_cached(
       folder: where the cache is; None = `cache_folder()`.
       in_memory: read the array; otherwise it is memory-mapped, read-only.
     """
+    # Imported here: it takes longer than everything else that a verb needs for its first line.
+    import numpy as np
+
     file = _file(key, folder)
     # The cache may belong to somebody else.
     with contextlib.suppress(OSError):
@@ -46,7 +51,7 @@ def open_cached(
 
 
 def store(
-    key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float, folder: Path | None = None
+    key: str, shape: tuple[int, ...], rows: "Iterable[np.ndarray]", limit_gib: float, folder: Path | None = None
 ) -> None:
     """Writes a uint8 array under a key, row by row, after removing the least recently used entries to make room.
 
@@ -61,6 +66,8 @@ def store(
       UserError: the array alone is above the limit.
       OSError: the disk is full; nothing is left of the entry.
     """
+    import numpy as np
+
     size = int(np.prod(shape))
     if size > limit_gib * GIB:
         raise UserError(

@@ -1,7 +1,7 @@
 """What a step, a run and a prediction do, counted without a clock: a change that makes them slower fails here.
 
 The compilations of a run are counted in tests/test_train.py, what crosses devices in a loop in
-tests/steps/test_collectives.py.
+tests/steps/test_parallel.py.
 """
 
 import re
@@ -171,17 +171,22 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_a_step_copies_its_batch_to_the_devices_and_its_metrics_back(
     project: Path, tmp_path: Path, copies: dict[str, int], norm: str
 ) -> None:
-    def counted(steps: int) -> dict[str, int]:
+    def counted(steps: int, every_steps: int) -> dict[str, int]:
         before = dict(copies)
         # One validation, at the end.
-        lengths = {"train__steps": steps, "train__val_every_epochs": 1e3}
-        config = small_run.make_config(project, tmp_path / str(steps), model__norm=norm, **lengths)
+        changes = {"train__steps": steps, "train__val_every_epochs": 1e3, "log__every_steps": every_steps}
+        out = tmp_path / f"{steps}-{every_steps}"
+        config = small_run.make_config(project, out, model__norm=norm, **changes)
         assert small_run.train(config)["exit_code"] == 0
         return {name: copies[name] - before[name] for name in copies}
 
-    few, many = counted(4), counted(12)
+    few, many = counted(4, 1), counted(12, 1)
     # The fields of a labelled batch; the scalars of the log: loss, targets, norm of the gradient, two rates, skips.
     assert {name: (many[name] - few[name]) / 8 for name in few} == {"to": 6, "from": 6}
+    # A step that is not logged is only asked whether it was skipped.
+    few, many = counted(4, 100), counted(12, 100)
+    # Each has ten progress lines at most: one every tenth of the steps, of three numbers.
+    assert 8 <= many["from"] - few["from"] <= 8 + 3 * 10
 
 
 def test_a_video_is_decoded_once_and_its_segments_share_few_frames(
@@ -222,8 +227,8 @@ def test_the_first_line_needs_no_package_that_takes_long(project: Path, trained_
 
 
 def test_a_training_begins_without_packages_that_only_other_work_needs() -> None:
-    needless = ("scipy.optimize", "scipy.linalg", "pandas", "matplotlib", "plotly")
-    code = "import jaxpose.train, grain, sys; print(*sys.modules, sep='\\n')"
+    needless = ("scipy.optimize", "scipy.linalg", "pandas", "matplotlib", "plotly", "torch", "tensorboardX")
+    code = "import jaxpose.train, jaxpose.run.tensorboard, grain, sys; print(*sys.modules, sep='\\n')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = ended.stdout.splitlines()
     assert "jax" in imported and not {*needless} & {*imported}

@@ -422,8 +422,9 @@ class Norm(nnx.Module):
         # The unbiased variance is stored, as torch does.
         var = var * (cells / jnp.maximum(cells - 1, 1))
         rate = jnp.where(count > 0, 1 - DECAY, 0.0).astype(mean.dtype)
-        self.mean[...] = self.mean[...] + rate * mean
-        self.var[...] = self.var[...] + rate * (var - self.var[...])
+        # Not `self.mean[...] = `: flax would ask for the sharding of a tracer, and JAX would write an error message.
+        self.mean.set_value(self.mean[...] + rate * mean)
+        self.var.set_value(self.var[...] + rate * (var - self.var[...]))
 
     def _group_moments(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         b, h, w, c = x.shape

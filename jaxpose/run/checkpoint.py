@@ -168,7 +168,7 @@ class Checkpoints:
         self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
         self._publisher: threading.Thread | None = None
         self._broken: set[str] = set()
-        self._saved = True
+        self._saved, self._has_failed = True, False
         for name in _REPEATING_LOGGERS:
             logging.getLogger(name).addFilter(_is_worth_showing)
         self._excepthook = sys.excepthook
@@ -246,8 +246,9 @@ class Checkpoints:
         """Waits for a save in progress and frees orbax's threads."""
         self.wait()
         self._orbax.close()
-        # Objects of failed saves log errors when they are collected: collect them while these are still filtered.
-        gc.collect()
+        if self._has_failed:
+            # Objects of failed saves log errors when they are collected: collect them while these are still filtered.
+            gc.collect()
         for name in _REPEATING_LOGGERS:
             logging.getLogger(name).removeFilter(_is_worth_showing)
         sys.excepthook = self._excepthook
@@ -278,6 +279,7 @@ class Checkpoints:
             self._remove_old(folder)
 
     def _give_up(self, folder: Path, error: Exception) -> None:
+        self._has_failed = True
         reason = re.sub(r" \[(tensorstore_spec|os_error_code)=.*", "", (str(error) or repr(error)).splitlines()[0])
         _logger.warning("checkpoint %s was not saved: %s; training continues, older checkpoints stay", folder, reason)
         if jax.process_index() == 0:

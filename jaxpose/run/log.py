@@ -202,7 +202,9 @@ class RunLog:
             self._recorded.add(images, wait_s)
         is_due = step % self._every_steps == 0 or step == self._total_steps
         if is_due:
-            self.record(step, {name: float(value) for name, value in metrics.items()})
+            # Each is read from its device once.
+            metrics = {name: float(value) for name, value in metrics.items()}
+            self.record(step, metrics)
             # Not in metrics.jsonl, which is the same for every run of a config.
             self.show(step, self._recorded.figures() if self._recorded else {})
         if is_due or self._recorded is None:

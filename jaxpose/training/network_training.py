@@ -101,21 +101,23 @@ class StepLog:
 
     def __init__(self, setup: Setup, log: RunLog, stragglers: StragglerMonitor):
         self._setup, self._log, self._stragglers = setup, log, stragglers
-
-    def write(self, taken: TakenStep) -> dict[str, float]:
-        """Logs a step and returns its metrics; names the numbers that were not finite in a skipped one."""
-        config = self._setup.config
-        own = [name for term in terms(config) for name in term.losses]
+        own = [name for term in terms(setup.config) for name in term.losses]
         # A single one equals the loss.
-        losses = ("loss", *own) if len(own) > 1 else ("loss",)
-        rest = sorted(taken.metrics.keys() - {"sample_loss", *losses, *_SHOWN_FIRST})
-        names = (*losses, *_SHOWN_FIRST, *rest)
+        self._losses = ("loss", *own) if len(own) > 1 else ("loss",)
+
+    def write(self, taken: TakenStep) -> dict[str, Any]:
+        """Logs a step and returns its metrics; names the numbers that were not finite in a skipped one.
+
+        Of a step that is neither shown nor skipped, only `skipped_in_row` is read from the device.
+        """
+        rest = sorted(taken.metrics.keys() - {"sample_loss", *self._losses, *_SHOWN_FIRST})
+        values = {name: taken.metrics[name] for name in (*self._losses, *_SHOWN_FIRST, *rest)}
         with self._stragglers.elsewhere():
-            metrics = jax.device_get({name: taken.metrics[name] for name in names})
-        values = {name: float(metrics[name]) for name in names}
-        frames = terms(config)[0].stream.per_step
-        self._log.step(taken.step, values, frames, taken.waited_s, len(losses))
+            values["skipped_in_row"] = float(values["skipped_in_row"])
+        frames = terms(self._setup.config)[0].stream.per_step
+        self._log.step(taken.step, values, frames, taken.waited_s, len(self._losses))
         if values["skipped_in_row"]:
+            values = {name: float(value) for name, value in values.items()}
             sample_loss = taken.metrics["sample_loss"]
             self._log.alert(describe_skip(self._setup, taken.step, taken.draws, sample_loss, values))
         return values
@@ -161,13 +163,13 @@ class HostLog:
 
 
 def validate(
-    state: State, training: dict[str, float], setup: Setup, runner: BatchRunner, log: RunLog
+    state: State, training: dict[str, Any], setup: Setup, runner: BatchRunner, log: RunLog
 ) -> tuple[State, bool]:
     """Measures and logs a state.
 
     Args:
       state: after the last step.
-      training: the metrics of that step; `train.monitor` may name one of them.
+      training: the metrics of that step, numbers or scalar arrays; `train.monitor` may name one of them.
       setup: the set-up of the training.
       runner: predicts the validation set.
       log: where metrics and pictures go.
@@ -416,7 +418,7 @@ class NetworkTraining:
         assert self._run_step is not None
         return self._run_step.state(self._held)
 
-    def _log_pending(self) -> dict[str, float]:
+    def _log_pending(self) -> dict[str, Any]:
         """Logs the pending step, if any, and returns its metrics.
 
         Raises:

@@ -137,11 +137,11 @@ class ShardPrograms(RunStep):
         own = sum(len(blocks[device]) for device in devices)
         first, found = 0, []
         for device in devices:
-            found.append([])
-            for shard in range(first, first + len(blocks[device])):
-                rows = jax.tree.map(lambda leaf, shard=shard: np.split(leaf, own)[shard], batch)
-                found[-1].append(jax.device_put(rows, on_device(device)))
-            first += len(blocks[device])
+            shards = range(first, first + len(blocks[device]))
+            rows = [jax.tree.map(lambda leaf, shard=shard: _part(leaf, shard, own), batch) for shard in shards]
+            # All at once: each call costs as much as its arrays.
+            found.append(jax.device_put(rows, on_device(device)))
+            first += len(shards)
         return found
 
     def __call__(self, held: list[State], batch: list[list[Batch]]) -> tuple[list[State], _Metrics]:
@@ -181,6 +181,12 @@ def needed_bytes(compiled: jax.stages.Compiled, at_once: int = 1) -> int:
         return 0
     made = memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
     return memory.argument_size_in_bytes + at_once * made
+
+
+def _part(leaf: np.ndarray, number: int, parts: int) -> np.ndarray:
+    """Returns a part of an array that is cut into equal ones."""
+    rows = len(leaf) // parts
+    return leaf[number * rows : (number + 1) * rows]
 
 
 def _flops(compiled: jax.stages.Compiled) -> float:

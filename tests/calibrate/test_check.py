@@ -90,15 +90,20 @@ def write_tables(folder: Path, cameras: Cameras) -> list[str]:
     return [f"{view}={folder / view}.csv" for view in cameras.names]
 
 
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was printed, without the line of work that takes long on a busy machine."""
+    return [line for line in capsys.readouterr().out.splitlines() if line != "refining ..."]
+
+
 def test_keypoints_refine_a_camera_that_turned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     true, out = rig(4, seed=3), tmp_path / "refined.toml"
     tables = write_tables(tmp_path, true)
     write_cameras(tmp_path / "good.toml", ANIPOSE, true)
     assert main(["--check", str(tmp_path / "good.toml"), *tables]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / 'good.toml'} fits: no fault found"
+    assert lines_of(capsys)[0] == f"{tmp_path / 'good.toml'} fits: no fault found"
     write_cameras(tmp_path / "turned.toml", ANIPOSE, turned(true, 2, 1.5))
     assert main(["--check", str(tmp_path / "turned.toml"), *tables, "--out", str(out)]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = lines_of(capsys)
     assert "c2" in lines[0] and lines[-1].startswith(f"{out}: the refined cameras")
     refined = read_cameras(out)
     assert np.abs(refined.rotations - true.rotations).max() < 4e-3

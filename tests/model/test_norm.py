@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax._src.interpreters.partial_eval import DynamicJaxprTracer
 from jax.sharding import PartitionSpec as P
 
 from jaxpose.cluster.mesh import make_mesh
@@ -272,3 +273,18 @@ def test_half_precision_keeps_statistics_in_float32() -> None:
     assert y.dtype == jnp.bfloat16 and mean.dtype == var.dtype == jnp.float32
     expected = 0.1 * np.asarray(x, np.float64).mean((0, 1, 2))
     np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_statistics_are_replaced_without_a_description_of_their_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """flax asks a tracer for its sharding if an index is given; JAX then searches the program for an error message."""
+    graphdef, weights = nnx.split(Norm(CHANNELS, "shard", dtype=jnp.float32, param_dtype=jnp.float32))
+    described: list[Any] = []
+
+    def forward(weights: nnx.State, x: jax.Array) -> tuple[jax.Array, nnx.State]:
+        norm = nnx.merge(graphdef, weights)
+        y = norm(x, jnp.ones(len(x), bool), jnp.float32(len(x)), train=True)
+        return y, nnx.state(norm, nnx.BatchStat)
+
+    monkeypatch.setattr(DynamicJaxprTracer, "_origin_msg", lambda tracer: described.append(tracer) or "")
+    y, statistics = jax.make_jaxpr(forward, return_shape=True)(weights, jnp.zeros((2, SIDE, SIDE, CHANNELS)))[1]
+    assert y.shape == (2, SIDE, SIDE, CHANNELS) and len(jax.tree.leaves(statistics)) == 2 and not described

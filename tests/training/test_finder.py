@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,18 @@ import pandas as pd
 import pytest
 
 from jaxpose import load
+from jaxpose.check.__main__ import main as check
 from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.convert import main as convert
+from jaxpose.crop import main as crop
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
+from jaxpose.export.__main__ import main as export
 from jaxpose.predict import main as predict
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
+from jaxpose.suggest import main as suggest
+from tests.several_animals import IMAGES, csv_project
 from tests.small_run import (
     assert_same_run,
     call,
@@ -93,7 +101,7 @@ def test_tables_have_a_row_for_each_labelled_animal_and_nothing_where_it_was_mis
     assert np.count_nonzero(has_error) == found
 
 
-def test_evaluate_gives_the_figures_of_the_training(finder_run: Path, tmp_path: Path) -> None:
+def test_evaluate_gives_the_figures_of_the_finder(finder_run: Path, tmp_path: Path) -> None:
     again = evaluate_run(finder_run, out=tmp_path / "again")
     first = json.loads((finder_run / "evaluation.json").read_text())["sets"]
     assert json.loads(json.dumps({name: one["animals"] for name, one in again.items()})) == {
@@ -121,6 +129,44 @@ def test_a_dry_run_shows_both_networks(group: Path, tmp_path: Path, capsys: pyte
     for shown, folder, cells in ((of_finder, out / "finder", "one map of centres"), (of_pose, out, "one map of")):
         assert shown.startswith(f"{folder}: would start\n") and cells in shown
     assert "maps of centres" not in of_pose and not out.exists()
+
+
+def test_the_order_of_the_animals_changes_no_bit(group: Path, run: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(group, tmp_path / "project")
+    table = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    individuals = table.columns.unique(1)
+    assert len(individuals) == 3
+    table[[column for name in individuals[::-1] for column in table.columns if column[1] == name]].to_csv(
+        project / "CollectedData.csv"
+    )
+    train(make_config(project, tmp_path / "run", **CHANGES | {"log__report": False}))
+    for part in ("", "finder"):
+        assert_same_run(run / part, tmp_path / "run" / part)
+
+
+def test_tables_have_a_row_for_each_animal_in_pixels_of_the_frame(group: Path, run: Path) -> None:
+    predicted = pd.read_csv(run / "predictions.csv", header=[0, 1, 2], index_col=0)
+    labels = pd.read_csv(group / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    assert len(predicted) == 40
+    for image, (_, row) in zip((name.split("#")[0] for name in predicted.index), predicted.iterrows(), strict=True):
+        labelled_px = labels.loc[image].to_numpy(float).reshape(3, -1, 2)
+        present = np.isfinite(labelled_px).all((1, 2))
+        centre_px = np.array([row.xs(axis, level=2).mean() for axis in "xy"], float)
+        # A box reaches 16 px to each side.
+        assert np.linalg.norm(labelled_px[present].mean(1) - centre_px, axis=1).min() < 24
+    means = predicted.xs("x", axis=1, level=2).mean(axis=1)
+    assert [name.split("#")[1] for name in predicted.index[:2]] == ["1", "2"] and means.nunique() == 40
+    image = predicted.index[0].split("#")[0]
+    assert "animals" in log_of(run) and image in (run / "split.csv").read_text()
+
+
+def test_evaluate_gives_the_figures_of_the_animals(run: Path, tmp_path: Path) -> None:
+    again = evaluate_run(run, out=tmp_path / "again")
+    first = json.loads((run / "evaluation.json").read_text())["sets"]
+    assert {name: one["mean_px_error"] for name, one in again.items()} == {
+        name: one["mean_px_error"] for name, one in first.items()
+    }
+    assert sum(one["frames"] for one in again.values()) == 40
 
 
 def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,3 +257,66 @@ def test_flags_that_do_not_fit_are_refused(
 def test_a_run_of_one_animal_has_no_tracks(whole: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
     assert predict(["--run", str(whole), "video.mp4", flag, "2"]) == 2
     assert f"{flag} is 2, but {whole} was trained on images with one animal" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_the_same_run_again(
+    group: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = shutil.copytree(run, tmp_path / "run")
+    assert call(make_config(group, again, **CHANGES), tmp_path) == 0
+    assert "finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [(export, ["--run", "{run}", "--out", "a.onnx"]), (crop, ["--run", "{run}", "--out", "boxes"])],
+)
+def test_what_needs_one_network_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str], verb: Callable, arguments: list[str]
+) -> None:
+    code = verb([text.format(run=run) for text in arguments])
+    assert code == 2 and "was trained on several animals (data.animals=3)" in capsys.readouterr().err
+
+
+def test_a_run_without_its_finder_says_how_to_train_one(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(alone / "finder")
+    refusal = f"has no finder: train one with jaxpose train PROJECT model.kind=finder out={alone / 'finder'}"
+    assert predict(["--run", str(alone), "video.mp4"]) == 2
+    assert refusal in capsys.readouterr().err
+    network = load(alone, batch_size=1, is_compiled=False)
+    with pytest.raises(UserError, match="RUN was trained on boxes .* and has no finder: train one with jaxpose train"):
+        network.predict(np.zeros((64, 96, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        (suggest, ["{project}", "--project", "{project}", "--out", "{out}"]),
+        (convert, ["labels", "{project}", "--to", "coco", "--out", "{out}.json"]),
+    ],
+)
+def test_commands_on_labels_of_one_animal_refuse_those_of_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: Callable, arguments: list[str]
+) -> None:
+    project, out = csv_project(tmp_path / "mice"), tmp_path / "out"
+    assert verb([text.format(project=project, out=out) for text in arguments]) == 2
+    assert "CollectedData.csv has up to 2 animals in an image; this command reads only" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_check_looks_at_each_animal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = csv_project(tmp_path / "mice")
+    table = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table.loc[IMAGES[0], ("me", "male", "nose", "x")] = 200
+    table.to_csv(project / "CollectedData.csv")
+    assert check([str(project), "--out", str(tmp_path / "page.html")]) == 1
+    assert "20 usable frames; 1 row is refused" in capsys.readouterr().out
+    assert "CollectedData.csv:5 (male)" in (tmp_path / "page.csv").read_text()
+
+
+def test_a_run_on_one_animal_refuses_labels_of_several(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has up to 2 animals in an image, and the run was trained on images with one"):
+        evaluate_run(whole, project=str(csv_project(tmp_path / "mice")), out=tmp_path / "out")
