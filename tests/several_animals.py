@@ -102,6 +102,7 @@ def sleap_file(folder: Path, animals: Sequence[int] = (0, 1)) -> Path:
                 for animal in animals
                 if np.isfinite(points[row, animal]).any()
             ],
+            is_negative=row == EMPTY,
         )
         for row in range(len(IMAGES))
     ]

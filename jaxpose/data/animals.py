@@ -136,7 +136,8 @@ def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int
     ]
     if known and (unknown := int((identity < 0).sum())):
         lines[-1] += f", and {count(unknown, 'animal')} without one"
-    lines += [f"{count(without, 'image')} without an animal"] if without else []
+    empty = "1 image without an animal counts" if without == 1 else f"{without:,} images without an animal count"
+    lines += [f"{empty} as empty"] if without else []
     verb = "has" if few == 1 else "have"
     lines += [f"{count(few, 'image')} {verb} fewer than {most}: are all animals labelled there?"] if few else []
     return lines

@@ -27,7 +27,7 @@ from jaxpose.data.image_file import (
     upright_size_px,
 )
 from jaxpose.data.label_files import moment_of_image
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import EmptyImage, LabelTable
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.poses import VISIBLE
@@ -282,6 +282,7 @@ class CheckedTable:
       orientation: the labels' pixels, as in `PixelRule`.
       notes: sentences for the user about the images.
       animals: number of each row's animal in its image, from 1; () if a row is an image.
+      without_animals: {image: (its entry in the table, image)} of the usable images without any, if there are several.
     """
 
     view: str
@@ -291,6 +292,7 @@ class CheckedTable:
     orientation: str
     notes: tuple[str, ...]
     animals: tuple[int, ...] = ()
+    without_animals: dict[str, tuple[EmptyImage, LabelledImage]] = dataclasses.field(default_factory=dict)
 
     def ranges(self) -> list[ValueRange]:
         """Returns the values of the usable images of more than 8 bits."""
@@ -391,10 +393,27 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
                 problems.append(f"{table.sources[row]}: {name} is already labelled in {table.sources[first]}")
             else:
                 images[moment] = row, image
-    note_images(table.file, noted, (image for _, image in images.values()))
+    listed = [empty for empty in table.without_animals if empty.is_marked or data.unlabelled_animals == "background"]
+    empty = _open_empty(listed, orientation, known, images) if animals else {}
+    note_images(table.file, noted, (image for _, image in (*images.values(), *empty.values())))
     used = [image.facts for _, image in images.values()]
     notes = tuple(filter(None, [describe_orientation(data.orientation, orientation, used)]))
-    return CheckedTable(view, table, images, problems, orientation, notes, animals)
+    return CheckedTable(view, table, images, problems, orientation, notes, animals, empty)
+
+
+def _open_empty(
+    listed: Sequence[EmptyImage], orientation: str, known: dict[str, ImageFacts], labelled: Iterable[str]
+) -> dict[str, tuple[EmptyImage, LabelledImage]]:
+    """Returns the images without animals that can be used; others, such as missing ones, are left out."""
+    found, seen = {}, {*map(image_of_row, labelled)}
+    for empty in listed:
+        with contextlib.suppress(UserError):
+            image = check_image(empty.path, empty.name, known)
+            size_px = image.facts.size_px(orientation)
+            image = dataclasses.replace(image, size_px=size_px, pixel_checksum=image.facts.pixel_checksum(orientation))
+            if empty.name not in seen and (image.facts.orientation == NORMAL or orientation != AUTO):
+                found[empty.name] = empty, image
+    return found
 
 
 def _open_images(

@@ -25,7 +25,7 @@ from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
 from jaxpose.data.split import KnownSplit
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.poses import TEST, UNUSED, VALIDATION, VISIBLE
+from jaxpose.poses import TEST, TRAIN, UNUSED, VALIDATION, VISIBLE
 from jaxpose.terminal import count
 from jaxpose.threads import map_in_threads
 from jaxpose.video.decoding import RangeReader
@@ -173,7 +173,17 @@ class Dataset:
     def sample_rows(self, name: str) -> np.ndarray:
         """Returns the rows (m,) in `samples` of a set: those of `rows` or, if a sample is an image, its images."""
         rows = self.rows(name)
-        return np.unique(self.project.moments[rows]) if isinstance(self.samples, FrameSamples) else rows
+        if not isinstance(self.samples, FrameSamples):
+            return rows
+        # The images without animals are the last samples.
+        first = self.project.moments.max() + 1
+        empty = first + np.array(self.empty_rows() if name == TRAIN else [], int)
+        return np.concatenate([np.unique(self.project.moments[rows]), empty])
+
+    def empty_rows(self) -> list[int]:
+        """Returns the rows in `project.without_animals` from which a finder learns; [] for another network."""
+        is_finder = isinstance(self.samples, FrameSamples)
+        return split.empty_training_rows(self.project, self.sets) if is_finder else []
 
     def is_selection_tested(self, monitor: str) -> bool:
         """Returns whether some errors are of frames that did not select the checkpoint by `monitor`."""
@@ -424,7 +434,7 @@ def check_decoding(found: project.Project, config: Config) -> list[str]:
         radius = CONTEXT_RADIUS["heatmap_context"]
         return context.check_windows(found, data, size_px, radius, _videos(found, config))
     if config.model.kind == "finder":
-        found = found.whole_images(data.animals)
+        found = found.whole_images(data.animals, with_empty=True)
     affines = images.fit_affines(found, data, size_px)
 
     def read(row: int) -> None:
@@ -464,12 +474,12 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
 
 
 def _decode_whole(found: project.Project, data: DataConfig, size_px: tuple[int, int]) -> FrameSamples:
-    """Returns the whole images of a project with all animals of each."""
-    whole = found.whole_images(data.animals)
+    """Returns the whole images of a project with all animals of each, and then those without animals."""
+    whole = found.whole_images(data.animals, with_empty=True)
     frames, points_px = images.load_frames(whole, data, size_px), whole.poses.points_px
     shape = points_px.shape
     points_px = geometry.apply(frames.input_from_frame, points_px.reshape(shape[0], -1, 2)).reshape(shape)
     poses = dataclasses.replace(whole.poses, points_px=points_px.astype(np.float32), pixels="input")
     labelled = np.isfinite(points_px).any((-2, -1)).sum(axis=1)
-    partly = (labelled < data.animals) & (data.unlabelled_animals == "ignore")
+    partly = (labelled > 0) & (labelled < data.animals) & (data.unlabelled_animals == "ignore")
     return FrameSamples(frames.pixels, poses, frames.frame_from_input, partly)

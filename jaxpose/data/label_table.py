@@ -7,6 +7,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,6 +79,16 @@ HIDDEN_PX = ("hidden_x_px", "hidden_y_px")
 _ALWAYS_MISSING = [-1.0, -1.0]
 
 
+class EmptyImage(NamedTuple):
+    """An image that a file of several animals lists without any; `is_marked` if a person said that there are none."""
+
+    name: str
+    source: str
+    path: Path = Path()
+    video: str = ""
+    is_marked: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class LabelTable:
     """The usable rows of the label files of one camera. The images are not opened yet.
@@ -104,7 +115,7 @@ class LabelTable:
       unread: file content that the table lacks, as numbers with nouns, such as "3 tracks".
       entries: n numbers, in a file of several animals: rows with equal numbers are the animals of one image; () if
         every row is an image of its own.
-      without_animals: number of images that a file of several animals lists without any.
+      without_animals: images that a file of several animals lists without any. `sources` has their form.
     """
 
     file: Path
@@ -124,7 +135,7 @@ class LabelTable:
     unlabelled_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     entries: tuple[int, ...] = ()
-    without_animals: int = 0
+    without_animals: tuple[EmptyImage, ...] = ()
 
     @property
     def most_animals(self) -> int:
@@ -190,13 +201,23 @@ def with_files(folder: Path, table: LabelTable) -> LabelTable:
                 # A missing or outside image is reported when it is opened.
                 images.append(match.file.relative_to(folder).as_posix() if match.file and is_inside else names[row])
     found = table.at(kept)
+    empty = [image.name for image in table.without_animals]
+    files = find_files(empty, [[folder]])
     return dataclasses.replace(
         found,
+        without_animals=tuple(_with_file(image, files[image.name].file, folder) for image in table.without_animals),
         poses=dataclasses.replace(found.poses, frames=tuple(images)),
         paths=tuple(folder / image for image in images),
         videos=tuple(PurePosixPath(image).parent.name for image in images),
         problems=tuple(problems),
     )
+
+
+def _with_file(image: EmptyImage, file: Path | None, folder: Path) -> EmptyImage:
+    """Returns an image with its name and path as in the project; one that is not in it keeps its name."""
+    is_inside = file is not None and file.is_relative_to(folder)
+    name = file.relative_to(folder).as_posix() if file and is_inside else image.name
+    return image._replace(name=name, path=folder / name, video=PurePosixPath(name).parent.name)
 
 
 def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
@@ -251,8 +272,10 @@ def _with_labelled_animals(table: LabelTable) -> LabelTable:
             image = table.poses.frames[row]
             problems.append(f"{table.sources[row]}: {image} has the same animal in {table.sources[other]}")
     found = dataclasses.replace(table, poses=dataclasses.replace(table.poses, points_px=points[:, None])).at(kept)
-    absent = len({*entries}) - len({*found.entries})
-    return dataclasses.replace(found, problems=tuple(problems), without_animals=table.without_animals + absent)
+    left = {entry: row for row, entry in reversed(list(enumerate(entries))) if entry not in {*found.entries}}
+    empty = [EmptyImage(table.poses.frames[row], table.sources[row], table.paths[row], table.videos[row])
+             for row in sorted(left.values())]  # fmt: skip
+    return dataclasses.replace(found, problems=tuple(problems), without_animals=(*table.without_animals, *empty))
 
 
 def _with_visible_marks(table: LabelTable) -> LabelTable:
@@ -287,7 +310,7 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
         notes=tuple(note for table in tables for note in table.notes),
         scorer=scorers.pop() if len(scorers) == 1 else "",
         entries=_joined_entries(tables),
-        without_animals=sum(table.without_animals for table in tables),
+        without_animals=tuple(image for table in tables for image in table.without_animals),
     )
 
 

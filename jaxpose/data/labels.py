@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
-from jaxpose.data.label_table import LabelTable, normalised, with_files
+from jaxpose.data.label_table import EmptyImage, LabelTable, normalised, with_files
 from jaxpose.errors import UserError
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.text_file import GUESS, SAVE_AS_UTF_8, read_text
@@ -309,7 +309,8 @@ class AnimalRows:
         self._identity: list[int] = []
         self._points: list[np.ndarray] = []
         self._visibility: list[np.ndarray] = []
-        self._count = self._empty = 0
+        self._empty: list[EmptyImage] = []
+        self._count = 0
 
     def add(self, image: str, source: str, animals: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
         """Adds an image with {individual: points (k, 2) and visibility (k,)}; animals without a position are absent."""
@@ -326,7 +327,8 @@ class AnimalRows:
             self._points.append(points)
             self._visibility.append(visibility)
         self._count += 1
-        self._empty += not present
+        if not present:
+            self._empty.append(EmptyImage(image, source))
 
     def table(self, file: Path, names: tuple[str, ...], problems: Sequence[str], scorer: str) -> LabelTable:
         """Returns the table of keypoints with these names."""
@@ -344,7 +346,7 @@ class AnimalRows:
             problems=tuple(problems),
             scorer=scorer,
             entries=tuple(self._entries) if self.is_several else (),
-            without_animals=self._empty,
+            without_animals=tuple(self._empty),
         )
 
 

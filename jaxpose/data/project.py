@@ -63,7 +63,7 @@ class Project:
       white: the white of images of more than 8 bits, derived from their values; 0 without any.
       most_animals: the largest number of animals in an image; 0 if a row is an image.
       body_size_px: of the animals, see `animals.body_size_px`; 0 if a row is an image.
-      images_without_animals: number of images that the labels list without any.
+      without_animals: the images that the labels of several animals list without any, None if there are none.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ class Project:
     white: float = 0.0
     most_animals: int = 0
     body_size_px: float = 0.0
-    images_without_animals: int = 0
+    without_animals: "Project | None" = None
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -141,8 +141,13 @@ class Project:
         """
         return is_hidden(self.poses) & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
-    def whole_images(self, most: int) -> "Project":
-        """Returns the project with a row for each image, with up to `most` animals, and without boxes."""
+    def whole_images(self, most: int, with_empty: bool = False) -> "Project":
+        """Returns the project with a row for each image, with up to `most` animals, and without boxes.
+
+        Args:
+          most: the largest number of animals.
+          with_empty: the images without animals follow.
+        """
         _, first = np.unique(self.moments, return_index=True)
 
         def at(values: tuple) -> tuple:
@@ -151,7 +156,7 @@ class Project:
         points, visibility = (animals.by_image(values, self.moments, most) for values in self.poses.labels())
         images = at(self.images)
         poses = Poses(self.poses.keypoint_names, images, points, visibility=visibility, skeleton=self.poses.skeleton)
-        return dataclasses.replace(
+        whole = dataclasses.replace(
             self,
             poses=poses,
             paths=at(self.paths),
@@ -165,6 +170,23 @@ class Project:
             pixel_checksums=at(self.pixel_checksums),
             boxes_px=(),
             most_animals=0,
+        )
+        return whole._followed_by(self.without_animals) if with_empty and self.without_animals else whole
+
+    def _followed_by(self, empty: "Project") -> "Project":
+        """Returns these whole images, and then those of a project of images without animals."""
+        number = len(empty.poses.frames)
+        absent = np.full((number, *self.poses.points_px.shape[1:]), np.nan)
+        unused = np.zeros(absent.shape[:3], np.int8)
+        of_empty = Poses(self.poses.keypoint_names, empty.poses.frames, absent, visibility=unused)
+        of_rows = ("paths", "sources", "videos", "views", "byte_counts", "checksums", "pixel_checksums")
+        joined = {name: (*getattr(self, name), *getattr(empty, name)) for name in of_rows}
+        return dataclasses.replace(
+            self,
+            poses=join_poses([self.poses, of_empty]),
+            moments=np.arange(len(self.moments) + number, dtype=np.int32),
+            sizes_px=np.concatenate([self.sizes_px, empty.sizes_px]),
+            **joined,
         )
 
     def labels_checksums(self) -> tuple[str, ...]:
@@ -274,7 +296,26 @@ def _with_animals(project: Project, checked: CheckedTable, rows: Sequence[str], 
         boxes_px=animals.boxes_px(project.poses, size_px),
         most_animals=int(np.bincount(moments).max()),
         body_size_px=size_px,
-        images_without_animals=checked.table.without_animals,
+        without_animals=_without_animals(project, checked) if checked.without_animals else None,
+    )
+
+
+def _without_animals(project: Project, checked: CheckedTable) -> Project:
+    """Returns the project of the images without animals."""
+    names, found = tuple(checked.without_animals), checked.without_animals.values()
+    points = np.full((len(names), 1, len(project.poses.keypoint_names), 2), np.nan)
+    return dataclasses.replace(
+        project,
+        poses=Poses(project.poses.keypoint_names, names, points, visibility=np.zeros(points.shape[:3], np.int8)),
+        paths=tuple(empty.path for empty, _ in found),
+        sources=tuple(empty.source for empty, _ in found),
+        videos=tuple(empty.video for empty, _ in found),
+        views=("",) * len(names),
+        moments=np.arange(len(names), dtype=np.int32),
+        sizes_px=np.array([image.size_px for _, image in found], np.int32),
+        byte_counts=tuple(image.byte_count for _, image in found),
+        checksums=tuple(image.checksum for _, image in found),
+        pixel_checksums=tuple(image.pixel_checksum for _, image in found),
     )
 
 
@@ -290,7 +331,7 @@ def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
 def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
     """Returns the notes of the tables (with several cameras, each names its view) and of their images."""
     tables = [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
-    if (empty := views[0].table.without_animals) and not views[0].animals:
+    if (empty := len(views[0].table.without_animals)) and not views[0].animals:
         tables.append(f"left out: {count(empty, 'image')} without an animal")
     return [*tables, *(note for view in views for note in (*view.size_notes(has_crops), *view.notes))]
 

@@ -127,7 +127,8 @@ def _rows(found: Project) -> str:
 def _animals(found: Project, config: Config) -> dict[str, str]:
     if not found.most_animals:
         return {}
-    lines = describe_animals(found.images, found.poses, config.data.animals, found.images_without_animals)
+    empty = found.without_animals
+    lines = describe_animals(found.images, found.poses, config.data.animals, len(empty.paths) if empty else 0)
     side_px, body = found.boxes_px[0][2], f"the body size, {found.body_size_px:.1f} px"
     boxes = f"boxes of {side_px} x {side_px} px: {BOX_RATIO:g} times {body}"
     return {"animals": "; ".join([*lines, f"whole images; {body}" if config.model.kind == "finder" else boxes])}

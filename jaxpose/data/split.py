@@ -16,7 +16,7 @@ import numpy as np
 from jaxpose.checksums import is_signed_csv, parse_csv
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.config.data import given_shares
-from jaxpose.data.animals import image_of_row
+from jaxpose.data.animals import image_of_row, row_name
 from jaxpose.data.cells import path_cell
 from jaxpose.data.frame_names import NEAR_FRAMES, FrameNames, cut_stretches, find_likeness, find_series, same_images
 from jaxpose.data.project import Project
@@ -275,6 +275,20 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     return sets[project.moments]
 
 
+def empty_training_rows(project: Project, sets: np.ndarray) -> list[int]:
+    """Returns the rows in `project.without_animals` that train: all but those of videos in other sets only.
+
+    Args:
+      project: n animals.
+      sets: (n,) text from `assign_sets`.
+    """
+    if project.without_animals is None:
+        return []
+    trained = {video for video, name in zip(project.videos, sets.tolist(), strict=True) if name == TRAIN}
+    others = {*project.videos} - trained
+    return [row for row, video in enumerate(project.without_animals.videos) if video not in others]
+
+
 def count_different(project: Project) -> int:
     """Returns how many moments `data.split` divides: those with identical images count once."""
     order = np.arange(len(set(project.moments.tolist())))
@@ -321,6 +335,7 @@ def split_text(
     boxes_sha256: str = "",
     teacher_sha256: str = "",
     cameras_sha256: str = "",
+    empty_rows: Sequence[int] = (),
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for each frame and other file.
 
@@ -338,6 +353,7 @@ def split_text(
       boxes_sha256: of the boxes of the frames and clips, "" without boxes.
       teacher_sha256: of the weights of `pretrain.teacher`, "" without one.
       cameras_sha256: of the calibrated cameras, "" without a calibration.
+      empty_rows: the rows in `project.without_animals` that train.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -345,6 +361,9 @@ def split_text(
     images = map(path_cell, project.poses.frames)
     frames = images, project.byte_counts, project.checksums, sets.tolist(), project.labels_checksums()
     writer.writerows(zip(*frames, strict=True))
+    if empty := project.without_animals:
+        names = [path_cell(row_name(image, 0)) for image in empty.images]
+        writer.writerows((names[row], empty.byte_counts[row], empty.checksums[row], TRAIN, "") for row in empty_rows)
     for file, use in (dict.fromkeys(files_beside, CONTEXT) | dict.fromkeys(videos, CLIPS)).items():
         is_inside = file.is_relative_to(project.folder)
         path = file.relative_to(project.folder) if is_inside else Path(file.parent.name, file.name)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxpose.config import DataConfig
 from jaxpose.config.option import excerpt
 from jaxpose.data.cells import refuse_odd_names, refuse_unprintable, usable_name
-from jaxpose.data.label_table import LabelTable, hidden_columns, is_hidden, normalised
+from jaxpose.data.label_table import EmptyImage, LabelTable, hidden_columns, is_hidden, normalised
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.data.skeleton import DEFAULT_ANIMAL, animal_name, known_pairs
 from jaxpose.errors import UserError
@@ -157,8 +157,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     animals = Counter(annotation.get("image_id") for annotation in annotations if _has_image(annotation, images))
     found = find_images(file, images)
     rows: list[tuple[str, dict[str, Any], np.ndarray]] = []
-    kept: list[dict[str, Any]] = []
-    problems: list[str] = []
+    kept, problems = list[dict[str, Any]](), list[str]()
     for annotation in annotations:
         source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
         try:
@@ -176,7 +175,9 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     places = [place_of(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
     names_of_images = tuple(name for name, _ in places)
     sizes_px = {name: size_px(image) for name, (_, image, _) in zip(names_of_images, rows, strict=True)}
-    poses, unlabelled = _poses(categories, names_of_images, rows, data.missing), len(images) - len(animals)
+    poses = _poses(categories, names_of_images, rows, data.missing)
+    empty = _without_animals(file, tree, images, found) if entries else ()
+    unlabelled = len(images) - len(animals) - len(empty)
     table = LabelTable(
         file=file,
         poses=poses,
@@ -190,9 +191,19 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         scorer=read_scorer(tree),
         unread=tuple(unread(tree, kept, poses.skeleton)),
         entries=entries,
-        without_animals=unlabelled if entries else 0,
+        without_animals=empty,
     )
     return normalised(table, data)
+
+
+def _without_animals(
+    file: Path, tree: dict[str, Any], images: dict[str | int, dict[str, Any]], found: dict[str, Match]
+) -> tuple[EmptyImage, ...]:
+    """Returns the images without any annotation; an animal may also be labelled without keypoints, or in a crowd."""
+    annotated = {str(entry.get("image_id")) for entry in tree["annotations"] if isinstance(entry, dict)}
+    names = [image["file_name"] for key, image in images.items() if str(key) not in annotated]
+    places = [_place(file, name, found[name]) for name in names if name in found and not found[name].reason]
+    return tuple(EmptyImage(name, f"{file}:{name}", path, PurePosixPath(name).parent.name) for name, path in places)
 
 
 def _by_image(images: Iterable[Any], rows: list[Any], kept: list[dict[str, Any]]) -> tuple[list, list, tuple[int, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_odd_names
 from jaxpose.data.image_file import image_facts
-from jaxpose.data.label_table import LabelTable, hidden_columns, normalised
+from jaxpose.data.label_table import EmptyImage, LabelTable, hidden_columns, normalised
 from jaxpose.errors import UserError, need
 from jaxpose.files import read_bytes
 from jaxpose.formats import sleap_extras
@@ -60,9 +60,10 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     names = keypoint_names(file, labels)
     videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
-    rows, notes, left = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
+    rows, negatives, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
     is_several = len({row.entry for row in rows}) < len(rows)
-    wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
+    used_rows = [*rows, *negatives]
+    wanted = [sorted({row.frame for row in used_rows if row.video == number}) for number in range(len(videos))]
     reach_px = [reach_of([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
     images = [frame_files(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
     kept, paths, problems = [], [], list[str]()
@@ -95,9 +96,21 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         scorer=sleap_extras.read_scorer(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
         entries=tuple(row.entry for row in kept) if is_several else (),
-        without_animals=left if is_several else 0,
+        without_animals=_empty_images(negatives, images, videos, names_of_videos),
     )
     return normalised(table, data)
+
+
+def _empty_images(
+    negatives: list[_Row], images: list[dict[int, Path | str]], videos: list[SleapVideo], names: list[str]
+) -> tuple[EmptyImage, ...]:
+    """Returns the images of frames without animals, except those that could not be extracted."""
+    found = []
+    for row in negatives:
+        if isinstance(path := images[row.video][row.frame], Path):
+            name = _image_name(videos[row.video], path, names[row.video], row.frame)
+            found.append(EmptyImage(name, row.source, path, names[row.video], is_marked=True))
+    return tuple(found)
 
 
 def _poses(labels: Any, names: tuple[str, ...], images: tuple[str, ...], instances: list[Any], missing: str) -> Poses:
@@ -178,9 +191,9 @@ def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 
 def _rows(
     file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
-) -> tuple[list[_Row], list[str], int]:
-    """Returns rows, notes, and the number of frames without a labelled animal."""
-    rows, used, left = [], 0, 0
+) -> tuple[list[_Row], list[_Row], list[str]]:
+    """Returns rows, the frames that a person marked as without animals if frames have several, and notes."""
+    rows, negatives, used, left = [], list[_Row](), 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for entry, frame in enumerate(labels.labeled_frames):
         number = numbers[id(frame.video)]
@@ -191,13 +204,18 @@ def _rows(
         for place, instance in enumerate(instances, 1):
             of_frame = f"{source} (instance {place})" if len(instances) > 1 else source
             rows.append(_Row(of_frame, number, int(frame.frame_idx), instance, entry))
+        if not instances and getattr(frame, "is_negative", False):
+            negatives.append(_Row(source, number, int(frame.frame_idx), None, entry))
         left += not instances
     if not rows:
         hint = "" if with_predicted else _hint_of_predicted(labels)
         raise UserError(f"{file} has no frame in which a person labelled an animal{hint}")
+    if len({row.entry for row in rows}) == len(rows):
+        negatives.clear()
+    left -= len(negatives)
     notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
     notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
-    return rows, notes, left
+    return rows, negatives, notes
 
 
 def _hint_of_predicted(labels: Any) -> str:

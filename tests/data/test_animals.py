@@ -1,5 +1,6 @@
 """Labels of several animals: every tool's file gives the same rows, with a box around each animal."""
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -12,8 +13,9 @@ import pytest
 from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.data import dataset
+from jaxpose.data.loader import FrameSamples
 from jaxpose.data.report import data_report
-from jaxpose.data.split import assign_sets
+from jaxpose.data.split import assign_sets, count_training_frames, split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.project import prepare
 from tests.several_animals import (
@@ -96,9 +98,9 @@ def test_the_report_says_what_it_recognised(tmp_path: Path) -> None:
     assert "labels       CollectedData.csv: 21 animals in 11 images with 62 labelled points of 63" in lines
     (line,) = [line for line in lines if line.startswith("animals")]
     assert line == (
-        "animals      1 to 2 an image, median 2; data.animals=2; identities: female, male; 1 image without an animal; "
-        "1 image has fewer than 2: are all animals labelled there?; boxes of 32 x 32 px: 1.6 times the body size, "
-        "20.0 px"
+        "animals      1 to 2 an image, median 2; data.animals=2; identities: female, male; 1 image without an animal "
+        "counts as empty; 1 image has fewer than 2: are all animals labelled there?; boxes of 32 x 32 px: 1.6 times "
+        "the body size, 20.0 px"
     )
 
 
@@ -136,6 +138,37 @@ def test_images_with_fewer_animals_may_be_partly_labelled(tmp_path: Path, value:
     samples, _ = dataset.decode(found, config)
     batch = samples.batch(np.arange(len(samples.pixels)), np.arange(len(samples.pixels)))
     assert np.array(samples.poses.frames)[batch["partly_labelled"]].tolist() == partly
+
+
+@pytest.mark.parametrize("make", [csv_project, deeplabcut_project, coco_file, sleap_file])
+def test_a_finder_learns_from_images_without_animals(tmp_path: Path, make: Callable) -> None:
+    project = make(tmp_path / "p")
+    config, found = read(project, model__kind="finder", data__split="frame")
+    data = dataset.load(found, config)
+    assert isinstance(data.samples, FrameSamples) and data.samples.poses.frames[-1] == IMAGES[EMPTY]
+    batch = data.samples.batch(data.sample_rows("train")[-1:], np.zeros(1))
+    assert not batch["visibility"].any() and not batch["partly_labelled"].any() and batch["frames"].any()
+    # The epochs of a run are counted from its split.csv.
+    text = split_text(found, data.sets, empty_rows=data.empty_rows())
+    rows = list(csv.DictReader(text.splitlines()))
+    assert count_training_frames(rows, "finder") == len(data.sample_rows("train"))
+    assert len(data.sample_rows("validation")) == len({*np.array(found.images)[data.sets == "validation"]})
+    assert not any("left out" in note for note in found.notes)
+    # A person marks frames in SLEAP; in other files, all animals may just not be labelled yet.
+    config, found = read(project, model__kind="finder", data__unlabelled_animals="ignore")
+    assert (found.without_animals is not None) == (make == sleap_file)
+    # The pose network sees boxes of animals only.
+    config, found = read(project)
+    assert len(dataset.decode(found, config)[0].pixels) == len(found.poses.frames) == 21
+
+
+def test_images_without_animals_of_a_validation_video_do_not_train(tmp_path: Path) -> None:
+    folder = csv_project(tmp_path)
+    for of_empty, trained in (("train", 1), ("validation", 0)):
+        sets = [f"{image},{of_empty if '/a/' in image else 'train'}" for image in IMAGES]
+        (folder / "sets.csv").write_text("\n".join(["path,set", *sets, ""]))
+        config, found = read(folder, model__kind="finder", data__split="sets.csv")
+        assert len(dataset.load(found, config).empty_rows()) == trained
 
 
 @pytest.mark.parametrize(("body_px", "input_body_px"), [(20.0, 32), (10.0, 20), (3.0, 16)])

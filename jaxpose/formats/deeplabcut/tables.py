@@ -312,7 +312,8 @@ def relocated(folder: Path, table: LabelTable) -> LabelTable:
     """Returns the table with image paths from labeled-data/ on; some files hold another machine's paths."""
     images = tuple(from_images_folder(image) or image for image in table.poses.frames)
     poses = dataclasses.replace(table.poses, frames=images)
-    return with_files(folder, dataclasses.replace(table, poses=poses))
+    empty = tuple(image._replace(name=from_images_folder(image.name) or image.name) for image in table.without_animals)
+    return with_files(folder, dataclasses.replace(table, poses=poses, without_animals=empty))
 
 
 # Writes labels like DeepLabCut: labeled-data/<video>/CollectedData_<scorer>.csv and .h5 with the same content.
