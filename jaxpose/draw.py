@@ -41,6 +41,13 @@ def main(argv: list[str] | None = None) -> int:
         help="do not draw keypoints with a lower confidence; default: 0",
     )
     arguments.add_argument(
+        "--color_by",
+        default="",
+        metavar="WHAT",
+        choices=("individual", "keypoint"),
+        help="of several animals, what a colour stands for: individual (default) or keypoint",
+    )
+    arguments.add_argument(
         "--skeleton", default="", metavar="A:B,C:D", help="keypoints with a line between them; default: the run's"
     )
     arguments.add_argument(

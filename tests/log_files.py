@@ -5,8 +5,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from tensorboardX.crc32c import crc32c
+from tensorboardX.proto.event_pb2 import Event
 
 
 def lines_of(folder: Path) -> list[dict]:
@@ -25,7 +25,8 @@ def events_of(folder: Path) -> list[Any]:
         while content:
             (length,) = struct.unpack("<Q", content[:8])
             record, check = content[12 : 12 + length], struct.unpack("<I", content[12 + length : 16 + length])[0]
-            assert check == masked_crc32c(record)
+            plain = crc32c(record)
+            assert check == (((plain >> 15) | (plain << 17 & 0xFFFFFFFF)) + 0xA282EAD8) & 0xFFFFFFFF
             events.append(Event.FromString(record))
             content = content[16 + length :]
     return events

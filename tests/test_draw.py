@@ -288,3 +288,18 @@ def test_each_track_has_its_colour(video: Path, tmp_path: Path) -> None:
         at = frames[number][[10, 10, 26, 26], [10, 20, 10, 20]].astype(int)
         assert np.abs(at[0] - at[1]).max() < 40 and np.abs(at[2] - at[3]).max() < 40
         assert np.abs(at[0] - at[2]).max() > 100
+    # The noses of both in one colour, and the tails in another.
+    assert run(video, table, "--color_by", "keypoint", "--overwrite") == 0
+    for frame in plain(tmp_path / "tracks_labeled.mp4")[:3]:
+        at = frame[[10, 10, 26, 26], [10, 20, 10, 20]].astype(int)
+        assert np.abs(at[0] - at[2]).max() < 40 and np.abs(at[1] - at[3]).max() < 40
+        assert np.abs(at[0] - at[1]).max() > 100
+
+
+def test_the_only_animal_has_no_colour_of_its_own(
+    video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "one.csv"
+    write_predictions(table, range(FRAMES), ("nose", "tail"), np.full((FRAMES, 2, 2), 9.0), np.ones((FRAMES, 2)))
+    assert run(video, table, "--color_by", "individual") == 2
+    assert f"--color_by is individual, but {table} has one animal: leave it out" in capsys.readouterr().err

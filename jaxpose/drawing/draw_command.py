@@ -15,7 +15,7 @@ from jaxpose.conversion.prediction_tables import is_table, read_table
 from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.skeleton import edges_given, known_pairs
 from jaxpose.drawing.labelled_video import draw_video
-from jaxpose.drawing.pose_painter import Style
+from jaxpose.drawing.pose_painter import INDIVIDUAL, Style
 from jaxpose.errors import UserError
 from jaxpose.files import may_be_ours, output_folder
 from jaxpose.formats.prediction_table import PredictionTable, refuse_other_length
@@ -42,11 +42,13 @@ def draw(given: argparse.Namespace) -> int:
       OSError: the file cannot be written.
     """
     video, table = Path(given.video).expanduser(), Path(given.table).expanduser()
-    style = Style(given.trail, given.confidence)
+    style = Style(given.trail, given.confidence, color_by=given.color_by)
     style.refuse_wrong_numbers()
     if is_table(video) and not is_table(table):
         raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; swap them: jaxpose draw VIDEO TABLE")
     predictions = read_table(table, several=True).placed()
+    if given.color_by == INDIVIDUAL and predictions.animals == 1:
+        raise UserError(f"--color_by is {given.color_by}, but {table} has one animal: leave it out")
     for note in predictions.notes:
         say(note)
     file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")

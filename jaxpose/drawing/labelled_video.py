@@ -166,10 +166,9 @@ class _Drawing:
         self._index, self.form = index, _read_format(index)
         self.lost: dict[int, str] = {}
         size_px, tags = (index.width_px, index.height_px), (self.form.colorspace, self.form.color_range)
-        poses, style, names = side_by_side(predictions.poses, style)
+        poses, style, names, of_keypoints = side_by_side(predictions.poses, style)
         colours = keypoint_colours(len(names))
-        each = len(poses.keypoint_names) // max(len(names), 1)
-        self._painter = PosePainter(poses, to_yuv(colours.repeat(each, axis=0), *tags), size_px, style)
+        self._painter = PosePainter(poses, to_yuv(colours[of_keypoints], *tags), size_px, style)
         last, self.width_px = index.frame_count - 1, even(index.width_px)
         self._caption = Caption(names, colours, self.width_px, last, self._time_s(last), tags)
         self.height_px = even(index.height_px) + self._caption.height_px

@@ -20,6 +20,9 @@ BT709, FULL_RANGE = 1, 2
 _WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
 
 
+COLOR_BY = INDIVIDUAL, KEYPOINT = "individual", "keypoint"
+
+
 @dataclasses.dataclass(frozen=True)
 class Style:
     """The user's choices.
@@ -28,11 +31,13 @@ class Style:
       trail: frames before the present one whose positions are drawn as a line.
       least_confidence: keypoints below are not drawn.
       edges: pairs of names of keypoints with a line between them.
+      color_by: `INDIVIDUAL` or `KEYPOINT`, which a colour stands for; "": an individual, if there are several.
     """
 
     trail: int = 0
     least_confidence: float = 0.0
     edges: tuple[tuple[str, str], ...] = ()
+    color_by: str = ""
 
     def refuse_wrong_numbers(self) -> None:
         """Raises UserError for a number that cannot be drawn; names it as the flag of jaxpose draw."""
@@ -42,19 +47,23 @@ class Style:
             raise UserError(f"--confidence is {self.least_confidence:g}; it must be 0 to 1")
 
 
-def side_by_side(poses: Poses, style: Style) -> tuple[Poses, Style, tuple[str, ...]]:
-    """Returns the keypoints of all individuals as those of one animal, with their edges, and the names of the colours.
+def side_by_side(poses: Poses, style: Style) -> tuple[Poses, Style, tuple[str, ...], np.ndarray]:
+    """Returns the keypoints of all individuals as those of one animal, and what their colours stand for.
 
-    A colour stands for a keypoint or, of several animals, for an individual.
+    Returns:
+      The keypoints, the style with their edges, the names of the colours, and the number of each keypoint's colour.
     """
-    if poses.points_px.shape[1] == 1:
-        return poses, style, poses.keypoint_names
+    animals, keypoints = poses.points_px.shape[1:3]
+    if animals == 1:
+        return poses, style, poses.keypoint_names, np.arange(keypoints)
     names = tuple(f"{one} {name}" for one in poses.individuals for name in poses.keypoint_names)
     points, known = poses.points_px.reshape(len(poses.frames), len(names), 2), poses.confidence
     confidence = np.full(points.shape[:2], np.nan) if known is None else known.reshape(points.shape[:2])
     edges = tuple((f"{one} {a}", f"{one} {b}") for one in poses.individuals for a, b in style.edges)
     joined = Poses.of_one_animal(names, poses.frames, points, confidence)
-    return joined, dataclasses.replace(style, edges=edges), poses.individuals
+    one, other = np.divmod(np.arange(len(names)), keypoints)
+    shown = (poses.keypoint_names, other) if style.color_by == KEYPOINT else (poses.individuals, one)
+    return joined, dataclasses.replace(style, edges=edges), *shown
 
 
 def dot_radius_px(size_px: tuple[int, int]) -> int:

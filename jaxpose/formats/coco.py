@@ -202,7 +202,7 @@ def _without_animals(
     """Returns the images without any annotation; an animal may also be labelled without keypoints, or in a crowd."""
     annotated = {str(entry.get("image_id")) for entry in tree["annotations"] if isinstance(entry, dict)}
     names = [image["file_name"] for key, image in images.items() if str(key) not in annotated]
-    places = [_place(file, name, found[name]) for name in names if name in found and not found[name].reason]
+    places = [place_of(file, name, found[name]) for name in names if name in found and not found[name].reason]
     return tuple(EmptyImage(name, f"{file}:{name}", path, PurePosixPath(name).parent.name) for name, path in places)
 
 

@@ -108,7 +108,7 @@ def _empty_images(
     found = []
     for row in negatives:
         if isinstance(path := images[row.video][row.frame], Path):
-            name = _image_name(videos[row.video], path, names[row.video], row.frame)
+            name = image_name(videos[row.video], path, names[row.video], row.frame)
             found.append(EmptyImage(name, row.source, path, names[row.video], is_marked=True))
     return tuple(found)
 

@@ -28,6 +28,7 @@ from jaxpose.labelling.recordings import (
 )
 from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE, refuse_used, write_suggestions
 from jaxpose.poses import Poses
+from jaxpose.run.load import refuse_several_animals
 from jaxpose.run.start_run import with_members
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.file import scan
@@ -91,6 +92,13 @@ def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, V
     """Returns where the labels are and, with runs, their keypoints; where the videos are; and how many frames on either
     side the runs' networks see."""
     configs = read_run_configs(runs) if runs else [Config()]
+    for run, config in zip(runs, configs, strict=False):
+        refuse_several_animals(
+            run,
+            config,
+            "jaxpose suggest reads predictions of one: take the frames in *_tracks_review.csv of jaxpose predict, or "
+            "give only videos, without a run and a project, for frames that differ",
+        )
     data, radius = configs[0].data, max(CONTEXT_RADIUS[config.model.kind] for config in configs)
     changes = {name: getattr(given, name) for name in ("project", "labels") if getattr(given, name)}
     if given.views:

@@ -1,23 +1,30 @@
 """TensorBoard event files: scalars, texts and images, written at once and whole.
 
-The messages (TensorBoard's event.proto and summary.proto) are encoded here: packages that have them import a whole
-framework where one is installed, which takes seconds before the first step.
+tensorboardX gives the message types and the checksum. Its writer is not used: it hands events to a thread that dies
+on the first error, after which the run hangs in a full queue.
 """
 
 import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+from tensorboardX.proto import event_pb2, summary_pb2, tensor_pb2
+from tensorboardX.record_writer import masked_crc32c
 
 from jaxpose.files import GrowingFile
 
-# Of the types of tensors, the one of texts; of the states of a session, its start.
-_TEXT, _START = 7, 1
+# Generated modules: their names appear when they are imported.
+Event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
+SessionLog = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+Summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
+SummaryMetadata = summary_pb2.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
+TensorProto = tensor_pb2.TensorProto  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class EventFile:
@@ -27,21 +34,20 @@ class EventFile:
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         folder.mkdir(parents=True, exist_ok=True)
         self._file = GrowingFile(folder / name)
-        self._append(0, _bytes(3, b"brain.Event:2"))
+        self._append(step=0, file_version="brain.Event:2")
         # Steps that an interrupted run wrote after its checkpoint are shown once, not twice.
-        self._append(first_step + 1, _bytes(7, _integer(1, _START)))
+        self._append(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one number for each tag."""
-        with np.errstate(over="ignore"):
-            numbers = {tag: struct.pack("<Bf", 2 << 3 | 5, np.float32(value)) for tag, value in values.items()}
-        self._append(step, _summary(_tag(tag) + number for tag, number in numbers.items()))
+        entries = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._append(step=step, summary=Summary(value=entries))
 
     def page(self, tag: str, markdown: str) -> None:
         """Writes a text, which TensorBoard reads as Markdown."""
-        tensor = _bytes(8, _integer(1, _TEXT) + _bytes(8, markdown.encode()))
-        metadata = _bytes(9, _bytes(1, _bytes(1, b"text")))
-        self._append(0, _summary([_tag(tag) + tensor + metadata]))
+        plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        text = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
+        self._append(step=0, summary=Summary(value=[Summary.Value(tag=tag, metadata=plugin, tensor=text)]))
 
     def images(self, step: int, tag: str, images: np.ndarray) -> None:
         """Writes images (n, h, w, 3, uint8, RGB) under the tags <tag>/0, <tag>/1 and so on."""
@@ -49,63 +55,16 @@ class EventFile:
         for number, image in enumerate(images):
             png = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
             height, width = image.shape[:2]
-            content = _integer(1, height) + _integer(2, width) + _integer(3, 3) + _bytes(4, png)
-            entries.append(_tag(f"{tag}/{number}") + _bytes(4, content))
-        self._append(step, _summary(entries))
+            content = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png)
+            entries.append(Summary.Value(tag=f"{tag}/{number}", image=content))
+        self._append(step=step, summary=Summary(value=entries))
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
-    def _append(self, step: int, content: bytes) -> None:
-        event = struct.pack("<Bd", 1 << 3 | 1, time.time()) + (_integer(2, step) if step else b"") + content
+    def _append(self, **content: Any) -> None:
+        event = Event(wall_time=time.time(), **content).SerializeToString()
         length = struct.pack("<Q", len(event))
-        checks = [struct.pack("<I", _masked_checksum(part)) for part in (length, event)]
+        checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, event)]
         self._file.append(length + checks[0] + event + checks[1])
-
-
-# Protocol buffers: a field is its number and type, then its content.
-
-
-def _summary(values: Iterable[bytes]) -> bytes:
-    return _bytes(5, b"".join(_bytes(1, value) for value in values))
-
-
-def _tag(tag: str) -> bytes:
-    return _bytes(1, tag.encode())
-
-
-def _integer(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _bytes(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    """Returns a number in groups of seven bits, the lowest first; all but the last have the eighth bit."""
-    groups = bytearray()
-    while value > 127:
-        groups.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*groups, value])
-
-
-def _table() -> list[int]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [entry >> 1 ^ (0x82F63B78 if entry & 1 else 0) for entry in table]
-    return table
-
-
-_TABLE = _table()
-
-
-def _masked_checksum(content: bytes) -> int:
-    """Returns the CRC-32C of content, rotated and shifted as in TensorFlow's record files."""
-    table, checksum = _TABLE, 0xFFFFFFFF
-    for byte in content:
-        checksum = table[(checksum ^ byte) & 255] ^ checksum >> 8
-    checksum ^= 0xFFFFFFFF
-    return ((checksum >> 15 | checksum << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF

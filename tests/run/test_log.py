@@ -12,7 +12,7 @@ import cv2
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tensorboard.compat.proto.event_pb2 import SessionLog
+from tensorboardX.proto.event_pb2 import SessionLog
 
 from jaxpose.config import LogConfig
 from jaxpose.run import step_progress
@@ -49,6 +49,8 @@ def test_no_tensorboard_when_it_is_off(tmp_path: Path):
     with RunLog(tmp_path, config, 10, 10) as log:
         log.images(10, "frames", np.zeros((1, 8, 8, 3), np.uint8))
     assert not (tmp_path / "tensorboard").exists()
+    code = "import sys, jaxpose.run.log; sys.exit('tensorboardX' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_warnings_from_before_it_opens_come_first_and_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

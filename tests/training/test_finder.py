@@ -269,7 +269,11 @@ def test_a_finished_run_is_the_same_run_again(
 
 @pytest.mark.parametrize(
     ("verb", "arguments"),
-    [(export, ["--run", "{run}", "--out", "a.onnx"]), (crop, ["--run", "{run}", "--out", "boxes"])],
+    [
+        (export, ["--run", "{run}", "--out", "a.onnx"]),
+        (crop, ["--run", "{run}", "--out", "boxes"]),
+        (suggest, ["a.mp4", "--run", "{run}", "--out", "none"]),
+    ],
 )
 def test_what_needs_one_network_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str], verb: Callable, arguments: list[str]
