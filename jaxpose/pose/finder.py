@@ -21,8 +21,8 @@ WORKING_SCORE = 0.3
 # The least score of what an evaluation ranks: the probability that training starts from.
 LEAST_SCORE = 0.01
 
-# Standard deviation of a centre's target.
-_SIGMA_CELLS = 1.0
+# Standard deviation of a centre's target: narrow, so that animals which touch have a maximum each.
+_SIGMA_CELLS = 0.7
 # Offsets count this near to a centre.
 _REACH_CELLS = 2.0
 # Below this error, in units of `BODY_PX`, the loss of an offset is quadratic.

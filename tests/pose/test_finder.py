@@ -49,7 +49,7 @@ def plain_targets(keypoints_px, used, partly):
                     counted[b, y, x] = not partly[b]
                     continue
                 own = int(np.argmin(squares))
-                centre[b, y, x] = max(np.exp(-square / 2) for square in squares)
+                centre[b, y, x] = max(np.exp(-square / (2 * 0.7**2)) for square in squares)
                 counted[b, y, x] = not partly[b] or squares[own] <= (RADIUS_PX / STRIDE) ** 2
                 if squares[own] <= 4:
                     near[b, :, y, x] = animals[own][2]
