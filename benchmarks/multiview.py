@@ -112,7 +112,7 @@ def measure(given: argparse.Namespace, work: Path, method: str, count: int, seed
     predicted_px = np.stack([table.poses.points_px[:, 0] for table in tables])
     truth_px, is_visible = truth_of(project, [list(table.poses.frames) for table in tables])
     errors = np.stack([pixel_errors(*pair) for pair in zip(predicted_px, truth_px, strict=True)])
-    is_test = np.array([name == "unused" for name in tables[0].sets])
+    is_test = np.array([name == "unused" for name in tables[0].sets or ()])
     errors, is_visible = errors[:, is_test], is_visible[:, is_test]
     line: dict[str, Any] = {"method": method + tag, "moments": count, "seed": seed, "steps": steps}
     for part, chosen in (("all", np.ones_like(is_visible)), ("visible", is_visible), ("hidden", ~is_visible)):

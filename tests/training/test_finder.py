@@ -36,8 +36,8 @@ from tests.small_run import (
 )
 
 CHANGES = {
-    "data__split": "frame", "augment__preset": "none", "optim__lr": 1e-2, "train__steps": 24, "train__batch_size": 6,
-    "train__shards": 3, "train__val_every_epochs": 12.0, "train__save_every_steps": 12, "log__report": True,
+    "data__split": "frame", "augment__preset": "none", "optim__lr": 1e-2, "train__steps": 60, "train__batch_size": 6,
+    "train__shards": 3, "train__val_every_epochs": 30.0, "train__save_every_steps": 30, "log__report": True,
 }  # fmt: skip
 
 
@@ -75,9 +75,9 @@ def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
 def test_the_finder_trains_on_frames_and_validates_on_their_animals(finder_run: Path) -> None:
     steps = [line for line in metrics_of(finder_run) if "centre_loss" in line]
     # 6 frames train, with 2 or 3 animals each: each step has all of them.
-    assert len(steps) == 24 and len({line["targets"] for line in steps}) == 1 and 12 < steps[0]["targets"] < 18
+    assert len(steps) == 60 and len({line["targets"] for line in steps}) == 1 and 12 < steps[0]["targets"] < 18
     validations = [line for line in metrics_of(finder_run) if "val_loss" in line]
-    assert [line["step"] for line in validations] == [12, 24]
+    assert [line["step"] for line in validations] == [30, 60]
     assert {"val_recall", "val_false_per_frame", "val_oks_ap", "val_mean_px_error"} <= validations[0].keys()
     assert validations[1]["val_loss"] < validations[0]["val_loss"]
     # The body size is about 15 px, and becomes at least 32 px.
@@ -115,7 +115,7 @@ def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_
     again = tmp_path / "run"
     config = make_config(group, again, mesh__devices=3, **CHANGES)
     for stopped in (again / "finder", again):
-        summary = train_and_stop_when(config, lambda stopped=stopped: last_step(stopped) >= 14)
+        summary = train_and_stop_when(config, lambda stopped=stopped: last_step(stopped) >= 32)
         assert (summary["reason"], summary["exit_code"], summary["out"]) == ("interrupted", 85, str(again))
     train(config)
     for part in ("finder", ""):
