@@ -110,9 +110,9 @@ class PoseNet(nnx.Module):
         levels = family_of(self.backbone_name).features(self.backbone, pixels, reached, count, train)
         outputs, start = [], 0
         for group in sequences:
-            q, s = group.shape[:2]
-            here = [self._by_sequence(level[start : start + q * s], q, s) for level in levels]
-            start += q * s
+            end = start + group.shape[0] * group.shape[1]
+            here = [self._by_sequence(level[start:end], group) for level in levels]
+            start = end
             outputs.append(self._windows(here, (height, width)))
         return outputs
 
@@ -122,8 +122,9 @@ class PoseNet(nnx.Module):
             return group
         return group.reshape(-1, self.views, *group.shape[1:]).swapaxes(1, 2)
 
-    def _by_sequence(self, frames: Float[Array, "_ ..."], q: int, s: int) -> jax.Array:
-        """Returns what belongs to the frames of q sequences as (q, s, ...), the inverse of `_by_moment`."""
+    def _by_sequence(self, frames: Float[Array, "_ ..."], group: Float[Array, "q s ..."]) -> jax.Array:
+        """Returns what belongs to the frames of these sequences as (q, s, ...), the inverse of `_by_moment`."""
+        q, s = group.shape[:2]
         if self.views == 1:
             return frames.reshape(q, s, *frames.shape[1:])
         moments = frames.reshape(-1, s, self.views, *frames.shape[1:]).swapaxes(1, 2)

@@ -347,7 +347,7 @@ def names_listed(argument: str, capsys: pytest.CaptureFixture[str]) -> list[str]
 def test_all_options_are_listed_with_meaning_and_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert names_listed("--help_options=all", capsys) == list(flat_options(Config()))
     out = Outcome(["--help_options=all"], capsys).out
-    assert "\ntrain.batch_size=16\n    labelled frames per update" in out
+    assert "\ntrain.batch_size=16\n    labelled frames (model.kind=multiview: moments) per update" in out
     assert "one of none, linear, sqrt" in " ".join(out.split()) and "at least 1" in out
 
 

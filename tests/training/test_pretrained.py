@@ -108,7 +108,10 @@ def test_a_name_is_fetched_and_takes_the_pixels_of_the_table(
     assert setup.messages[0] == f"starts from the weights of {name}; new, with random weights: the head"
     other = table.PixelScale((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
     monkeypatch.setitem(table.PUBLISHED, name, dataclasses.replace(entry, pixels=other))
-    assert PoseNet(dataclasses.replace(config.model, width=4), 2, "f32", rng=np.random.default_rng(0)).pixels == other
+    assert (
+        PoseNet(dataclasses.replace(config.model, width=4), 2, "f32", rng=np.random.default_rng(0), views=1).pixels
+        == other
+    )
 
 
 def test_weights_are_part_of_the_run_and_their_place_is_not(file: Path, project: Path, tmp_path: Path) -> None:
