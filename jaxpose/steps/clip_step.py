@@ -255,6 +255,9 @@ def clip_microbatches(clips: Batch, seed: jax.Array, config: Config, passes: int
         "windows": owned_windows,
         "pairs": pairs,
     }
+    if config.model.kind == "multiview":
+        # A frame that another part counts is there to be seen by the other views.
+        microbatches["exist"] = jnp.broadcast_to(valid[:, None], counted.shape)
     if "cameras" in clips:
         microbatches["cameras"] = clips["cameras"].astype(dtype)
     return jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), microbatches)
@@ -271,7 +274,10 @@ def known_counts(microbatches: Batch, config: Config, pca: dict[str, Pca]) -> Sc
 
 
 def network_input(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax.Array, jax.Array]:
-    """Returns the augmented frames (c v, s, h, w, 3) of a microbatch, and the mask of counted frames (c v, s)."""
+    """Returns the augmented frames (c v, s, h, w, 3) of a microbatch, and a mask (c v, s).
+
+    The mask has the counted frames, or, for a network that sees several views, those that exist.
+    """
     count, views, frames = microbatch["frames"].shape[:3]
     params = {name: leaf.reshape(count * views, *leaf.shape[2:]) for name, leaf in microbatch["params"].items()}
     options = augmentation(config.video)
@@ -282,7 +288,7 @@ def network_input(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax.Ar
         keys = microbatch["noise"].reshape(count * views)
         index = jnp.repeat(microbatch["frame_index"], views, axis=0)
         pictures = shot_noise(pictures, keys, index, config.video.noise_max)
-    return pictures, jnp.repeat(microbatch["counted"], views, axis=0)
+    return pictures, jnp.repeat(microbatch.get("exist", microbatch["counted"]), views, axis=0)
 
 
 def loss_sums(outputs: jax.Array, microbatch: Batch, config: Config, pca: dict[str, Pca]) -> tuple[Scalars, Scalars]:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from jaxpose.model.pose_net import apply_network, make_network
 from jaxpose.predict import load
 from jaxpose.predict import main as predict_main
 from jaxpose.run.load import LoadedNetwork
+from jaxpose.steps.clip_step import clip_microbatches, network_input
 from jaxpose.training.batches import batch_shapes, host_batches, image_names
 from jaxpose.training.initial_weights import transfer
 from tests.small_run import assert_same, call, checkpoint_of, figures_of, make_config, train, train_and_stop
@@ -63,6 +65,18 @@ def test_a_batch_holds_all_views_of_each_moment(rig_project: Path, tmp_path: Pat
         assert all(len({image for _, image in parts[at : at + 3]}) == 1 for at in range(0, 15, 3))
         # Each view is augmented in its own way.
         assert len(set(batch["draw"].tolist())) == 15
+
+
+def test_every_frame_of_a_piece_of_a_clip_is_seen_by_the_other_views(rig_project: Path, tmp_path: Path) -> None:
+    """The last frame of a piece is one that the next piece counts: its views still see each other."""
+    video = {"losses__temporal__weight": 1.0, "video__clips_per_step": 1, "video__sequence_length": 4}
+    setup = begin(config_of(rig_project, tmp_path / "run", train__shards=2, **video))
+    batch = next(iter(host_batches(setup, 0)))
+    assert batch["clips"]["owned"].tolist() == [[True, True, False], [True, True, False]]
+    clips = {name: jnp.asarray(leaf) for name, leaf in batch["clips"].items()}
+    microbatches = clip_microbatches(clips, jnp.uint32(0), setup.config, 1)
+    _, seen = network_input(jax.tree.map(lambda leaf: leaf[0], microbatches), jnp.float32, setup.config)
+    assert seen.shape == (6, 3) and seen.all()
 
 
 @pytest.mark.parametrize("joint_layers", [0, 1])
