@@ -22,7 +22,6 @@ from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.label.journal import JOURNAL_FILE
 from jaxpose.label.predictions import LINKS_FOLDER, find_predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.server import Pictures
@@ -299,7 +298,7 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             if file == sleap:
                 video = Videos(store.project)
                 edit(store, store.images[video.extract(0, 7, store)], **{KEYPOINTS[0]: NEW})
-        assert (file.parent / JOURNAL_FILE).exists()
+        assert store.project.journal_file.exists()
         with opened(file) as store:
             assert store.recovered == 1 + (file == sleap) and store.frame(0)["points"][0] == NEW
             edit(store, first, **{KEYPOINTS[0]: (20.0, 21.0, 2), KEYPOINTS[2]: (22.0, 23.0, 2)})
@@ -316,6 +315,21 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             file.write_bytes(file.read_bytes()[:100])
             with pytest.raises(UserError, match=file.name):
                 store.flush()
+
+
+def test_the_journal_belongs_to_the_label_file(tmp_path: Path) -> None:
+    anna = coco_project(tmp_path)
+    bob = Path(shutil.copy(anna, anna.with_name("bob.json")))
+    before = bob.read_bytes()
+    with opened(anna) as store:
+        edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
+    with opened(bob) as store:
+        assert store.recovered == 0 and store.frame(0)["points"][0] != NEW
+        store.flush()
+    assert bob.read_bytes() == before
+    with opened(anna) as store:
+        assert store.recovered == 1 and store.frame(0)["points"][0] == NEW
+        assert not store.project.journal_file.exists()
 
 
 @pytest.mark.parametrize(
