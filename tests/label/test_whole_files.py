@@ -208,6 +208,39 @@ def test_the_images_of_a_package_are_labelled_in_it(tmp_path: Path) -> None:
     assert np.asarray(found.labeled_frames[-1].image).shape[:2] == (48, 64)
 
 
+def test_a_label_on_a_negative_frame_takes_its_row_whatever_the_order_of_columns(tmp_path: Path) -> None:
+    file = sleap_project(tmp_path)
+    with h5py.File(file, "r+") as opened_file:
+        rows = opened_file["points"][...]
+        names = ["visible", "complete", "y", "x"]
+        del opened_file["points"]
+        other = np.zeros(len(rows), [(name, rows.dtype[name]) for name in names])
+        for name in names:
+            other[name] = rows[name]
+        opened_file.create_dataset("points", data=other, maxshape=(None,))
+        frames, marks = opened_file["frames"][...], opened_file["negative_frames"][...]
+        assert marks.tolist() == [(1, 5)] and (1, 5) in frames[["video", "frame_idx"]].tolist()
+        by_column = [rows[name].tolist() for name in ("x", "y")]
+    with opened(file) as store:
+        first, before = store.images[0], store.frame(0)["points"]
+        videos = Videos(store.project)
+        negative = store.images[videos.extract(videos.names.index("cam2_day"), 5, store)]
+        edit(store, negative, **{KEYPOINTS[1]: NEW})
+        edit(store, first, **{KEYPOINTS[0]: (20.0, 21.5, 1)})
+        store.flush()
+    with h5py.File(file) as opened_file:
+        assert len(opened_file["frames"]) == len(frames) and not len(opened_file["negative_frames"])
+        points = opened_file["points"][...]
+    assert [points[0][name] for name in ("x", "y", "visible")] == [20.0, 21.5, False]
+    np.testing.assert_array_equal([points[name][1 : len(rows)] for name in ("x", "y")], np.array(by_column)[:, 1:])
+    assert [points[len(rows) + 1][name] for name in ("x", "y", "visible")] == [10.0, 11.5, True]
+    with opened(file) as store:
+        assert store.frame(store.images.index(negative))["points"] == [None, NEW, None, None]
+        assert store.frame(0)["points"] == [(20.0, 21.5, 1), *before[1:]] and not any(
+            store.frame(number)["problem"] for number in range(len(store.images))
+        )
+
+
 def test_coordinates_of_old_versions_begin_at_the_corner(tmp_path: Path) -> None:
     file = save(make_labels(tmp_path), tmp_path / "labels.slp")
     with h5py.File(file, "r+") as opened_file:
