@@ -18,6 +18,7 @@ from pycocotools.coco import COCO
 
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
+from jaxpose.data.label_table import is_hidden
 from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
@@ -348,6 +349,34 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             file.write_bytes(file.read_bytes()[:100])
             with pytest.raises(UserError, match=file.name):
                 store.flush()
+
+
+def test_hidden_points_stay_hidden_and_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file = coco_project(tmp_path)
+    tree = json.loads(file.read_text())
+    file.write_text(json.dumps(tree | {"annotations": []}))
+    file.chmod(0o640)
+    with opened(file) as store:
+        edit(store, store.images[0], **{KEYPOINTS[0]: (5.0, 6.0, 1)})
+        store.flush()
+    assert [path.stat().st_mode & 0o777 for path in (file, tmp_path / f"{file.name}.bak")] == [0o640] * 2
+    # Training and a later session read the mark alike.
+    assert is_hidden(coco_format.read_labels(file, DataConfig()).poses)[0, 0]
+    with opened(file) as store:
+        assert store.frame(0)["points"][0] == (5.0, 6.0, 1) and store.frame(0)["can_hide"]
+        edit(store, store.images[1], **{KEYPOINTS[0]: NEW})
+        store.flush()
+    assert [entry["keypoints"][2] for entry in json.loads(file.read_text())["annotations"]] == [1, 2]
+    # In a file that somebody else wrote with 0 and 1, 1 is visible.
+    for entry in filter(coco_format.is_labelled, tree["annotations"]):
+        entry["keypoints"][2::3] = [min(mark, 1) for mark in entry["keypoints"][2::3]]
+    file.write_text(json.dumps(tree))
+    with opened(file) as store:
+        edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
+        store.flush()
+    with opened(file) as store:
+        assert store.frame(0)["points"][0] == NEW and not store.frame(0)["can_hide"]
+    assert not is_hidden(coco_format.read_labels(file, DataConfig()).poses).any()
 
 
 def test_the_journal_belongs_to_the_label_file(tmp_path: Path) -> None:
