@@ -14,13 +14,14 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from jaxpose.checksums import read_json, write_json
 from jaxpose.errors import UserError
-from jaxpose.files import is_of_file, open_shared, read_bytes, write_atomic
+from jaxpose.files import is_of_file, open_atomic, open_shared, read_bytes
 from jaxpose.terminal import print_lines
 
 # The lock on a project's label files: only one process at a time writes them.
@@ -206,15 +207,23 @@ def _undo_interrupted(folder: Path) -> bool:
 
 
 def _stage(folder: Path, staging: Path, number: int, file: Path, content: bytes, has_backup: bool = False) -> _Entry:
-    write_atomic(staging / f"{number}.new", content)
-    old = ""
-    if file.is_file():
+    old, mode = "", stat.S_IMODE(file.stat().st_mode) if file.is_file() else None
+    _write(staging / f"{number}.new", content, mode)
+    if mode is not None:
         before = read_bytes(file, most_bytes=None)
         old = hashlib.sha256(before).hexdigest()
-        write_atomic(staging / f"{number}.old", before)
+        _write(staging / f"{number}.old", before, mode)
         if has_backup:
-            write_atomic(staging / f"{number}{BACKUP_ENDING}", before)
+            _write(staging / f"{number}{BACKUP_ENDING}", before, mode)
     return _Entry(file.relative_to(folder).as_posix(), old, hashlib.sha256(content).hexdigest())
+
+
+def _write(file: Path, content: bytes, mode: int | None) -> None:
+    """Writes a file with the permissions of the one that it replaces or copies; None for those of a new file."""
+    with open_atomic(file, mode=0o666 if mode is None else mode) as stream:
+        if mode is not None:
+            os.fchmod(stream.fileno(), mode)
+        stream.write(content)
 
 
 def _place(folder: Path, staging: Path, number: int, entry: _Entry) -> Path | None:
@@ -262,4 +271,4 @@ def _move(source: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             error.filename = str(target)
             raise
-        write_atomic(target, read_bytes(source, most_bytes=None))
+        _write(target, read_bytes(source, most_bytes=None), stat.S_IMODE(source.stat().st_mode))

@@ -220,7 +220,7 @@ def _with_file(image: EmptyImage, file: Path | None, folder: Path) -> EmptyImage
     return image._replace(name=name, path=folder / name, video=PurePosixPath(name).parent.name)
 
 
-def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
+def normalised(table: LabelTable, data: DataConfig, has_hidden: bool = False) -> LabelTable:
     """Returns a table in which missing and visible labels mean the same, whatever tool wrote it.
 
     Labels at (-1, -1) and at the places of `data.missing_at_px` are missing. If the file has no mark 2, 1 means
@@ -233,9 +233,10 @@ def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
     Args:
       table: the rows as in the file.
       data: `missing_at_px`, and the meaning of `missing` labels.
+      has_hidden: the file says that 1 means hidden.
     """
     refuse_alike(table.file, table.poses.keypoint_names)
-    table = _with_visible_marks(table)
+    table = table if has_hidden else _with_visible_marks(table)
     (points, visibility), hidden = table.poses.labels(), hidden_px(table.poses)
     notes = list(table.notes)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED

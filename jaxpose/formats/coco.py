@@ -7,7 +7,7 @@ labelled and visible.
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,11 +28,13 @@ from jaxpose.text_file import read_unicode
 # Finds the content of a COCO file apart from labelled keypoints: the animal, and everything that is ignored.
 
 SUPERCATEGORY, DESCRIPTION = "animal", "keypoints written by jaxpose"
+# The entry of a file whose visible points would have the mark 2, although it has none: 1 means hidden.
+MARKS, ALL_MARKS = "keypoint_marks", [0, 1, 2]
 # Ignores smaller differences between boxes as rounding.
 _ALIKE_PX = 1e-3
 # Entries that jaxpose also writes.
 _KEPT = {
-    "": ("info", "images", "annotations", "categories"),
+    "": ("info", "images", "annotations", "categories", MARKS),
     "images": ("id", "file_name", "width", "height"),
     "annotations": (
         "id", "image_id", "category_id", "iscrowd", "keypoints", "num_keypoints", "bbox", "area", "segmentation",
@@ -193,7 +195,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         entries=entries,
         without_animals=empty,
     )
-    return normalised(table, data)
+    return normalised(table, data, has_hidden=tree.get(MARKS) == ALL_MARKS)
 
 
 def _without_animals(
@@ -428,7 +430,17 @@ def write_labels(file: Path, labels: LabelTable) -> None:
         "annotations": annotations,
         "categories": [animal],
     }
-    write_atomic(file, json.dumps(tree, ensure_ascii=False, allow_nan=False, indent=1).encode())
+    write_atomic(file, json.dumps(with_marks(tree), ensure_ascii=False, allow_nan=False, indent=1).encode())
+
+
+def with_marks(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a tree that says that 1 means hidden if all labels are: readers would count 1 as visible."""
+    entries = [entry for entry in tree["annotations"] if isinstance(entry, dict)]
+    marks = [entry["keypoints"][2::3] for entry in entries if isinstance(entry.get("keypoints"), list)]
+    is_told = any(NOT_VISIBLE in of_animal for of_animal in marks) and not any(
+        VISIBLE in of_animal for of_animal in marks
+    )
+    return {**tree, MARKS: ALL_MARKS} if is_told else dict(tree)
 
 
 def keypoint_entries(points: np.ndarray, v: np.ndarray) -> dict[str, Any]:

@@ -186,7 +186,6 @@ def _serve(
     """
     import uvicorn
 
-    from jaxpose.label.journal import JOURNAL_FILE
     from jaxpose.label.server import Tokens, make_app
 
     tokens = Tokens()
@@ -219,9 +218,8 @@ def _serve(
         try:
             store.close()
         except (UserError, OSError):
-            place = store.project.folder / JOURNAL_FILE
             print_lines(
-                f"labels that are not in the label files yet are in {place}; the next "
+                f"labels that are not in the label files yet are in {store.project.journal_file}; the next "
                 f"{program('jaxpose.label')} {shlex.quote(given.project)} writes them",
                 sys.stderr,
             )

@@ -82,7 +82,9 @@ class CocoFile(WholeFile):
             cells = [self._cell(points[name]) for name in self.keypoint_names]
             values = np.array(cells, np.float64)
             annotations.append({**new, "iscrowd": 0, **coco.keypoint_entries(values[:, :2], values[:, 2].astype(int))})
-        return (json.dumps({**self.tree, "annotations": annotations}, **self.style) + self.end).encode()
+        tree = {**self.tree, "annotations": annotations}
+        tree = coco.with_marks(tree) if self.visible_mark == VISIBLE else tree
+        return (json.dumps(tree, **self.style) + self.end).encode()
 
     def _cell(self, point: Point | None) -> list[float]:
         if not point:
@@ -118,20 +120,24 @@ def read_coco_file(file: Path) -> CocoFile:
     for place, annotation in enumerate(tree["annotations"]):
         if _is_of_animal(annotation, ids) and (image := names_of_images.get(annotation.get("image_id"))):
             chosen.setdefault(image, []).append(place)
-    annotations, values = dict[str, int](), dict[str, np.ndarray]()
+    annotations, values, marks = dict[str, int](), dict[str, np.ndarray](), set[float]()
     for image, places in chosen.items():
         labelled = [place for place in places if coco.is_labelled(tree["annotations"][place])]
+        try:
+            of_image = [coco.keypoints_of(tree["annotations"][place]["keypoints"], names) for place in labelled]
+        except UserError as error:
+            problems[image] = str(error)
+            continue
+        # As training, which reads images with several animals.
+        marks.update(*(of_animal[:, 2].tolist() for of_animal in of_image))
         if len(labelled or places) > 1:
             problems[image] = f"it has {count(len(labelled or places), 'animal')}, and the page labels one"
             continue
         annotations[image] = (labelled or places)[0]
-        try:
-            if labelled:
-                values[image] = coco.keypoints_of(tree["annotations"][labelled[0]]["keypoints"], names)
-        except UserError as error:
-            problems[image] = str(error)
-    marks = {mark for of_image in values.values() for mark in of_image[:, 2].tolist()} - {0}
-    visible_mark = NOT_VISIBLE if marks == {NOT_VISIBLE} else VISIBLE
+        if labelled:
+            values[image] = of_image[0]
+    is_0_or_1 = marks - {0} == {NOT_VISIBLE} and tree.get(coco.MARKS) != coco.ALL_MARKS
+    visible_mark = NOT_VISIBLE if is_0_or_1 else VISIBLE
     points = {image: _points(names, of_image, visible_mark) for image, of_image in values.items()}
     return CocoFile(
         file=file,

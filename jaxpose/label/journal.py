@@ -16,8 +16,6 @@ from jaxpose.errors import UserError
 from jaxpose.files import GrowingFile, read_bytes, write_atomic
 from jaxpose.label.label_file import Point
 
-JOURNAL_FILE = ".jaxpose_label.jsonl"
-
 
 @dataclasses.dataclass(frozen=True)
 class Edit:
@@ -37,11 +35,11 @@ class Edit:
 
 
 class Journal:
-    """The journal of a project."""
+    """The journal of a project: `LabelProject.journal_file`."""
 
-    def __init__(self, folder: Path):
-        self.file = folder / JOURNAL_FILE
-        self._growing = GrowingFile(self.file)
+    def __init__(self, file: Path):
+        self.file = file
+        self._growing = GrowingFile(file)
 
     def read(self) -> list[Edit]:
         """Returns the edits that a killed session left; the last line may be torn, and was never acknowledged.

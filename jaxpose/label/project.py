@@ -82,6 +82,12 @@ class LabelProject:
         """Whether the project is a file, which names its images."""
         return self.kind in (SLEAP, COCO)
 
+    @property
+    def journal_file(self) -> Path:
+        """The journal of a session; it belongs to the label file, because a folder may hold those of several people."""
+        name = "" if self.is_deeplabcut else f".{self.files[0].name}"
+        return self.folder / f".jaxpose_label{name}.jsonl"
+
     def image_folder(self, video: str) -> PurePosixPath:
         """Returns the folder of the images of a video in their names."""
         return PurePosixPath(self.files[0].name if self.is_one_file else IMAGES_FOLDER, video)

@@ -26,10 +26,13 @@ from jaxpose.poses import NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count
 
 _FRAMES, _INSTANCES, _POINTS = "frames", "instances", "points"
+# Frames that show no animal.
+_NEGATIVE = "negative_frames"
+_POINT_COLUMNS = ("x", "y", "visible", "complete")
 _COLUMNS = {
     _FRAMES: {"frame_id", "video", "frame_idx", "instance_id_start", "instance_id_end"},
     _INSTANCES: {"instance_id", "instance_type", "frame_id", "track", "from_predicted", "point_id_start"},
-    _POINTS: {"x", "y", "visible", "complete"},
+    _POINTS: {*_POINT_COLUMNS},
 }
 _BY_HAND = 0
 # Members of a file that name no instance by its number.
@@ -61,6 +64,7 @@ class SleapFile(WholeFile):
 
     Attributes:
       places: {image: where its labels are}.
+      negative: {(video, frame): place} of the frames that are marked as negative, which are no images to label.
       videos: of the file.
       names: of these.
       numbers: for each video, the number of it in the table of frames.
@@ -71,6 +75,7 @@ class SleapFile(WholeFile):
     """
 
     places: Mapping[str, _Place]
+    negative: Mapping[tuple[int, int], _Place]
     videos: Sequence[SleapVideo]
     names: Sequence[str]
     numbers: Sequence[int]
@@ -97,7 +102,10 @@ class SleapFile(WholeFile):
             return self.places[image]
         match = re.fullmatch(rf"{re.escape(self.file.name)}/(.+)/img(\d+){re.escape(_CACHED)}", image)
         number = self._numbers_of_media().get(match[1]) if match else None
-        return _Place(number, int(match[2])) if match and number is not None else None
+        if not match or number is None:
+            return None
+        key = number, int(match[2])
+        return self.negative.get(key, _Place(*key))
 
     def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
         if found := super().obstacle(image, keypoint, point):
@@ -139,6 +147,11 @@ class SleapFile(WholeFile):
                     tables.change(place, cells, is_other)
             for name, table in zip(_COLUMNS, tables.all(), strict=True):
                 _replace(opened, name, table)
+            if rows := [place.row for place in map(self.place_of, edits) if place in self.negative.values()]:
+                labelled = tables.all()[0][rows][["video", "frame_idx"]].tolist()
+                marks = opened[_NEGATIVE][...]
+                is_kept = [mark not in labelled for mark in marks[["video_id", "frame_idx"]].tolist()]
+                _replace(opened, _NEGATIVE, marks[is_kept])
         return buffer.getvalue()
 
     def _cells(self, point: Point | None) -> tuple[float, float, bool, bool]:
@@ -168,7 +181,7 @@ class _Tables:
         for k, of_point in enumerate(cells):
             if is_other[k]:
                 complete = bool(self._points[start + k]["complete"]) and not math.isnan(of_point[0])
-                self._points[start + k] = (*of_point[:3], complete)
+                self._points[start + k : start + k + 1] = self._point_rows([(*of_point[:3], complete)])
 
     def add_frame(self, video: int, number: int) -> int:
         new = np.zeros(1, self._frames.dtype)
@@ -192,7 +205,14 @@ class _Tables:
         self._shift(end)
         self._instances = np.insert(self._instances, end, new)
         self._frames[row]["instance_id_start"], self._frames[row]["instance_id_end"] = start, end + 1
-        self._points = np.concatenate([self._points, np.array([*cells], self._points.dtype)])
+        self._points = np.concatenate([self._points, self._point_rows(cells)])
+
+    def _point_rows(self, cells: Sequence[tuple]) -> np.ndarray:
+        """Returns rows of the table of points, whatever the order of its columns is."""
+        rows = np.zeros(len(cells), self._points.dtype)
+        for name, column in zip(_POINT_COLUMNS, zip(*cells, strict=True), strict=True):
+            rows[name] = column
+        return rows
 
     def _shift(self, place: int) -> None:
         """Makes room for an instance before the one at a place."""
@@ -256,6 +276,7 @@ def read_sleap_file(file: Path) -> SleapFile:
         can_hide=True,
         skeleton=sleap_extras.read_skeleton(labels),
         places=places,
+        negative={key: frames[key] for key in left_out if key in frames},
         videos=videos,
         names=video_names(videos),
         numbers=_numbers(labels, tables[_FRAMES], videos),
@@ -349,7 +370,8 @@ def _is_media(video: SleapVideo) -> bool:
 def _points(names: tuple[str, ...], tables: Mapping[str, np.ndarray], place: _Place, corner_px: float) -> Points:
     start = int(tables[_INSTANCES][place.instance]["point_id_start"])
     points: Points = {}
-    for name, (x, y, visible, *_) in zip(names, tables[_POINTS][start : start + len(names)].tolist(), strict=True):
+    rows = tables[_POINTS][start : start + len(names)][[*_POINT_COLUMNS]].tolist()
+    for name, (x, y, visible, _) in zip(names, rows, strict=True):
         at = x - corner_px, y - corner_px
         points[name] = (*at, VISIBLE if visible else NOT_VISIBLE) if math.isfinite(x) and at != MISSING else None
     return points

@@ -81,7 +81,7 @@ class Store:
         rows = [image for file in self._files.values() for image in file.images]
         self.images, self.context_images = project.images(rows)
         self._ids = {image: number for number, image in enumerate(self.images)}
-        self._journal = Journal(project.folder)
+        self._journal = Journal(project.journal_file)
         self.recovered = self._recover()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._keep_files, daemon=True)

@@ -49,6 +49,8 @@ class Training:
     def __init__(self, store: Store, project: str, arguments: Sequence[str] = ()):
         """Takes the project as given to the command, and the arguments of `jaxpose train` that follow it."""
         self._store, self._project, self._arguments = store, project, list(arguments)
+        # Another project with this name has the same folder of runs.
+        self._path = str(store.project.path.resolve())
         self._runs = default_path(Config(data=DataConfig(project=project))).parent.absolute()
         self._log, self._record = self._runs / _LOG_FILE, self._runs / _RECORD_FILE
         self._lock = threading.Lock()
@@ -75,7 +77,7 @@ class Training:
             return {"name": name, "text": text, "share": share, "command": self.command, "run": record["run"]}
 
     def start(self) -> None:
-        """Starts a training, or continues a stopped one if no label has changed since.
+        """Starts a training, or continues a stopped one if neither a label nor the --config file has changed since.
 
         Raises:
           UserError: one runs already, or no image has labels.
@@ -100,8 +102,8 @@ class Training:
                     start_new_session=True,
                     env=os.environ | places,
                 )
-                record = {"run": str(run), "group": self._process.pid, "labels": labels, "arguments": self._arguments}
-                write_atomic(self._record, json.dumps(record).encode())
+                record = {"project": self._path, "run": str(run), "group": self._process.pid, "labels": labels}
+                write_atomic(self._record, json.dumps(record | {"arguments": self._arguments}).encode())
                 self._taken = ""
             finally:
                 # The processes hold the lock on.
@@ -122,7 +124,10 @@ class Training:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(log)
-            raise UserError("a training of this project is running: wait for its end, or stop it") from None
+            raise UserError(
+                f"a training of a project named {self._runs.name} is running: wait for its end, or stop it on the page "
+                "that started it"
+            ) from None
         except OSError:
             pass  # a file system without locks
         return log
@@ -145,14 +150,16 @@ class Training:
     def _read_record(self) -> dict[str, Any]:
         try:
             found = json.loads(read_bytes(self._record))
-            return found if {"run", "group", "labels", "arguments"} <= found.keys() else {}
+            is_whole = {"project", "run", "group", "labels", "arguments"} <= found.keys()
+            return found if is_whole and found["project"] == self._path else {}
         except (OSError, ValueError, AttributeError):
             return {}
 
     def _checksum(self) -> str:
-        """Returns a checksum of the label files."""
+        """Returns a checksum of the label files, and of the --config file."""
         digest = hashlib.sha256()
-        for file in self._store.label_files():
+        config = [Path(self._arguments[1])] if self._arguments[:1] == ["--config"] else []
+        for file in [*self._store.label_files(), *config]:
             digest.update(hashlib.sha256(read_bytes(file, most_bytes=None)).digest())
         return digest.hexdigest()
 

@@ -20,7 +20,7 @@ from jaxpose.data.labels import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import read_h5
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.label.journal import JOURNAL_FILE, Journal
+from jaxpose.label.journal import Journal
 from jaxpose.label.predictions import find_predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Stale, Store
@@ -30,6 +30,7 @@ from tests.small_run import environment
 
 Open = Callable[..., Store]
 LABELS = "CollectedData.csv"
+JOURNAL_FILE = f".jaxpose_label.{LABELS}.jsonl"
 # Opens a store, edits and closes it, killed before another call that touches the disk; then opens it again.
 KILLED = """
 import json, os, shutil, signal, sys
@@ -484,18 +485,18 @@ def test_no_damaged_bit_of_the_journal_gives_another_label(opened: Open, tmp_pat
     store._is_closing.set()
     store._thread.join()
     content = (project / JOURNAL_FILE).read_bytes()
-    edits = Journal(project).read()
+    edits = Journal(project / JOURNAL_FILE).read()
     assert [edit.after for edit in edits] == [(5.25, 6.5, 2), (7.25, 8.5, 2)]
     for place in range(8 * len(content)):
         damaged = bytearray(content)
         damaged[place // 8] ^= 1 << place % 8
         (project / JOURNAL_FILE).write_bytes(damaged)
         with pytest.raises(UserError, match=f"{JOURNAL_FILE}:[12] is damaged"):
-            Journal(project).read()
+            Journal(project / JOURNAL_FILE).read()
     # A kill leaves only the first part of a record, which was never acknowledged.
     for length in range(content.index(b"\n") + 1, len(content)):
         (project / JOURNAL_FILE).write_bytes(content[:length])
-        assert Journal(project).read() == edits[:1]
+        assert Journal(project / JOURNAL_FILE).read() == edits[:1]
     (project / JOURNAL_FILE).unlink()
 
 

@@ -3,12 +3,19 @@
 import json
 import os
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from jaxpose.errors import UserError
 from jaxpose.label.__main__ import main
+from jaxpose.label.project import open_project
+from jaxpose.label.store import Store
+from jaxpose.label.training import Training
+from jaxpose.run.paths import CONFIG_FILE
 from tests.browser import needs_browser, opened
 from tests.label.small_projects import image_name, serving, write_project
 from tests.label.test_browser import is_at, press
@@ -69,6 +76,50 @@ def test_the_loop_of_labelling_training_and_correcting(tmp_path: Path, monkeypat
     assert names[0] == "label_001" and (tmp_path / "runs/p/label_001/finished.json").is_file()
     record = json.loads((tmp_path / "runs/p/.label.json").read_text())
     assert record["run"] == str(tmp_path / "runs/p/label_002")
+
+
+def until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_projects_of_one_name_have_trainings_of_their_own_and_a_changed_config_starts_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "c.py"
+    config.write_text("")
+    stores = [Store(open_project(str(write_project(tmp_path / name / "p", 2)), "CollectedData.csv")) for name in "ab"]
+    anna, bob = (Training(store, str(store.project.path), ["--config", str(config)]) for store in stores)
+    runs = tmp_path / "runs/p"
+
+    def run_of(training: Training) -> Path:
+        """Starts and stops a training, which leaves a run that can be continued."""
+        training.start()
+        run = Path(training.state()["run"])
+        training.stop()
+        until(lambda: training.state()["name"] == "stopped")
+        run.mkdir(exist_ok=True)
+        (run / CONFIG_FILE).write_text("{}")
+        return run
+
+    anna.start()
+    assert bob.state()["name"] == "none"
+    with pytest.raises(UserError, match="a training of a project named p is running: wait .* on the page that started"):
+        bob.start()
+    bob.stop()
+    assert anna.state()["name"] == "training"
+    anna.stop()
+    until(lambda: anna.state()["name"] == "stopped")
+    assert [run_of(anna), run_of(anna)] == [runs / "label_001"] * 2
+    config.write_text("# another learning rate")
+    assert run_of(anna) == runs / "label_002"
+    # The labels and the arguments are equal, but not the project.
+    assert bob.state()["name"] == "none" and run_of(bob) == runs / "label_003"
+    for store in stores:
+        store.close()
 
 
 def test_options_of_the_training_are_checked_before_the_page_opens(

@@ -18,11 +18,11 @@ from pycocotools.coco import COCO
 
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
+from jaxpose.data.label_table import is_hidden
 from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.label.journal import JOURNAL_FILE
 from jaxpose.label.predictions import LINKS_FOLDER, find_predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.server import Pictures
@@ -209,6 +209,39 @@ def test_the_images_of_a_package_are_labelled_in_it(tmp_path: Path) -> None:
     assert np.asarray(found.labeled_frames[-1].image).shape[:2] == (48, 64)
 
 
+def test_a_label_on_a_negative_frame_takes_its_row_whatever_the_order_of_columns(tmp_path: Path) -> None:
+    file = sleap_project(tmp_path)
+    with h5py.File(file, "r+") as opened_file:
+        rows = opened_file["points"][...]
+        names = ["visible", "complete", "y", "x"]
+        del opened_file["points"]
+        other = np.zeros(len(rows), [(name, rows.dtype[name]) for name in names])
+        for name in names:
+            other[name] = rows[name]
+        opened_file.create_dataset("points", data=other, maxshape=(None,))
+        frames, marks = opened_file["frames"][...], opened_file["negative_frames"][...]
+        assert marks.tolist() == [(1, 5)] and (1, 5) in frames[["video", "frame_idx"]].tolist()
+        by_column = [rows[name].tolist() for name in ("x", "y")]
+    with opened(file) as store:
+        first, before = store.images[0], store.frame(0)["points"]
+        videos = Videos(store.project)
+        negative = store.images[videos.extract(videos.names.index("cam2_day"), 5, store)]
+        edit(store, negative, **{KEYPOINTS[1]: NEW})
+        edit(store, first, **{KEYPOINTS[0]: (20.0, 21.5, 1)})
+        store.flush()
+    with h5py.File(file) as opened_file:
+        assert len(opened_file["frames"]) == len(frames) and not len(opened_file["negative_frames"])
+        points = opened_file["points"][...]
+    assert [points[0][name] for name in ("x", "y", "visible")] == [20.0, 21.5, False]
+    np.testing.assert_array_equal([points[name][1 : len(rows)] for name in ("x", "y")], np.array(by_column)[:, 1:])
+    assert [points[len(rows) + 1][name] for name in ("x", "y", "visible")] == [10.0, 11.5, True]
+    with opened(file) as store:
+        assert store.frame(store.images.index(negative))["points"] == [None, NEW, None, None]
+        assert store.frame(0)["points"] == [(20.0, 21.5, 1), *before[1:]] and not any(
+            store.frame(number)["problem"] for number in range(len(store.images))
+        )
+
+
 def test_coordinates_of_old_versions_begin_at_the_corner(tmp_path: Path) -> None:
     file = save(make_labels(tmp_path), tmp_path / "labels.slp")
     with h5py.File(file, "r+") as opened_file:
@@ -299,7 +332,7 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             if file == sleap:
                 video = Videos(store.project)
                 edit(store, store.images[video.extract(0, 7, store)], **{KEYPOINTS[0]: NEW})
-        assert (file.parent / JOURNAL_FILE).exists()
+        assert store.project.journal_file.exists()
         with opened(file) as store:
             assert store.recovered == 1 + (file == sleap) and store.frame(0)["points"][0] == NEW
             edit(store, first, **{KEYPOINTS[0]: (20.0, 21.0, 2), KEYPOINTS[2]: (22.0, 23.0, 2)})
@@ -316,6 +349,49 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             file.write_bytes(file.read_bytes()[:100])
             with pytest.raises(UserError, match=file.name):
                 store.flush()
+
+
+def test_hidden_points_stay_hidden_and_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file = coco_project(tmp_path)
+    tree = json.loads(file.read_text())
+    file.write_text(json.dumps(tree | {"annotations": []}))
+    file.chmod(0o640)
+    with opened(file) as store:
+        edit(store, store.images[0], **{KEYPOINTS[0]: (5.0, 6.0, 1)})
+        store.flush()
+    assert [path.stat().st_mode & 0o777 for path in (file, tmp_path / f"{file.name}.bak")] == [0o640] * 2
+    # Training and a later session read the mark alike.
+    assert is_hidden(coco_format.read_labels(file, DataConfig()).poses)[0, 0]
+    with opened(file) as store:
+        assert store.frame(0)["points"][0] == (5.0, 6.0, 1) and store.frame(0)["can_hide"]
+        edit(store, store.images[1], **{KEYPOINTS[0]: NEW})
+        store.flush()
+    assert [entry["keypoints"][2] for entry in json.loads(file.read_text())["annotations"]] == [1, 2]
+    # In a file that somebody else wrote with 0 and 1, 1 is visible.
+    for entry in filter(coco_format.is_labelled, tree["annotations"]):
+        entry["keypoints"][2::3] = [min(mark, 1) for mark in entry["keypoints"][2::3]]
+    file.write_text(json.dumps(tree))
+    with opened(file) as store:
+        edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
+        store.flush()
+    with opened(file) as store:
+        assert store.frame(0)["points"][0] == NEW and not store.frame(0)["can_hide"]
+    assert not is_hidden(coco_format.read_labels(file, DataConfig()).poses).any()
+
+
+def test_the_journal_belongs_to_the_label_file(tmp_path: Path) -> None:
+    anna = coco_project(tmp_path)
+    bob = Path(shutil.copy(anna, anna.with_name("bob.json")))
+    before = bob.read_bytes()
+    with opened(anna) as store:
+        edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
+    with opened(bob) as store:
+        assert store.recovered == 0 and store.frame(0)["points"][0] != NEW
+        store.flush()
+    assert bob.read_bytes() == before
+    with opened(anna) as store:
+        assert store.recovered == 1 and store.frame(0)["points"][0] == NEW
+        assert not store.project.journal_file.exists()
 
 
 @pytest.mark.parametrize(
