@@ -32,7 +32,7 @@ from jaxpose.prediction.listing import list_jobs
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker
-from jaxpose.run.paths import VIDEO_TABLES_FOLDER
+from jaxpose.run.paths import CONFIG_FILE, FINDER_FOLDER, VIDEO_TABLES_FOLDER
 from jaxpose.run.pca import pose_errors_px
 from jaxpose.terminal import count, duration
 from jaxpose.video.index import Stopped
@@ -160,6 +160,11 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     if not files:
         return
+    if config.model.kind == "finder":
+        # The run of the pose network predicts with both networks.
+        if folder.name != FINDER_FOLDER or not (folder.parent / CONFIG_FILE).is_file():
+            return
+        folder = folder.parent
     command = f"jaxpose predict --run {shlex.quote(str(folder))} " + " ".join(shlex.quote(str(file)) for file in files)
     if config.data.animals > 1:
         _logger.info(f"the animals of the videos are predicted and tracked by {command}")
