@@ -189,6 +189,7 @@ def test_an_image_without_animals_trains_unless_a_copy_of_it_is_in_another_set(t
     sets = [f"{image},{of_other if row == 3 else 'train'}" for row, image in enumerate(IMAGES) if row != EMPTY]
     (folder / "sets.csv").write_text("\n".join(["path,set", *sets, ""]))
     picture = cv2.imread(str(folder / IMAGES[3]), cv2.IMREAD_UNCHANGED)
+    assert picture is not None
     # The same pixels in other bytes.
     cv2.imwrite(str(folder / IMAGES[EMPTY]), picture, [cv2.IMWRITE_PNG_COMPRESSION, 0])
     config, found = read(folder, model__kind="finder", data__split="sets.csv")
