@@ -157,8 +157,9 @@ def test_tracks_are_a_dataset_in_the_layout_of_movement(tmp_path: Path, monkeypa
     assert run(project(tmp_path), "--to", "sleap-analysis", "--out", tmp_path / "a.analysis.h5") == 0
     again = to_xarray(tmp_path / "a.analysis.h5")
     assert again.time.values.tolist() == list(range(FRAMES)) and again.attrs["time_unit"] == "frames"
-    with pytest.raises(UserError, match="fps is -1; it must be positive, or 0 for times in frames"):
-        to_xarray(file, fps=-1)
+    for fps in (-1, "30", np.nan):
+        with pytest.raises(UserError, match=f"fps is {fps!r}; it must be a positive number, or 0 for times in frames"):
+            to_xarray(file, fps=fps)  # pyright: ignore[reportArgumentType]
     one = PredictionTable(tmp_path, dataclasses.replace(table.poses.at([0]), individuals=()))
     write_predictions(
         tmp_path / "one.csv", range(1), NAMES, one.poses.points_px[:, 0], one.poses.confidence[:, 0], "net"

@@ -1,6 +1,7 @@
 """Converts video predictions between jaxpose's tables and other tools' files."""
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -123,8 +124,8 @@ def to_xarray(file: str | os.PathLike, fps: float = 0.0) -> "xarray.Dataset":
     need("xarray", "a Dataset")
     import xarray
 
-    if not 0 <= fps < np.inf:
-        raise UserError(f"fps is {fps:g}; it must be positive, or 0 for times in frames")
+    if not isinstance(fps, numbers.Real) or not 0 <= fps < np.inf:
+        raise UserError(f"fps is {fps!r}; it must be a positive number, or 0 for times in frames")
     poses = read_table(Path(file).expanduser(), several=True).placed().poses
     frames, animals = len(poses.frames), poses.individuals or ("id_0",)
     confidence = np.full(poses.points_px.shape[:3], np.nan) if poses.confidence is None else poses.confidence

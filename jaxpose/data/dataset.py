@@ -153,6 +153,7 @@ class Dataset:
       samples: the frames as the network sees them.
       size_px: (width, height) of the network's input.
       messages: sentences for the user about the origin of the frames.
+      empty_rows: the rows in `project.without_animals` from which a finder learns; () for another network.
     """
 
     project: project.Project
@@ -160,6 +161,7 @@ class Dataset:
     samples: Samples
     size_px: tuple[int, int]
     messages: tuple[str, ...] = ()
+    empty_rows: tuple[int, ...] = ()
 
     @property
     def has_labels(self) -> bool:
@@ -177,13 +179,8 @@ class Dataset:
             return rows
         # The images without animals are the last samples.
         first = self.project.moments.max() + 1
-        empty = first + np.array(self.empty_rows() if name == TRAIN else [], int)
+        empty = first + np.array(self.empty_rows if name == TRAIN else (), int)
         return np.concatenate([np.unique(self.project.moments[rows]), empty])
-
-    def empty_rows(self) -> list[int]:
-        """Returns the rows in `project.without_animals` from which a finder learns; [] for another network."""
-        is_finder = isinstance(self.samples, FrameSamples)
-        return split.empty_training_rows(self.project, self.sets) if is_finder else []
 
     def is_selection_tested(self, monitor: str) -> bool:
         """Returns whether some errors are of frames that did not select the checkpoint by `monitor`."""
@@ -394,7 +391,8 @@ def load(found: project.Project, config: Config) -> Dataset:
     samples, messages = decode(found, config)
     described = (split.describe_new, split.describe_limit, split.describe_leaks)
     messages = (*(line for describe in described for line in describe(found, sets, data)), *messages)
-    return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
+    empty_rows = split.empty_training_rows(found, sets, data) if isinstance(samples, FrameSamples) else ()
+    return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages, empty_rows)
 
 
 def files_beside(found: project.Project, config: Config) -> list[Path]:

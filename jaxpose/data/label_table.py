@@ -273,7 +273,8 @@ def _with_labelled_animals(table: LabelTable) -> LabelTable:
             image = table.poses.frames[row]
             problems.append(f"{table.sources[row]}: {image} has the same animal in {table.sources[other]}")
     found = dataclasses.replace(table, poses=dataclasses.replace(table.poses, points_px=points[:, None])).at(kept)
-    left = {entry: row for row, entry in reversed(list(enumerate(entries))) if entry not in {*found.entries}}
+    with_animals = {*found.entries}
+    left = {entry: row for row, entry in reversed(list(enumerate(entries))) if entry not in with_animals}
     empty = [EmptyImage(table.poses.frames[row], table.sources[row], table.paths[row], table.videos[row])
              for row in sorted(left.values())]  # fmt: skip
     return dataclasses.replace(found, problems=tuple(problems), without_animals=(*table.without_animals, *empty))

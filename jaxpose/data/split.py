@@ -275,18 +275,33 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     return sets[project.moments]
 
 
-def empty_training_rows(project: Project, sets: np.ndarray) -> list[int]:
-    """Returns the rows in `project.without_animals` that train: all but those of videos in other sets only.
+def empty_training_rows(project: Project, sets: np.ndarray, data: DataConfig) -> tuple[int, ...]:
+    """Returns the rows in `project.without_animals` that train.
+
+    A file of sets decides for the images that it names. Others train unless the frames of their video are all in other
+    sets. A copy of an image that does not train does not train.
 
     Args:
       project: n animals.
       sets: (n,) text from `assign_sets`.
+      data: the options of `assign_sets`.
     """
-    if project.without_animals is None:
-        return []
+    empty = project.without_animals
+    if empty is None:
+        return ()
     trained = {video for video, name in zip(project.videos, sets.tolist(), strict=True) if name == TRAIN}
     others = {*project.videos} - trained
-    return [row for row, video in enumerate(project.without_animals.videos) if video not in others]
+    kept_out = {pixels for pixels, name in zip(project.pixel_checksums, sets.tolist(), strict=True) if name != TRAIN}
+    known = [""] * len(empty.images)
+    if data.split not in SPLIT_KINDS:
+        file = read_split(*_find_split(project.folder, data.split))
+        images = zip(empty.images, empty.checksums, strict=True)
+        known = [file.sets.get(row_name(image, 0)) or file.set_of(image, checksum) for image, checksum in images]
+    kept_out |= {empty.pixel_checksums[row] for row, name in enumerate(known) if name not in ("", TRAIN)}
+    return tuple(
+        row for row, (name, video) in enumerate(zip(known, empty.videos, strict=True))
+        if (name == TRAIN or video not in others) and empty.pixel_checksums[row] not in kept_out
+    )  # fmt: skip
 
 
 def count_different(project: Project) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jaxpose.config import Config
 from jaxpose.data.inputs import sessions, video_files
 from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
@@ -32,7 +33,7 @@ from jaxpose.prediction.listing import list_jobs
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker
-from jaxpose.run.paths import VIDEO_TABLES_FOLDER
+from jaxpose.run.paths import CONFIG_FILE, FINDER_FOLDER, VIDEO_TABLES_FOLDER
 from jaxpose.run.pca import pose_errors_px
 from jaxpose.terminal import count, duration
 from jaxpose.video.index import Stopped
@@ -135,6 +136,19 @@ AUTO_S = 600.0
 _TIMED_FRAMES = 128
 
 
+def _command(run: Path, files: Sequence[Path]) -> str:
+    return f"jaxpose predict --run {shlex.quote(str(run))} " + " ".join(shlex.quote(str(file)) for file in files)
+
+
+def _suggest_tracks(config: Config, folder: Path, files: Sequence[Path]) -> None:
+    """Logs the command that tracks several animals: that of the pose network, whose run folder holds the finder."""
+    if config.model.kind == "finder":
+        if folder.name != FINDER_FOLDER or not (folder.parent / CONFIG_FILE).is_file():
+            return
+        folder = folder.parent
+    _logger.info(f"the animals of the videos are predicted and tracked by {_command(folder, files)}")
+
+
 def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool]) -> None:
     """Predicts the run's project videos into <folder>/video_preds if eval.predict_videos asks for it.
 
@@ -160,10 +174,10 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     if not files:
         return
-    command = f"jaxpose predict --run {shlex.quote(str(folder))} " + " ".join(shlex.quote(str(file)) for file in files)
     if config.data.animals > 1:
-        _logger.info(f"the animals of the videos are predicted and tracked by {command}")
+        _suggest_tracks(config, folder, files)
         return
+    command = _command(folder, files)
     if jax.process_count() > 1:
         _logger.info(f"the videos are not predicted by several processes; predict them by {command}")
         return

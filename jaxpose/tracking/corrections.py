@@ -18,8 +18,8 @@ from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
 
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
-# In an answer with names of tracks: the animal is not seen any more.
-NOT_SEEN = "-"
+# In an answer with names of tracks: nothing is known about the animal.
+UNKNOWN = "-"
 # What `read_corrections` needs; a review has more columns.
 _COLUMNS = ("answer", "round", "frame_from", "frame_to", "track_a", "track_b")
 _RULE = "corrections have the columns of the review that jaxpose track wrote"
@@ -37,7 +37,7 @@ class Correction:
     Attributes:
       place: the file and line.
       answer: `SAME`: each track shows one animal in both frames. `DIFFERENT`: each shows two. `EXCHANGED`: track_a
-        and track_b have exchanged their animals between the frames. Otherwise names of tracks, or `NOT_SEEN`: where
+        and track_b have exchanged their animals between the frames. Otherwise names of tracks, or `UNKNOWN`: where
         the animals of track_a and track_b are at frame_to.
       round: which tracks the names are those of: 0 are those without corrections, r + 1 those with rounds 0 to r.
       frame_from, frame_to: numbers of frames.
@@ -101,16 +101,16 @@ def read_corrections(file: Path) -> list[Correction]:
 def _correction(place: str, row: dict[str, str]) -> Correction:
     answer, kind, track_a, track_b = row["answer"].lower(), row.get("kind", ""), row["track_a"], row["track_b"]
     then = [] if answer in ANSWERS else answer.split()
-    if not all(re.fullmatch(f"{NAME}[0-9]+|{NOT_SEEN}", name) for name in then):
+    if not all(re.fullmatch(f"{NAME}[0-9]+|{UNKNOWN}", name) for name in then):
         raise UserError(
             f"{place}: the answer is {row['answer']}; it must be one of {', '.join(ANSWERS)}, or name the tracks that "
             f"show the animals at frame_to, such as {NAME}3 {NAME}1"
         )
-    seen = [name for name in then if name != NOT_SEEN]
+    seen = [name for name in then if name != UNKNOWN]
     if then and (not seen or len(set(seen)) < len(seen) or len(then) > len({track_a, track_b} - {""})):
         raise UserError(
             f"{place}: the answer is {row['answer']}; it must name one track for each of track_a and track_b, "
-            f"{NOT_SEEN} for an animal that is not seen"
+            f"{UNKNOWN} for an animal that it leaves open"
         )
     if kind in (EXTRA, MISSING):
         raise UserError(f"{place}: a row of kind {kind} takes no answer; change these animals in the detections")
@@ -150,16 +150,16 @@ def rounds(corrections: Sequence[Correction]) -> int:
 def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
     before, after = correction.before, correction.after
     for name in [*before, *after]:
-        if name not in (*solution.names, NOT_SEEN):
+        if name not in (*solution.names, UNKNOWN):
             known = ", ".join(solution.names)
             raise UserError(f"{correction.place}: there is no track {name} in round {correction.round}; it has {known}")
     pairs = []
     for one, other in zip(before, after, strict=False):
         here = _end(solution, one, correction.frame_from, -1)
-        there = -1 if other == NOT_SEEN else _end(solution, other, correction.frame_to, 1)
+        there = -1 if other == UNKNOWN else _end(solution, other, correction.frame_to, 1)
         pairs += [(here, there)] if min(here, there) >= 0 else []
     if not pairs:
-        names = " and ".join(dict.fromkeys([*before, *(name for name in after if name != NOT_SEEN)]))
+        names = " and ".join(dict.fromkeys([*before, *(name for name in after if name != UNKNOWN)]))
         raise UserError(
             f"{correction.place}: {names} are not seen both up to frame {correction.frame_from} and from frame "
             f"{correction.frame_to} on"

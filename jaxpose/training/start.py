@@ -96,7 +96,7 @@ def list_files(setup: Setup) -> str:
     text = split.split_text(
         data.project, data.sets, clip_files, files_beside, setup.weights_sha256, setup.trained_before,
         setup.weights_option, boxes_checksum(data.project.boxes_px, *of_clips.values()),
-        setup.teacher_sha256, cameras_checksum(setup.rigs), data.empty_rows(),
+        setup.teacher_sha256, cameras_checksum(setup.rigs), data.empty_rows,
     )  # fmt: skip
     require_same({f"line {n} of split.csv": line for n, line in enumerate(text.splitlines(), 1)})
     return text

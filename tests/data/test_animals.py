@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pandas as pd
 import pytest
@@ -149,7 +150,7 @@ def test_a_finder_learns_from_images_without_animals(tmp_path: Path, make: Calla
     batch = data.samples.batch(data.sample_rows("train")[-1:], np.zeros(1))
     assert not batch["visibility"].any() and not batch["partly_labelled"].any() and batch["frames"].any()
     # The epochs of a run are counted from its split.csv.
-    text = split_text(found, data.sets, empty_rows=data.empty_rows())
+    text = split_text(found, data.sets, empty_rows=data.empty_rows)
     rows = list(csv.DictReader(text.splitlines()))
     assert count_training_frames(rows, "finder") == len(data.sample_rows("train"))
     assert len(data.sample_rows("validation")) == len({*np.array(found.images)[data.sets == "validation"]})
@@ -168,7 +169,31 @@ def test_images_without_animals_of_a_validation_video_do_not_train(tmp_path: Pat
         sets = [f"{image},{of_empty if '/a/' in image else 'train'}" for image in IMAGES]
         (folder / "sets.csv").write_text("\n".join(["path,set", *sets, ""]))
         config, found = read(folder, model__kind="finder", data__split="sets.csv")
-        assert len(dataset.load(found, config).empty_rows()) == trained
+        assert len(dataset.load(found, config).empty_rows) == trained
+
+
+@pytest.mark.parametrize(("of_empty", "trained"), [("train", 1), ("validation", 0), ("test", 0), ("unused", 0)])
+def test_a_file_of_sets_decides_for_images_without_animals(tmp_path: Path, of_empty: str, trained: int) -> None:
+    folder = csv_project(tmp_path)
+    sets = [
+        f"{image},{of_empty if row == EMPTY else 'train' if row % 3 else 'test'}" for row, image in enumerate(IMAGES)
+    ]
+    (folder / "sets.csv").write_text("\n".join(["path,set", *sets, ""]))
+    config, found = read(folder, model__kind="finder", data__split="sets.csv")
+    assert len(dataset.load(found, config).sample_rows("train")) == 7 + trained
+
+
+@pytest.mark.parametrize("of_other", ["train", "validation"])
+def test_an_image_without_animals_trains_unless_a_copy_of_it_is_in_another_set(tmp_path: Path, of_other: str) -> None:
+    folder = csv_project(tmp_path)
+    sets = [f"{image},{of_other if row == 3 else 'train'}" for row, image in enumerate(IMAGES) if row != EMPTY]
+    (folder / "sets.csv").write_text("\n".join(["path,set", *sets, ""]))
+    picture = cv2.imread(str(folder / IMAGES[3]), cv2.IMREAD_UNCHANGED)
+    assert picture is not None
+    # The same pixels in other bytes.
+    cv2.imwrite(str(folder / IMAGES[EMPTY]), picture, [cv2.IMWRITE_PNG_COMPRESSION, 0])
+    config, found = read(folder, model__kind="finder", data__split="sets.csv")
+    assert dataset.load(found, config).empty_rows == ((0,) if of_other == "train" else ())
 
 
 @pytest.mark.parametrize(("body_px", "input_body_px"), [(20.0, 32), (10.0, 20), (3.0, 16)])

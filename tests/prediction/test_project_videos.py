@@ -14,6 +14,7 @@ from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.video.index import Stopped
 from tests.logged import logged
+from tests.random_predictor import predictor_of
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +151,14 @@ def test_a_table_of_other_weights_or_cut_short_is_replaced(predictor: Predictor,
     write_csv(index, pd.DataFrame(read_csv(index)).assign(model="0" * 16).to_csv(index=False))
     assert not [line for line in say_of(predictor, run) if line.endswith("already exists")]
     assert table.read_bytes() == whole
+
+
+def test_a_finder_suggests_the_run_that_predicts_with_it(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", videos=1, labelled_frames=1, video_frames=2, side_px=64)
+    finder, run = predictor_of("finder"), tmp_path / "run"
+    finder.config.data.project, finder.config.data.animals, finder.config.video.folder = str(project), 2, "videos"
+    (run / "finder").mkdir(parents=True)
+    assert say_of(finder, run / "finder") == []
+    (run / "config.json").write_text("{}")
+    (said,) = say_of(finder, run / "finder")
+    assert f"jaxpose predict --run {run} {project}/videos/" in said

@@ -122,6 +122,7 @@ def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_
         assert_same_run(run / part, again / part)
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_both_networks(group: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert call(make_config(group, out, **CHANGES), tmp_path, "--dry_run") == 0
