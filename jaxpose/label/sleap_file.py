@@ -147,9 +147,10 @@ class SleapFile(WholeFile):
                     tables.change(place, cells, is_other)
             for name, table in zip(_COLUMNS, tables.all(), strict=True):
                 _replace(opened, name, table)
-            if rows := [place.row for place in map(self.place_of, edits) if place in self.negative.values()]:
+            if rows := [place.row for place in map(self.place_of, edits) if place and place in self.negative.values()]:
                 labelled = tables.all()[0][rows][["video", "frame_idx"]].tolist()
-                marks = opened[_NEGATIVE][...]
+                content: Any = opened
+                marks = content[_NEGATIVE][...]
                 is_kept = [mark not in labelled for mark in marks[["video_id", "frame_idx"]].tolist()]
                 _replace(opened, _NEGATIVE, marks[is_kept])
         return buffer.getvalue()
