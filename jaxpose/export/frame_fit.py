@@ -27,7 +27,7 @@ class FrameFit:
     """A mean over blocks of pixels, a blur and a sampling, each rounded to whole grey levels.
 
     Pixels differ from OpenCV's by at most one level. Where it interpolates in fixed point, single values differ.
-    In floating point, up to 5 pixels in 100 do in tiny or hardly resized frames; with cubic interpolation, 1 to 4.
+    In floating point, up to 5 pixels in 100 do in tiny or hardly resized frames.
 
     Attributes:
       frame_size_px: (width, height) of the frames.
@@ -129,7 +129,7 @@ def make_fit(
     part_px = x, y, width, height
     if resize == "lightning_pose":
         rows, columns = (
-            _of_11_bits(bicubic_matrix(count, given))[None]
+            bicubic_matrix(count, given)[None]
             for count, given in ((input_size_px[1], height), (input_size_px[0], width))
         )
         return FrameFit(frame_size_px, part_px, (1, 1), None, (rows, columns), False, affine)
