@@ -26,7 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from jaxpose.errors import UserError
 from jaxpose.formats.sleap_files import read_slp
 from jaxpose.poses import Poses
-from jaxpose.tracking.corrections import DIFFERENT, NOT_SEEN, SAME, Correction, solve_corrected
+from jaxpose.tracking.corrections import DIFFERENT, SAME, UNKNOWN, Correction, solve_corrected
 from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.metrics import GATE, track_errors
 from jaxpose.tracking.review import EXTRA, MISSING, Doubt, find_doubts
@@ -118,13 +118,13 @@ def _answers(solution: Solution, doubts: list[Doubt], oracle: Poses) -> list[Cor
         for name in tracks:
             last = np.searchsorted(found.frames[chains[name]], doubt.frame_from, side="right") - 1
             animal = int(true[chains[name][last]])
-            then.append(next((other for _, other, one in shown if one == animal != false), NOT_SEEN))
+            then.append(next((other for _, other, one in shown if one == animal != false), UNKNOWN))
         if len(then) == 2 and then[0] == then[1]:
             # The animals of both are the same one, seen at two times before.
-            then[1] = NOT_SEEN
+            then[1] = UNKNOWN
         names = [*tracks, ""][:2]
-        answer = SAME if then == tracks else DIFFERENT if then == [NOT_SEEN] else " ".join(then)
-        if set(then) != {NOT_SEEN} or answer == DIFFERENT:
+        answer = SAME if then == tracks else DIFFERENT if then == [UNKNOWN] else " ".join(then)
+        if set(then) != {UNKNOWN} or answer == DIFFERENT:
             answers.append(Correction(doubt.kind, answer, 0, doubt.frame_from, doubt.frame_to, *names))
     return answers
 
