@@ -1,5 +1,6 @@
 """Points that stand for a missing label, in the label files of every tool."""
 
+import json
 from pathlib import Path
 
 import cv2
@@ -43,6 +44,10 @@ def write_project(folder: Path, tool: str, points: np.ndarray, mark: int = 2) ->
         lightning_pose.write_labels(folder / ("CollectedData.csv" if tool == "lightning_pose" else "a.csv"), labels)
     elif tool == "coco":
         coco.write_labels(folder / "labels.json", labels)
+        # Files of others do not say that their marks are 0, 1 and 2.
+        tree = json.loads((folder / "labels.json").read_text())
+        tree.pop("keypoint_marks", None)
+        (folder / "labels.json").write_text(json.dumps(tree))
         return folder / "labels.json"
     elif tool == "sleap":
         sleap_files.write_labels_slp(folder / "labels.slp", labels)
