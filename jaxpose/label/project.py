@@ -167,9 +167,8 @@ def open_project(given: str, labels: str) -> LabelProject:
     refuse_absent_project(given)
     data = without_config_file(DataConfig(project=given, labels=labels))
     path = Path(data.project).expanduser()
-    if path.is_dir():
-        with changing_labels(path):
-            pass
+    with changing_labels(path if path.is_dir() else path.parent):
+        pass
     kind = recognise(data)
     if data.views:
         raise UserError(
