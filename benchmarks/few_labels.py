@@ -24,7 +24,6 @@ import argparse
 import copy
 import csv
 import json
-import os
 import platform
 import sys
 import time
@@ -36,6 +35,7 @@ import few_labels_table
 import jax
 import numpy as np
 from few_labels_sets import SETS, LabelledSet
+from json_lines import append_line, read_lines
 
 from jaxpose import config as c
 from jaxpose.cluster.devices import keep_memory
@@ -209,7 +209,7 @@ def main() -> int:
     if given.project:
         given.project = given.project.resolve()
     ours = {method + given.tag for method in given.methods}
-    known = ours | {line["method"] for line in _lines(given)}
+    known = ours | {line["method"] for line in read_lines(given.out)}
     if unknown := [method for method in given.beside or () if method not in known]:
         arguments.error(f"--beside: no line is of {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     beside = given.beside or [method for method in BESIDE if method in known]
@@ -219,7 +219,9 @@ def main() -> int:
         for count in given.labels:
             for method in given.methods:
                 key = (given.set, count, seed, method + given.tag)
-                if key in {tuple(line[name] for name in ("set", "labels", "seed", "method")) for line in _lines(given)}:
+                if key in {
+                    tuple(line[name] for name in ("set", "labels", "seed", "method")) for line in read_lines(given.out)
+                }:
                     continue
                 if given.set != "synthetic" and not given.project:
                     arguments.error(f"--set {given.set}: give the folder of its project with --project")
@@ -227,15 +229,9 @@ def main() -> int:
                     line = measure(given, method, count, seed)
                 except (UserError, FileNotFoundError) as error:
                     arguments.error(str(error))
-                with given.out.open("a") as stream:
-                    stream.write(json.dumps(line) + "\n")
-                    os.fsync(stream.fileno())
-    few_labels_table.show(_lines(given), given.parts, beside)
+                append_line(given.out, line)
+    few_labels_table.show(read_lines(given.out), given.parts, beside)
     return 0
-
-
-def _lines(given: argparse.Namespace) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ Appends one JSON line for each network and seed, and skips those that the file h
 
 import argparse
 import csv
-import json
-import os
 import platform
 import sys
 import time
@@ -25,6 +23,7 @@ from typing import Any
 import cv2
 import jax
 import numpy as np
+from json_lines import append_line, read_lines
 
 from jaxpose import config as c
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, Leaf, draw_background, draw_frame, draw_look, walk
@@ -232,18 +231,12 @@ def main() -> int:
     work = given.work.resolve()
     for seed in given.seeds:
         for network in given.networks:
-            if any((line["network"], line["seed"]) == (network, seed) for line in _lines(given.out)):
+            if any((line["network"], line["seed"]) == (network, seed) for line in read_lines(given.out)):
                 continue
             line = measure(work, seed, network, given.steps)
-            with given.out.open("a") as stream:
-                stream.write(json.dumps(line) + "\n")
-                os.fsync(stream.fileno())
-    show(_lines(given.out))
+            append_line(given.out, line)
+    show(read_lines(given.out))
     return 0
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 if __name__ == "__main__":

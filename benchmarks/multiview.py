@@ -16,8 +16,6 @@ that they show and of the own prediction there. Appends one JSON line for each r
 import argparse
 import csv
 import functools
-import json
-import os
 import platform
 import sys
 import time
@@ -26,6 +24,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from json_lines import append_line, read_lines
 
 from jaxpose import config as c
 from jaxpose.cameras.triangulation import OUTLIER, triangulate
@@ -227,19 +226,13 @@ def main() -> int:
     for seed in given.seeds:
         for count in given.moments:
             for method in given.methods:
-                known = [(line["method"], line["moments"], line["seed"]) for line in _lines(given.out)]
+                known = [(line["method"], line["moments"], line["seed"]) for line in read_lines(given.out)]
                 if (method + given.tag, count, seed) in known:
                     continue
                 line = measure(given, work, method, count, seed)
-                with given.out.open("a") as stream:
-                    stream.write(json.dumps(line) + "\n")
-                    os.fsync(stream.fileno())
-    show(_lines(given.out))
+                append_line(given.out, line)
+    show(read_lines(given.out))
     return 0
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 if __name__ == "__main__":

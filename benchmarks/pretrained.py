@@ -12,14 +12,13 @@ the file has; an interrupted run resumes. A run has one thread for its arithmeti
 """
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import few_labels
 import numpy as np
+from json_lines import append_line, read_lines
 
 from jaxpose import config as c
 from jaxpose.cluster.devices import keep_memory
@@ -156,20 +155,13 @@ def main() -> int:
                     line = measure(given, row, count, seed) | {"method": name}
                 except (UserError, FileNotFoundError) as error:
                     arguments.error(str(error))
-                with given.out.open("a") as stream:
-                    stream.write(json.dumps(line) + "\n")
-                    os.fsync(stream.fileno())
+                append_line(given.out, line)
     show(read_lines(given.out), given.part)
     return 0
 
 
 def _key(line: dict[str, Any]) -> tuple[str, int, str, int]:
     return line["set"], line["labels"], line["method"], line["seed"]
-
-
-def read_lines(out: Path) -> list[dict[str, Any]]:
-    """Returns the JSON lines of a file, none if it does not exist."""
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 if __name__ == "__main__":

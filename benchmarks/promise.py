@@ -26,6 +26,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from json_lines import append_line, read_lines
 from killed import last_step
 
 from jaxpose import config as c
@@ -184,18 +185,13 @@ def main() -> int:
     for seed, precision, steps, layout in wanted:
         key = {"width": given.width, "input_px": given.input_px, "precision": precision, "seed": seed, "steps": steps}
         key["layout"] = layout
-        if any(line | key == line for line in _lines(given.out)):
+        if any(line | key == line for line in read_lines(given.out)):
             continue
         line = key | measure(given.work.resolve(), **key)
         line |= {"jax": jax.__version__, "numpy": np.__version__, "machine": _processor(), "cores": allowed_cores()}
-        with given.out.open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
-    show(_lines(given.out))
+        append_line(given.out, line)
+    show(read_lines(given.out))
     return 0
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _processor() -> str:

@@ -14,7 +14,6 @@ project's video from the start. Appends one JSON line for each variant and seed,
 
 import argparse
 import csv
-import json
 import os
 import platform
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from json_lines import append_line, read_lines
 
 from jaxpose import config as c
 from jaxpose.data.labels import read_labels
@@ -232,7 +232,7 @@ def main() -> int:
     data = "real" if given.project else "synthetic"
     for seed in given.seeds:
         for name in given.variants or (REAL if given.project else VARIANTS):
-            lines = _lines(given.out)
+            lines = read_lines(given.out)
             if any((line["data"], line["variant"], line["seed"]) == (data, name, seed) for line in lines):
                 continue
             if given.project:
@@ -241,14 +241,9 @@ def main() -> int:
                 found = measure_synthetic(given.work, seed, name)
             line = {"data": data, "variant": name, "seed": seed} | found
             line |= {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
-            with given.out.open("a") as stream:
-                stream.write(json.dumps(line) + "\n")
-    show(_lines(given.out), data)
+            append_line(given.out, line)
+    show(read_lines(given.out), data)
     return 0
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ import few_labels_sets
 import jax
 import numpy as np
 from few_labels import drawn_rows, set_option
-from pretrained import make_arguments, read_lines, read_weights, row_options
+from json_lines import append_line, read_lines
+from pretrained import make_arguments, read_weights, row_options
 from start import cpu_s
 
 from jaxpose import config as c
@@ -160,8 +161,7 @@ def main() -> int:
                     line = measure(given, row, count, seed)
                 except (UserError, FileNotFoundError) as error:
                     arguments.error(str(error))
-                with given.out.open("a") as stream:
-                    stream.write(json.dumps(line) + "\n")
+                append_line(given.out, line)
     show(read_lines(given.out), given.clock)
     return 0
 
