@@ -4,6 +4,7 @@ A point is (x, y, visibility) in pixels of the image, or None where a keypoint h
 or NOT_VISIBLE (a hidden point).
 """
 
+import abc
 import csv
 import dataclasses
 import functools
@@ -156,7 +157,7 @@ class LabelFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeFile:
+class WholeFile(abc.ABC):
     """The content of a label file of another form than rows; a subclass writes the changes into it.
 
     Attributes:
@@ -209,13 +210,13 @@ class WholeFile:
         edits = {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
         return self.written(edits) if edits else self.original
 
+    @abc.abstractmethod
     def written(self, edits: Mapping[str, Points]) -> bytes:
         """Returns the bytes of the file with other points of these images."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def path_of(self, folder: Path, image: str) -> Path:
         """Returns the file of an image; raises UserError without a usable one."""
-        raise NotImplementedError
 
 
 def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:

@@ -92,19 +92,19 @@ COLUMNS = [field.name for field in dataclasses.fields(Row)]
 _TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
 
 
-def identity_of(sources: Sequence[Path], beside: Sequence[Path] = ()) -> tuple[int, str, str]:
+def identity_of(sources: Sequence[Path], more_files: Sequence[Path] = ()) -> tuple[int, str, str]:
     """Returns `size`, `mtime` and `files` of the row for a video or images.
 
     Args:
       sources: the video, or the images.
-      beside: the video's box file, and the videos of the other cameras, if any; affects only `files`.
+      more_files: the video's box file, and the videos of the other cameras, if any; they affect only `files`.
 
     Raises:
       OSError: a file no longer exists.
     """
     status = [source.stat() for source in sources]
     newest_ns = max(entry.st_mtime_ns for entry in status)
-    all_files = zip([*sources, *beside], [*status, *(file.stat() for file in beside)], strict=True)
+    all_files = zip([*sources, *more_files], [*status, *(file.stat() for file in more_files)], strict=True)
     each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in all_files]
     size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
     return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]

@@ -50,7 +50,7 @@ class Job:
       sources: a video, or the images of a folder.
       video: from `scan`, None for images.
       problem: why the video cannot be read at all, or "".
-      beside: files that also decide the table: the video's box file, and the videos of the other cameras of `views`.
+      more_files: decide the table as well: the video's box file, and the videos of the other cameras of `views`.
       views: the videos of all cameras of a session, None where there is none, if the network sees them together.
       has_animals: whether the tables are of several animals.
     """
@@ -60,7 +60,7 @@ class Job:
     sources: list[Path]
     video: Video | None = None
     problem: str = ""
-    beside: tuple[Path, ...] = ()
+    more_files: tuple[Path, ...] = ()
     views: tuple[Video | None, ...] = ()
     has_animals: bool = False
 
@@ -117,7 +117,7 @@ class Job:
     def change(self) -> str:
         """Returns a message if the files differ from the row, else ""."""
         try:
-            now = identity_of(self.sources, self.beside)
+            now = identity_of(self.sources, self.more_files)
         except OSError:
             return ""  # the reader of a missing file reports it
         is_same = now == (self.row.size, self.row.mtime, self.row.files)

@@ -165,7 +165,7 @@ def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles, view
         video, boxes = scan(source), boxes_of(predictor, source)
         announced = dataclasses.replace(row, frames_announced=video.expected_frames)
         session = tuple(view and scan(view) for view in views)
-        return make(announced, table, [source], video, beside=(*boxes, *others_of(views, source)), views=session)
+        return make(announced, table, [source], video, more_files=(*boxes, *others_of(views, source)), views=session)
     except (UserError, OSError) as error:
         return make(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 

@@ -108,7 +108,7 @@ class StepLog:
     def write(self, taken: TakenStep) -> dict[str, Any]:
         """Logs a step and returns its metrics; names the numbers that were not finite in a skipped one.
 
-        Of a step that is neither shown nor skipped, only `skipped_in_row` is read from the device.
+        If a step is neither shown nor skipped, only `skipped_in_row` is read from the device.
         """
         rest = sorted(taken.metrics.keys() - {"sample_loss", *self._losses, *_SHOWN_FIRST})
         values = {name: taken.metrics[name] for name in (*self._losses, *_SHOWN_FIRST, *rest)}
