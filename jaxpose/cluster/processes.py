@@ -515,7 +515,8 @@ def _run_with_peers(verb: str, name: str, peers: PeerMonitor, work: Callable[[],
             peers.fail(f"{name} ended with exit code {code}: see its own output", code)
     except BaseException as error:
         code, first_line = 1, (str(error).splitlines() or [""])[0]
-        if isinstance(error, jax.errors.JaxRuntimeError) and re.search("gloo|nccl|coordination", str(error), re.I):
+        # JAX raises a JaxRuntimeError or, in multihost_utils, a ValueError.
+        if re.search("gloo|nccl|coordination", str(error), re.I):
             # The cause is the process that was lost first; `peers` ends this process with a message that names it.
             time.sleep(_REASON_S)
         peers.fail(f"{name} failed: {type(error).__name__}: {first_line}; its own output has the traceback", code)

@@ -151,9 +151,10 @@ def shards_of_step(setup: Setup, stream: ClipStream, step: int) -> ClipShards:
 
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
     """Returns the names of the images of draws (m,), as in a batch."""
-    moments, views = np.divmod(draws, views_at_once(setup.config.model, setup.config.data.views))
+    at_once = views_at_once(setup.config.model, setup.config.data.views)
+    moments, views = np.divmod(draws, at_once)
     rows = rows_of_draws(moments, drawn_rows(setup.config, setup.data), setup.config.data.seed)
-    rows = rows.reshape(len(draws), -1)[np.arange(len(draws)), views]
+    rows = rows.reshape(len(draws), at_once)[np.arange(len(draws)), views]
     return [setup.samples.poses.frames[row] for row in rows]
 
 
