@@ -35,8 +35,8 @@ def test_pixels_are_those_of_the_host(
     expected = np.stack([fit_still(frame, affine, input_px, resize, crop_px) for frame in frames])
     assert got.shape == expected.shape and np.array_equal(got, np.round(got))
     levels = np.abs(got - expected.astype(int))
-    # Where OpenCV interpolates in floating point, single pixels round to the other side.
-    assert levels.max() <= 1 and (levels > 0).mean() < 2e-4
+    # XLA may join a product and a sum, so a value at half a level can round to the other side.
+    assert levels.max() <= 1 and (levels > 0).sum() <= 4
     # The same pixels are black.
     assert np.array_equal((got == 0).all((0, 3)), (expected == 0).all((0, 3)))
 
