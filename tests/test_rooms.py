@@ -21,6 +21,7 @@ GROUND = {
     "errors",
     "files",
     "geometry",
+    "hdf5_file",
     "poses",
     "progress",
     "terminal",

@@ -46,7 +46,7 @@ ALLOWED = {
     ("cluster/agreement.py", "touch"), ("cluster/program_cache.py", "os.open"), ("config/arguments.py", "os.open"),
     ("data/label_changes.py", "os.replace"), ("data/label_changes.py", "os.open"),
     ("doctor.py", "tempfile.NamedTemporaryFile"), ("formats/deeplabcut/tables.py", "to_csv"),
-    ("formats/hdf5_writer.py", "HDFStore"), ("formats/hdf5_writer.py", "h5py.File"), ("formats/nwb.py", "connection"),
+    ("hdf5_file.py", "HDFStore"), ("hdf5_file.py", "h5py.File"), ("formats/nwb.py", "connection"),
     ("label/videos.py", "symlink_to"), ("label/training.py", "symlink_to"), ("label/training.py", "os.open"),
     # In memory.
     ("label/sleap_file.py", "h5py.File"),

@@ -25,6 +25,7 @@ from jaxpose.cameras.cameras import DISTORTIONS, Camera, Cameras
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
 from jaxpose.files import read_bytes, replace_whole, write_atomic
+from jaxpose.hdf5_file import read_hdf5
 from jaxpose.text_file import read_unicode
 
 _READABLE = (
@@ -242,14 +243,14 @@ def _read_dannce(file: Path) -> list[Camera]:
 
 def _read_slp(file: Path) -> list[Camera]:
     need("sleap", str(file), "h5py")
-    import h5py
-
     try:
-        with h5py.File(file, "r") as opened:
+        with read_hdf5(file) as opened:
             content: Any = opened
             texts = content["sessions_json"][...].tolist() if "sessions_json" in content else []
         sessions = [json.loads(text) for text in texts]
         rigs = [session["calibration"] for session in sessions]
+    except UserError:
+        raise
     except (OSError, *_WRONG) as error:
         raise UserError(f"{file} is not a readable SLEAP project: {error}") from None
     if len(rigs) != 1:

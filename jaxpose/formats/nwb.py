@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxpose.errors import UserError, need
 from jaxpose.files import sha256_of
-from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.prediction_table import Footage, PredictionTable
+from jaxpose.hdf5_file import write_hdf5
 
 NEEDS_START = (
     "NWB files hold the time when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
@@ -106,7 +106,7 @@ def write_file(file: Path, content: Any) -> None:
         # hdmf draws a random identifier and has no other way to set it.
         entry._AbstractContainer__object_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{source} {number}"))
     connection: Any = pynwb.NWBHDF5IO
-    with open_hdf5(file) as opened, connection(file=opened, mode="w") as writer:
+    with write_hdf5(file) as opened, connection(file=opened, mode="w") as writer:
         writer.write(content)
 
 

@@ -26,6 +26,7 @@ from jaxpose.formats.sleap_images import (
     video_names,
 )
 from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
+from jaxpose.hdf5_file import read_hdf5
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Poses
 from jaxpose.terminal import count
 from jaxpose.video.recording import refuse_other
@@ -164,7 +165,12 @@ def load(file: Path) -> Any:
     from sleap_io.io.main import load_slp
 
     try:
+        # sleap-io would read the other files that it names.
+        with read_hdf5(file):
+            pass
         return load_slp(str(file), open_videos=False)
+    except UserError:
+        raise
     except Exception as error:
         # On damaged files, its parser may raise any error.
         raise UserError(f"{file} is not a readable SLEAP file: {type(error).__name__}: {error}") from None

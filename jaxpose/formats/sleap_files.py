@@ -17,11 +17,11 @@ from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.errors import UserError, is_installed, need
 from jaxpose.files import replace_whole
 from jaxpose.formats import sleap, sleap_extras
-from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.nwb import new_file, write_file
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
 from jaxpose.formats.sleap import read_videos
 from jaxpose.formats.sleap_extras import SCORER
+from jaxpose.hdf5_file import read_hdf5, write_hdf5
 from jaxpose.poses import VISIBLE, Poses
 from jaxpose.terminal import count
 from jaxpose.video.video import Video
@@ -48,7 +48,7 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
     instances = [instance for frame in labels.labeled_frames for instance in frame.instances]
     points = len(instances) * max((len(skeleton.nodes) for skeleton in labels.skeletons), default=0)
     needed_bytes = _EMPTY_BYTES + _INSTANCE_BYTES * len(instances) + _POINT_BYTES * points + image_bytes
-    # sleap-io opens the file by name, and HDF5 may kill the process if the disk is full (`hdf5_writer`).
+    # sleap-io opens the file by name, and HDF5 may kill the process if the disk is full (`hdf5_file`).
     # A package records its own path: the bare name stays right wherever the file is moved.
     with replace_whole(file, needed_bytes) as unfinished, contextlib.chdir(unfinished.parent):
         save_slp(labels, unfinished.name, embed=image_bytes > 0, verbose=False)
@@ -324,7 +324,7 @@ def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | 
         "video_path": str(footage.path) if footage else "",
         "provenance": json.dumps(_provenance(predictions)),
     }
-    with open_hdf5(file) as opened:
+    with write_hdf5(file) as opened:
         for name, array in arrays.items():
             content = opened.create_dataset(name, data=array, compression="gzip")
             content.attrs["dims"] = json.dumps(_AXES[name])
@@ -341,10 +341,8 @@ def is_analysis(file: Path) -> bool:
     """Returns whether an HDF5 file looks like SLEAP's analysis; False if unknown."""
     if not is_installed("h5py"):
         return False
-    import h5py
-
     try:
-        with h5py.File(file, "r") as opened:
+        with read_hdf5(file) as opened:
             return "tracks" in opened and "point_scores" in opened
     except OSError:
         return False
@@ -357,10 +355,8 @@ def read_analysis(file: Path) -> PredictionTable:
       UserError: h5py is not installed, or the file is invalid; the message names the row.
     """
     need("sleap", str(file))
-    import h5py
-
     try:
-        with h5py.File(file, "r") as opened:
+        with read_hdf5(file) as opened:
             content: Any = opened
             if "tracks" in content and "point_scores" not in content:
                 raise UserError(

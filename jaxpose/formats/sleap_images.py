@@ -24,6 +24,7 @@ from jaxpose.data.named_files import Match, find_files
 from jaxpose.errors import UserError
 from jaxpose.files import open_atomic, sha256_of
 from jaxpose.formats import sleap_extras
+from jaxpose.hdf5_file import read_hdf5
 from jaxpose.terminal import count, listed
 from jaxpose.threads import map_in_threads
 from jaxpose.video.decoding import RangeReader
@@ -403,7 +404,7 @@ def _read_page(path: Path, frame: int) -> np.ndarray:
 def _open_hdf5(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable[[int], Image], int]]:
     import h5py
 
-    with h5py.File(path, "r") as opened:
+    with read_hdf5(path) as opened:
         name = given.get("dataset") or ""
         found: Any = opened.get(name) if name else None
         found = found.get("video") if isinstance(found, h5py.Group) else found

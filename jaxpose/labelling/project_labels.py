@@ -22,7 +22,6 @@ from jaxpose.data.labels import read_csv_table, read_rows, read_table
 from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, from_images_folder, relocated
-from jaxpose.formats.hdf5_writer import pandas_content
 from jaxpose.formats.project import (
     CSV,
     DEEPLABCUT,
@@ -32,6 +31,7 @@ from jaxpose.formats.project import (
     recognise,
     without_config_file,
 )
+from jaxpose.hdf5_file import pandas_content
 from jaxpose.poses import NOT_USED
 from jaxpose.text_file import read_text
 

@@ -13,8 +13,8 @@ from jaxpose.cameras.triangulation import Points
 from jaxpose.errors import UserError, need
 from jaxpose.files import write_atomic
 from jaxpose.formats import nwb
-from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.lightning_pose.tables import header_rows, write_rows
+from jaxpose.hdf5_file import write_hdf5
 from jaxpose.triangulate.views import Views
 
 CSV, ANIPOSE, SLEAP_ANIPOSE, TRC, NWB = "csv", "anipose", "sleap-anipose", "trc", "nwb"
@@ -124,7 +124,7 @@ def _write_hdf5(file: Path, table: PointTable) -> None:
     """Writes `tracks` (frame, track, node, xyz) as sleap-anipose does, and next to it what jaxpose knows of them."""
     points = table.points
     arrays = {"tracks": points.places, "covariance": points.covariance, "error_px": points.error_px}
-    with open_hdf5(file) as opened:
+    with write_hdf5(file) as opened:
         for name, values in arrays.items():
             opened.create_dataset(name, data=table.of_frames(values)[:, None], compression="gzip")
         opened.create_dataset("views", data=table.of_frames(points.views)[:, None].astype(np.int16), compression="gzip")

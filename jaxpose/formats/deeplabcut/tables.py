@@ -13,7 +13,6 @@ from jaxpose.data.label_table import LabelTable, with_files
 from jaxpose.data.labels import AnimalRows, named, refuse_incomplete, refuse_several
 from jaxpose.errors import UserError, need
 from jaxpose.files import write_atomic
-from jaxpose.formats.hdf5_writer import write_pandas
 from jaxpose.formats.prediction_table import (
     Footage,
     PredictionTable,
@@ -21,6 +20,7 @@ from jaxpose.formats.prediction_table import (
     check_predictions,
     individual_columns,
 )
+from jaxpose.hdf5_file import read_hdf5, write_pandas
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count
 
@@ -66,10 +66,8 @@ def read_h5(file: Path, several: bool = False) -> Table:
         or holds pickled objects instead of numbers and text.
     """
     need("deeplabcut", str(file), "h5py")
-    import h5py
-
     try:
-        with h5py.File(file, "r") as opened:
+        with read_hdf5(file) as opened:
             groups = {key: entry for key, entry in opened.items() if "pandas_type" in entry.attrs}
             tables = {
                 key: _read_table(group) if "table" in group else _read_fixed(group) for key, group in groups.items()

@@ -1,6 +1,6 @@
-"""Writes HDF5 files via memory: if the disk fills while HDF5 itself writes, the process dies (SIGSEGV).
+"""Reads HDF5 files that name no other file, and writes them via memory.
 
-Equal content gives equal bytes.
+If the disk fills while HDF5 itself writes, the process dies (SIGSEGV). Equal content gives equal bytes.
 """
 
 import contextlib
@@ -10,11 +10,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 
 
 @contextlib.contextmanager
-def open_hdf5(file: Path) -> Iterator[Any]:
+def read_hdf5(file: Path) -> Iterator[Any]:
+    """Yields an open `h5py.File` that has all its values itself: HDF5 would read them from any file that it names.
+
+    Raises:
+      UserError: a part of it lies in another file.
+      OSError: it cannot be read.
+    """
+    import h5py
+
+    with h5py.File(file, "r") as opened:
+        found = opened.visititems_links(_linked_file) or opened.visititems(_stored_file)
+        if found:
+            name, other = found
+            raise UserError(
+                f"{file}: {name!r} lies in another file, {other!r}; jaxpose reads no file that a file names"
+            )
+        yield opened
+
+
+def _linked_file(name: str, link: Any) -> tuple[str, str] | None:
+    """Returns the name of a link and the other file that it leads to; None goes on to the next."""
+    return (name, link.filename) if hasattr(link, "filename") else None
+
+
+def _stored_file(name: str, entry: Any) -> tuple[str, str] | None:
+    """Returns the name of a dataset and the other file that has its values."""
+    of_virtual = entry.virtual_sources() if getattr(entry, "is_virtual", False) else []
+    parts = [
+        *(part[0] for part in getattr(entry, "external", None) or ()),
+        *(source.file_name for source in of_virtual),
+    ]
+    return next(((name, other) for other in parts if other != "."), None)
+
+
+@contextlib.contextmanager
+def write_hdf5(file: Path) -> Iterator[Any]:
     """Yields an open `h5py.File`; writes its content at the end, or nothing after an error.
 
     Raises:

@@ -1,0 +1,86 @@
+"""An HDF5 file may name other files, whose values HDF5 then reads: no reader follows such names."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from jaxpose import config as c
+from jaxpose.cameras.calibration_files import read_cameras, write_cameras
+from jaxpose.errors import UserError
+from jaxpose.formats.project import read_project
+from jaxpose.formats.sleap_files import read_analysis
+from tests.cameras.test_calibration_files import RIG
+from tests.formats.other_projects import deeplabcut_project
+from tests.formats.test_sleap import make_labels, save
+
+
+def as_link(opened: Any, name: str, other: Path) -> None:
+    del opened[name]
+    opened[name] = h5py.ExternalLink(str(other), name)
+
+
+def as_storage(opened: Any, name: str, other: Path) -> None:
+    values = opened[name][...]
+    other.write_bytes(values.tobytes())
+    del opened[name]
+    opened.create_dataset(name, values.shape, values.dtype, external=[(str(other), 0, values.nbytes)])
+
+
+def as_virtual(opened: Any, name: str, other: Path) -> None:
+    values = opened[name][...]
+    layout = h5py.VirtualLayout(values.shape, values.dtype)
+    layout[...] = h5py.VirtualSource(str(other), name, values.shape)
+    del opened[name]
+    opened.create_virtual_dataset(name, layout)
+
+
+def slp(folder: Path) -> tuple[Path, str, Callable[[], Any]]:
+    file = save(make_labels(folder), folder / "labels.slp")
+    return file, "points", lambda: read_project(c.DataConfig(project=str(file)))
+
+
+def cameras(folder: Path) -> tuple[Path, str, Callable[[], Any]]:
+    folder.mkdir()
+    write_cameras(folder / "rig.slp", "sleap", RIG)
+    return folder / "rig.slp", "sessions_json", lambda: read_cameras(folder / "rig.slp")
+
+
+def analysis(folder: Path) -> tuple[Path, str, Callable[[], Any]]:
+    folder.mkdir()
+    file = folder / "day.analysis.h5"
+    with h5py.File(file, "w") as opened:
+        opened["tracks"], opened["point_scores"] = np.ones((1, 2, 3, 4)), np.ones((1, 3, 4))
+        opened["node_names"], opened["track_names"] = [b"a", b"b", b"c"], [b"one"]
+    return file, "tracks", lambda: read_analysis(file)
+
+
+def deeplabcut(folder: Path) -> tuple[Path, str, Callable[[], Any]]:
+    deeplabcut_project(folder, "h5")
+    file = folder / "labeled-data" / "day1" / "CollectedData_me.h5"
+    return file, "df_with_missing/block0_values", lambda: read_project(c.DataConfig(project=str(folder)))
+
+
+@pytest.mark.parametrize("store", [as_link, as_storage, as_virtual])
+@pytest.mark.parametrize("make", [slp, cameras, analysis, deeplabcut])
+def test_values_in_another_file_are_refused_with_its_name(
+    tmp_path: Path,
+    make: Callable[[Path], tuple[Path, str, Callable[[], Any]]],
+    store: Callable[[Any, str, Path], None],
+) -> None:
+    file, name, read = make(tmp_path / "made")
+    read()
+    secret = tmp_path / "secret.h5"
+    secret.write_bytes(file.read_bytes())
+    with h5py.File(file, "r+") as opened:
+        values: Any = opened[name]
+        if values.dtype.hasobject and store is not as_link:
+            # HDF5 keeps no texts of any length outside.
+            opened["more"], name = np.arange(3), "more"
+        store(opened, name, secret)
+    with pytest.raises(UserError) as refused:
+        read()
+    assert str(file) in str(refused.value) and f"lies in another file, {str(secret)!r}" in str(refused.value)
