@@ -10,8 +10,14 @@ From Python: `from jaxpose import Config, load, to_xarray, train`. Each name is 
 Letters of array shapes: b batch, t context frames, h w image, H W heatmap, k keypoints, c channels.
 """
 
+import os
+
 __version__ = "0.1.0"
 __all__ = ["Config", "load", "to_xarray", "train"]
+
+# Larger images are refused before they are decoded, by FFmpeg anyway. OpenCV reads the variable when it is imported.
+MAX_PIXELS = 2**28
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
 
 # Type checkers treat this as true, as they do typing.TYPE_CHECKING, which would take milliseconds to import.
 TYPE_CHECKING = False

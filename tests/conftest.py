@@ -27,6 +27,9 @@ sys.dont_write_bytecode = False
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+# Before OpenCV, which then refuses large images before it decodes them.
+import jaxpose  # noqa: E402, F401
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")

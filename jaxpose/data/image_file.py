@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from av.error import FFmpegError, PatchWelcomeError
 
+from jaxpose import MAX_PIXELS
 from jaxpose.errors import UserError
 from jaxpose.terminal import count
 
@@ -275,7 +276,7 @@ def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, boo
 
 # Versions of the code and libraries that decide whether an image is intact.
 DECODERS = (3, cv2.__version__, av.__version__, *sorted(av.library_versions.items()))
-MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
+MIN_SIDE_PX = 2
 AUTO, UPRIGHT, STORED = "auto", "upright", "stored"
 _JPEG = b"\xff\xd8\xff"
 # Markers of JPEG files: the scan, forms of coding (0xC0 to 0xC2: Huffman), and segments that do not change the pixels:
@@ -285,6 +286,7 @@ _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_PLAIN = frozenset(range(0xC0, 0xC3))
 _JPEG_METADATA = frozenset(range(0xE1, 0xF0)) - {0xEE} | {0xFE}
 _NOT_INTACT = "the image does not decode: it is truncated, damaged or not an image"
+_TOO_LARGE = f"the image has more than {MAX_PIXELS} pixels; save a part of it, or make it smaller"
 _8_BITS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 # First bytes of files whose values OpenCV returns unchanged: PNG, PNM and PFM, Radiance. Other files state the number
 # of significant bits.
@@ -335,15 +337,12 @@ def image_facts(content: bytes) -> ImageFacts:
     """Decodes an intact image file and returns its facts, including all checksums.
 
     Raises:
-      UserError: as `decode_image`; or a side is below MIN_SIDE_PX, or the image has more than MAX_PIXELS pixels.
+      UserError: as `decode_image`; or a side is below MIN_SIDE_PX.
     """
     pixels, orientation = decode_values(content), read_orientation(content)
     height, width = pixels.shape[:2]
-    if min(width, height) < MIN_SIDE_PX or width * height > MAX_PIXELS:
-        raise UserError(
-            f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and the "
-            f"image at most {MAX_PIXELS} in total"
-        )
+    if min(width, height) < MIN_SIDE_PX:
+        raise UserError(f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}")
     values, is_negative, is_upright = range_of(pixels), _is_negative(content), _is_tiff(content)
     decoded = turned = _pixel_checksum(pixels, is_negative)
     if orientation != NORMAL:
@@ -419,7 +418,9 @@ def decode_values(content: bytes, is_known: bool = False, is_whole_range: bool =
         flags |= cv2.IMREAD_ANYDEPTH
     try:
         pixels = cv2.imdecode(np.frombuffer(content, np.uint8), flags)
-    except cv2.error:
+    except cv2.error as error:
+        if "MAX_IMAGE_PIXELS" in str(error):
+            raise UserError(_TOO_LARGE) from None
         pixels = None
     if pixels is None:
         raise UserError(_NOT_INTACT + ", or a TIFF file of an unusual kind (save that with 8 or 16 bits)" * bool(tags))

@@ -1,8 +1,11 @@
 """Frames land in the input exactly where their affine says, without aliasing, and are decoded once."""
 
+import io
 import os
 import shutil
+import struct
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ from PIL import Image
 
 from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
-from jaxpose.data.image_file import decode_image
+from jaxpose.data.image_file import decode_image, image_facts
 from jaxpose.data.images import input_size_px, load_frames
 from jaxpose.data.project import read_project
 from jaxpose.errors import UserError
@@ -310,3 +313,31 @@ def test_a_strip_covers_at_least_one_pixel(size_px: tuple[int, int], resize: str
     frame = np.full((size_px[1], size_px[0], 3), 200, np.uint8)
     result = fit_image(frame, geometry.input_from_frame(size_px, (64, 32), resize), (64, 32))
     assert result.shape == (32, 64, 3) and set(np.unique(result).tolist()) <= {0, 200} and result.any()
+
+
+def _huge(form: str) -> bytes:
+    """Returns a file of a few hundred bytes that states 30,000 x 30,000 pixels."""
+    content = io.BytesIO()
+    Image.new("L", (16, 16)).save(content, form, **({"compression": "raw"} if form == "TIFF" else {}))
+    found, side = bytearray(content.getvalue()), 30_000
+    if form == "PNG":
+        found[16:24] = struct.pack(">II", side, side)
+        found[29:33] = struct.pack(">I", zlib.crc32(found[12:29]))
+    elif form == "JPEG":
+        at = found.index(b"\xff\xc0")
+        found[at + 5 : at + 9] = struct.pack(">HH", side, side)
+    elif form == "BMP":
+        found[18:26] = struct.pack("<ii", side, side)
+    else:
+        for tag in (256, 257):
+            at = found.index(struct.pack("<H", tag), 8)
+            found[at : at + 12] = struct.pack("<HHII", tag, 4, 1, side)
+    return bytes(found)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "BMP", "TIFF"])
+def test_a_size_that_would_fill_the_memory_is_refused_before_decoding(form: str) -> None:
+    # FFmpeg, which reads JPEG files first, has the same limit.
+    message = "does not decode" if form == "JPEG" else "the image has more than 268435456 pixels"
+    with pytest.raises(UserError, match=message):
+        image_facts(_huge(form))
