@@ -186,6 +186,16 @@ def test_the_audit_of_features_has_every_row_and_names_tests_that_exist() -> Non
     counts = {"L": 10, "T": 14, "B": 16, "D": 16}
     assert [name for name, _ in rows] == [f"{letter}{n}" for letter in counts for n in range(1, counts[letter] + 1)]
     named = {test for _, tests in rows for test in tests.partition("; not tested: ")[0].split(", ")}
+    assert_tests_exist(named)
+
+
+def test_the_tests_that_the_page_of_faults_names_exist() -> None:
+    named = set(re.findall(r"`(tests/\S+\.py::\w+)`", (ROOT / "docs" / "reliability.md").read_text()))
+    assert len(named) > 50
+    assert_tests_exist(named)
+
+
+def assert_tests_exist(named: set[str]) -> None:
     files = {file: (ROOT / file).read_text() for file in {test.partition("::")[0] for test in named}}
     assert [
         test for test in sorted(named) if f"def {test.partition('::')[2]}(" not in files[test.partition("::")[0]]

@@ -29,6 +29,26 @@ def undisturbed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.faults
+def test_a_clock_that_is_set_back_changes_no_bit(
+    undisturbed: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a day, after the first steps."""
+    run, real = tmp_path / "run", time.time
+    metrics = run / "metrics.jsonl"
+    told = []
+
+    def read_clock() -> float:
+        is_back = metrics.exists() and metrics.stat().st_size > 0
+        told.append(is_back)
+        return real() - 86_400 * is_back
+
+    monkeypatch.setattr(time, "time", read_clock)
+    train(make_config(project, run, **LENGTH, mesh__heartbeat_s=1.0))
+    assert {*told} == {False, True}
+    assert_same_run(run, undisturbed)
+
+
+@pytest.mark.faults
 def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
     undisturbed: Path, project: Path, tmp_path: Path
 ):
