@@ -287,12 +287,13 @@ def count_untouched_in(project: ProjectLabels) -> int:
     """Returns how many labelled rows equal the predictions if jaxpose.suggest wrote the folder, else 0."""
     if project.layout is None:
         return 0
-    images = [
+    labelled = [
         image
         for table in project.all_tables()
         for image, visibility in zip(table.poses.frames, table.visibility, strict=True)
         if (visibility > NOT_USED).any()
     ]
+    images = list(dict.fromkeys(labelled))
     files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
     return _count_untouched(project.folder, files, images)
 
