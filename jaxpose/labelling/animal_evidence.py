@@ -183,7 +183,7 @@ def choose_in_turns(
     largest = patterns.max(axis=2)
     scores = largest.sum(axis=1)
     owners, frames = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
-    is_free = np.array([frame not in skipped[owner] for owner, frame in zip(owners, frames, strict=True)])
+    is_free = np.array([frame not in skipped[owner] for owner, size in enumerate(sizes) for frame in range(size)])
     chosen: list[Choice] = []
     waiting = list(range(len(signals)))
     while len(chosen) < count and is_free.any():

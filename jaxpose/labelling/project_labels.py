@@ -141,6 +141,17 @@ def read_cells(file: Path) -> dict[str, tuple[list[str], dict[tuple[str, str], s
     return {f"{file}:{line}": (row[:first], dict(zip(columns, row[first:], strict=False))) for line, row in rows}
 
 
+def read_animal_cells(file: Path) -> dict[str, dict[tuple[str, str], str]]:
+    """Returns {FILE:LINE (individual): {(keypoint, coordinate): cell}}; FILE:LINE in a file of one animal."""
+    layout = LabelLayout(file.name, False, *read_header(file))
+    columns = list(zip(layout.animals(), layout.columns(), strict=True))
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for line, row in read_rows(file)[0]:
+        for (animal, column), cell in zip(columns, row[layout.index_columns :], strict=False):
+            found.setdefault(f"{file}:{line} ({animal})" if animal else f"{file}:{line}", {})[column] = cell
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class ProjectLabels:
     """The labels of a project.
@@ -291,7 +302,8 @@ def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
 
 def _files_of_rows(table: LabelTable) -> list[Path]:
     """Returns the label files of a combined table with sources FILE:LINE."""
-    places = [*table.sources, *(problem.partition(": ")[0] for problem in table.problems)]
+    empty = (image.source for image in table.without_animals)
+    places = [*table.sources, *empty, *(problem.partition(": ")[0] for problem in table.problems)]
     return list(dict.fromkeys(Path(place.rpartition(":")[0]) for place in places))
 
 

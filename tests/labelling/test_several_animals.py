@@ -11,7 +11,7 @@ import pytest
 import sleap_io
 from pycocotools.coco import COCO
 
-from jaxpose import suggest
+from jaxpose import labels, suggest
 from jaxpose.check.__main__ import main as check
 from jaxpose.tracking.review import COLUMNS
 from tests.painted_videos import number_in, write
@@ -28,6 +28,8 @@ from tests.several_animals import (
     sleap_file,
 )
 
+# Of labels in the order of their file.
+pytestmark = pytest.mark.filterwarnings("ignore::pandas.errors.PerformanceWarning")
 Capture = pytest.CaptureFixture[str]
 FRAMES, BODY_PX = 120, 24.0
 POSE = np.array([(0, 0), (4, 12), (12, 20)])
@@ -171,3 +173,118 @@ def test_a_check_counts_suggestions_that_nobody_corrected(tmp_path: Path, capsys
     table.to_csv(file)
     check([str(out), "--like", str(project), "--out", str(tmp_path / "second.html")])
     assert "3 rows exactly as jaxpose suggest predicted" in capsys.readouterr().out
+
+
+def other_person(folder: Path) -> tuple[Path, pd.DataFrame]:
+    """A copy of the project, and its table of labels."""
+    return folder, pd.read_csv(csv_project(folder) / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+
+
+def cells_of(table: pd.DataFrame, image: str, animal: str) -> np.ndarray:
+    return table.loc[image, ("me", animal)].to_numpy().reshape(3, 2)
+
+
+def merge(new: Path, project: Path) -> int:
+    return labels.main(["merge", str(new), "--project", str(project)])
+
+
+def test_labels_of_two_people_are_matched_by_position_and_only_what_lacks_is_added(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    project = csv_project(tmp_path / "project")
+    file = project / "CollectedData.csv"
+    # Bytes that no program of ours writes stay, but for the rows that get cells.
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n").replace(b".0,", b".00,"))
+    before = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
+    first_bytes = file.read_bytes()
+    new, table = other_person(tmp_path / "new")
+    # The second person exchanged the names, moved all points by 1 px, and labelled an animal that the first one lacks.
+    table = exchanged(table + 1.0)
+    # It nearly lies on the other one, which the second person labelled too.
+    close = cells_of(before, IMAGES[ALONE], "male") - (6.25, 0)
+    table.loc[IMAGES[ALONE], ("me", "male")] = close.ravel()
+    # And a point that the first person lacks, but not one of the animals of another image.
+    table.loc[IMAGES[1], ("me", "female", "right_ear")] = cells_of(before, IMAGES[1], "male")[1] + 9
+    table.loc[IMAGES[2], ("me", "male")] = np.nan
+    extra = IMAGES[0].replace("img000", "img005")
+    shutil.copy(new / IMAGES[0], new / extra)
+    table.loc[extra] = table.loc[IMAGES[0]]
+    table.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 0
+    shown = capsys.readouterr().out
+    assert "labelled twice: 20 animals in 11 images, 1.4 px apart in the median, at most 1.4 px" in shown
+    assert "CollectedData.csv: 1 new row\n1 image copied\nleft out: 1 row without any label" in shown
+    assert "other individuals: labeled-data/a/img000.png (female is male)" in shown
+    added = f"added to images of the project: {IMAGES[ALONE]} (female)"
+    assert f"{added}\nfilled: 1 point that the project lacked" in shown
+    assert "only in the project: 1 animal of these images" in shown
+    after = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
+    np.testing.assert_array_equal(cells_of(after, IMAGES[ALONE], "female"), close)
+    np.testing.assert_array_equal(cells_of(after, IMAGES[1], "male")[2], cells_of(before, IMAGES[1], "male")[1] + 9)
+    np.testing.assert_array_equal(cells_of(after, extra, "male"), cells_of(table, extra, "male"))
+    known = before.notna()
+    assert (after.loc[list(IMAGES)] == before)[known].fillna(True).all(axis=None)
+    lines = zip(first_bytes.splitlines(keepends=True), file.read_bytes().splitlines(keepends=True), strict=False)
+    changed = [one.split(b",")[0].decode() for one, other in lines if one != other]
+    assert changed == [IMAGES[1], IMAGES[ALONE]]
+    assert file.with_suffix(".csv.bak").read_bytes() == first_bytes
+    # Once more: all of it is there, and nothing changes.
+    merged = file.read_bytes()
+    assert merge(new, project) == 0
+    shown = capsys.readouterr().out
+    assert "already has all labels of" in shown and "labelled twice: 23 animals in 12 images" in shown
+    assert file.read_bytes() == merged
+
+
+def exchanged(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the names of the two animals exchanged."""
+    return table.rename(columns={"male": "female", "female": "male"}, level=1)
+
+
+def test_an_animal_that_may_be_another_one_stops_a_merge(tmp_path: Path, capsys: Capture) -> None:
+    project, (new, table) = csv_project(tmp_path / "project"), other_person(tmp_path / "new")
+    before = (project / "CollectedData.csv").read_bytes()
+    # The body size is 20 px: 7 px to the side are neither the same place nor another one.
+    table.loc[IMAGES[ALONE], ("me", "male")] = (cells_of(table, IMAGES[ALONE], "male") + [(7.0, 0)] * 3).ravel()
+    table.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    assert f"male of {IMAGES[ALONE]} may be male in {project}/CollectedData.csv:12" in capsys.readouterr().err
+    table.rename(columns={"female": "pup"}, level=1).to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    assert "the project has no individual pup; it has male, female" in capsys.readouterr().err
+    # Another picture of the same name, and another name.
+    shutil.copy(new / IMAGES[0], new / IMAGES[2])
+    table.rename(index={IMAGES[0]: IMAGES[0].replace("img000", "img0")}).to_csv(new / "CollectedData.csv")
+    shutil.copy(new / IMAGES[0], new / IMAGES[0].replace("img000", "img0"))
+    assert merge(new, project) == 2
+    shown = capsys.readouterr().err
+    assert f"{IMAGES[2]} in {new} is another image than the one in {project}" in shown
+    assert f"labeled-data/a/img0.png is already labelled in {project}/CollectedData.csv:5 as {IMAGES[0]}" in shown
+    assert (project / "CollectedData.csv").read_bytes() == before
+
+
+def test_suggestions_of_deeplabcut_are_merged_into_its_csv_and_h5(tmp_path: Path, capsys: Capture) -> None:
+    project = deeplabcut_project(tmp_path / "project", suffix=".csv")
+    (run, video), out = make_run(tmp_path, project), tmp_path / "out"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--out", str(out)]) == 0
+    assert merge(out, project) == 0
+    shown = capsys.readouterr().out
+    assert "CollectedData_me.csv: 3 new rows" in shown and "3 rows exactly as jaxpose suggest predicted" in shown
+    # Another person's file of the same images, with its own name.
+    of_day = project / "labeled-data" / "day"
+    found = pd.read_hdf(of_day / "CollectedData_me.h5")
+    assert isinstance(found, pd.DataFrame)
+    assert list(found.columns.names) == ["scorer", "individuals", "bodyparts", "coords"]
+    other = shutil.copytree(of_day, tmp_path / "other" / "labeled-data" / "day")
+    for name in ("CollectedData_me.h5", "CollectedData_me.csv"):
+        (other / name).unlink()
+    lost = ("labeled-data", "day", f"img{LOST:08d}.png")
+    second = found.rename(columns={"me": "you"}, level=0)
+    second.loc[lost, ("you", "female")] = [10.0, 10, 14, 22, 22, 30]
+    second.to_csv(other / "CollectedData_you.csv")
+    assert merge(tmp_path / "other", project) == 0
+    assert f"added to images of the project: {'/'.join(lost)} (female)" in capsys.readouterr().out
+    again = pd.read_hdf(of_day / "CollectedData_me.h5")
+    assert isinstance(again, pd.DataFrame)
+    assert again.loc[lost].tolist() == [*found.loc[lost].tolist()[:6], 10.0, 10, 14, 22, 22, 30]
+    assert again.drop(index=[lost]).equals(found.drop(index=[lost]))
