@@ -264,8 +264,11 @@ def _animal(poses: Poses, row: int) -> _Animal:
 
 
 def _unknown_individual(animals: Sequence[_Animal], layout: LabelLayout) -> str:
-    unknown = [one.individual or "without a name" for one in animals if one.individual not in layout.individuals]
-    return f"the project has no individual {unknown[0]}; it has {', '.join(layout.individuals)}" if unknown else ""
+    unknown = [one.individual for one in animals if one.individual not in layout.individuals]
+    if not unknown:
+        return ""
+    what = f"has no individual {unknown[0]}; it" if unknown[0] else "names animals, and these labels do not: it"
+    return f"the project {what} has {', '.join(layout.individuals)}"
 
 
 def _add_to_image(

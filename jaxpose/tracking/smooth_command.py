@@ -16,6 +16,7 @@ from jaxpose.conversion.prediction_tables import (
     SLEAP_ANALYSIS,
     SLP,
     SUFFIXES,
+    dropped,
     file_stem,
     form_of,
     read_table,
@@ -68,13 +69,13 @@ def run(given: argparse.Namespace) -> int:
         if table.unique:
             unique, more = _smoothed(dataclasses.replace(table.unique, individuals=(SINGLE,)), options)
             placed, lines = dataclasses.replace(placed, unique=unique), [*lines, *more]
-    smooth = dataclasses.replace(placed, poses=poses)
+    smooth, target = dataclasses.replace(placed, poses=poses), Target(form, out, scorer_for_deeplabcut(table))
     with output_folder(out.parent, given.overwrite) as folder:
         if form == CSV and smooth.is_plain:
             write_smoothed(folder / out.name, poses, smooth.scorer)
         else:
-            write_form(folder / out.name, smooth, table.footage, Target(form, out, scorer_for_deeplabcut(table), None))
-    print_lines("\n".join([f"{out}: {options.smooth}", *lines, *_left_out(table)]))
+            write_form(folder / out.name, smooth, table.footage, target)
+    print_lines("\n".join([f"{out}: {options.smooth}", *lines, *_left_out(table, target)]))
     return DONE
 
 
@@ -149,12 +150,14 @@ def _line(name: str, smooth: Poses) -> str:
     return f"{animal}{count(frames, 'frame')}, {count(int(filled.sum()), 'place')} filled{share}{empty}"
 
 
-def _left_out(table: PredictionTable) -> list[str]:
+def _left_out(table: PredictionTable, target: Target) -> list[str]:
     """Returns lines about the content of a table that the smoothed one does not have."""
-    if table.is_plain:
-        return []
+    lines = [f"dropped: {text}"] if (text := dropped(table, target)) else []
+    if table.is_plain or target.form != SLP:
+        return lines
+    # Files of SLEAP could hold these.
     is_there = np.isfinite(table.poses.points_px[..., 0]).any(axis=2)
     lost = int((is_there & (np.asarray(table.poses.identity) < 0)).sum())
     by_hand = 0 if table.by_hand is None else int(table.by_hand.sum())
-    lines = [f"left out: {count(lost, 'animal')} without a track"] if lost else []
+    lines += [f"dropped: {count(lost, 'animal')} without a track"] if lost else []
     return [*lines, f"smoothed as well: {count(by_hand, 'animal')} that a person placed"] if by_hand else lines

@@ -252,6 +252,13 @@ def test_an_animal_that_may_be_another_one_stops_a_merge(tmp_path: Path, capsys:
     table.rename(columns={"female": "pup"}, level=1).to_csv(new / "CollectedData.csv")
     assert merge(new, project) == 2
     assert "the project has no individual pup; it has male, female" in capsys.readouterr().err
+    one = table["me"]["female"]
+    one.columns = pd.MultiIndex.from_tuples(
+        [("me", *at) for at in one.columns], names=["scorer", "bodyparts", "coords"]
+    )
+    one.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    assert "the project names animals, and these labels do not: it has male, female" in capsys.readouterr().err
     # Another picture of the same name, and another name.
     shutil.copy(new / IMAGES[0], new / IMAGES[2])
     table.rename(index={IMAGES[0]: IMAGES[0].replace("img000", "img0")}).to_csv(new / "CollectedData.csv")

@@ -112,7 +112,7 @@ def test_a_sleap_project_keeps_its_skeleton_tracks_and_video(
     printed = capsys.readouterr().out
     assert [track.name for track in after.tracks] == ["female", "male"] and after.videos[0].filename == "day1.mp4"
     assert after.skeletons[0].edge_names == [("nose", "tail")]
-    assert "left out: 2 animals without a track\nsmoothed as well: 1 animal that a person placed" in printed
+    assert "dropped: 2 animals without a track\nsmoothed as well: 1 animal that a person placed" in printed
     # Of frame 1, the male's gap is filled: the median of frames 0, 2 and 3, between those of 0 and 2.
     males = {frame.frame_idx: one for frame in after for one in frame.instances if one.track.name == "male"}
     assert sorted(males) == [0, 1, 2, 3]
