@@ -16,6 +16,7 @@ VERBS = {
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
     "track": "links detected animals, also of other tools, into tracks",
+    "smooth": "smooths predictions and tracks over time, and fills their gaps",
     "calibrate": "calibrates cameras from videos of a board",
     "triangulate": "makes 3D points from the predictions of several cameras",
     "draw": "writes a video with the predicted keypoints on it",

@@ -209,7 +209,8 @@ def _wanted_tracks(
         need(EXTRAS[form], f"--to {form}")
     if options.smooth != "none":
         raise UserError(
-            f"--smooth is {options.smooth}, but {run} is of several animals, which are not smoothed: give none"
+            f"--smooth is {options.smooth}, but {run} is of several animals: give none, and smooth "
+            "their tracks with jaxpose smooth"
         )
     return number, form
 

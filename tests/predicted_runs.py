@@ -1,5 +1,6 @@
 """Run folders with tables of predictions that no network made: true tracks with planted failures."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pandas as pd
 
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
+from jaxpose.data.animals import place_names
 from jaxpose.data.synthetic_animal import KEYPOINT_NAMES, draw_look, walk
 from jaxpose.files import sha256_of
-from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.prediction.index import COLUMNS
+from jaxpose.formats.lightning_pose.tables import PredictionWriter
+from jaxpose.prediction.index import COLUMNS, DETECTIONS
 from jaxpose.run.identity import write_config
 from tests import painted_videos
 from tests.index_row import row
@@ -75,19 +77,26 @@ def planted_failures(truth: np.ndarray, seed: int, stretches: int = 12) -> tuple
 
 
 def predicted_run(folder: Path, project: Path, tables: Tables, **data: object) -> Path:
-    """A run of a project with whole tables of videos: {video: (keypoints (n, k, 2), confidence (n, k))}."""
+    """A run of a project with whole tables of videos: {video: (keypoints (n, k, 2), confidence (n, k))}.
+
+    With `animals` and `body_size_px`, a run of several: (n, a, k, 2) and (n, a, k); it holds the config of a finder.
+    """
     config = c.Config(data=c.DataConfig(project=str(project), keypoint_names=KEYPOINT_NAMES))
     config.data.input_width_px = config.data.input_height_px = 64
     for name, value in data.items():
         setattr(config.data, name, value)
     folder.mkdir(parents=True)
     write_config(folder / "config.json", config)
-    lines = []
+    if config.data.animals > 1:
+        (folder / "finder").mkdir()
+        finder = dataclasses.replace(config, model=dataclasses.replace(config.model, kind="finder"))
+        write_config(folder / "finder" / "config.json", finder)
+    lines, names, animals = [], config.data.keypoint_names, place_names(config.data.animals)
     for video, (keypoints, confidence) in tables.items():
-        table = folder / "video_preds" / f"{video.stem}.csv"
-        names = config.data.keypoint_names
-        write_predictions(table, range(len(keypoints)), names, keypoints, confidence)
-        place, digest = f"video_preds/{video.stem}.csv", sha256_of(table)[:16]
+        table = folder / "video_preds" / f"{video.stem}{DETECTIONS * bool(animals)}.csv"
+        with PredictionWriter(table, names, "heatmap_tracker", individuals=animals) as writer:
+            writer.append(range(len(keypoints)), keypoints, confidence)
+        place, digest = f"video_preds/{table.name}", sha256_of(table)[:16]
         done = row(path=str(video), size=video.stat().st_size, table=place, table_sha256=digest)
         lines.append([getattr(done, column) for column in COLUMNS])
     write_csv(folder / "index.csv", pd.DataFrame(lines, columns=COLUMNS).to_csv(index=False))

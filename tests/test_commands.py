@@ -44,6 +44,7 @@ _REMOTE = "tests/remote/test_remote_train.py::test_empty_machine_ends_as_the_und
 _LAUNCH = "tests/test_launch.py::test_the_verb_starts_a_verb_and_keeps_its_mistake"
 _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_run"
 _TRACK = "tests/tracking/test_tracks.py::test_the_verb_writes_tracks_in_each_form"
+_SMOOTH = "tests/tracking/test_smooth.py::test_each_track_has_the_bits_of_its_animal_alone_in_any_order"
 _REVIEW = "tests/tracking/test_review.py::test_animals_that_meet_are_the_first_row_and_a_swap_exchanges_all_behind_it"
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _CAMERAS = "tests/cameras/test_calibration_files.py::test_what_a_format_cannot_hold_is_refused_or_reported"
@@ -123,6 +124,10 @@ RUN_BY = {
     "track --corrections": _REVIEW,
     "track --out": _TRACK,
     "track --overwrite": _REVIEW,
+    "smooth": _SMOOTH,
+    "smooth --method": _SMOOTH,
+    "smooth --min_confidence": _SMOOTH,
+    "smooth --out": "tests/tracking/test_smooth.py::test_a_table_of_one_animal_gets_the_bytes_that_predict_writes",
     "draw": _DRAW,
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",

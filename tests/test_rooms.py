@@ -55,7 +55,7 @@ BELOW = {
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
     "calibrate": [*FRAMES, "cameras", "report", "conversion", "triangulate"],
     "triangulate": [*FRAMES, "cameras", "conversion", "pose", "report"],
-    "tracking": [*FRAMES, "conversion"],
+    "tracking": [*FRAMES, "pose", "conversion"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The only file that reads torch's own format; it asks for tensors alone.
@@ -64,7 +64,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "
 LONGEST_FILE, LONGEST_FUNCTION = 600, 60
 VERBS = {
     "train", "pretrain", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw",
-    "track", "doctor", "entry", "__main__",
+    "track", "smooth", "doctor", "entry", "__main__",
 }  # fmt: skip
 
 

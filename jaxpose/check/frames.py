@@ -43,7 +43,7 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
         raise UserError(
             f"--like is {like!r}, the checked project itself, whose poses are always compared: leave --like out"
         )
-    project = read_project_labels(wanted)
+    project = read_project_labels(wanted, several=True)
     of_views = {
         view: np.concatenate([frame_keypoints_px(project, table, names) for table in tables])
         for view, tables in project.tables.items()

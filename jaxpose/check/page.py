@@ -361,9 +361,7 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
         extra = [_extra(data, labels, names) for labels in extra_label_files(data)]
         checked = [CheckedLabels(project, of_frames, refused_rows(project, tables, names)), *extra]
         of_extra = [f"{one.project.label_file.name}: {note}" for one in extra for note in one.project.notes]
-        # jaxpose suggest does not write labels of several animals.
-        untouched = [] if project.most_animals else _untouched(given)
-        project = dataclasses.replace(project, notes=(*project.notes, *of_extra, *untouched))
+        project = dataclasses.replace(project, notes=(*project.notes, *of_extra, *_untouched(given)))
         frames, poses, notes = make_frames(checked, names, pairs, read_poses_px(given, like, names) if like else {})
         refused = [one.refused for one in checked]
         findings = make_findings(frames, refused, names)
@@ -403,7 +401,7 @@ def _untouched(given: DataConfig) -> list[str]:
     """Returns a sentence about uncorrected predictions of `jaxpose suggest`, if any."""
     if given.project in SYNTHETICS:
         return []
-    rows = count_untouched_in(read_project_labels(given))
+    rows = count_untouched_in(read_project_labels(given, several=True))
     return [f"{untouched_text(rows)}: correct them now if nobody looked at them"] if rows else []
 
 

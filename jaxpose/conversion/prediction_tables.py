@@ -178,8 +178,7 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     with output_folder(file.parent, target.overwrite) as folder:
         written = write_form(folder / file.name, predictions, footage, target)
     names = ", ".join(str(file.with_name(one.name)) for one in written)
-    dropped = _dropped(predictions, target) or "nothing"
-    lines = [*predictions.notes, f"{table} -> {names}", f"dropped: {dropped}"]
+    lines = [*predictions.notes, f"{table} -> {names}", f"dropped: {dropped(predictions, target) or 'nothing'}"]
     if target.form == DEEPLABCUT and footage is None:
         lines.append("create_labeled_video of DeepLabCut also needs <table>_meta.pickle: give --video VIDEO")
     return lines
@@ -191,23 +190,23 @@ def scorer_for_deeplabcut(predictions: PredictionTable) -> str:
     return predictions.scorer if is_theirs else deeplabcut.SCORER
 
 
-def _dropped(predictions: PredictionTable, target: Target) -> str:
-    """Returns the source's content that the target lacks."""
-    dropped = []
+def dropped(predictions: PredictionTable, target: Target) -> str:
+    """Returns the source's content that the target lacks, "" for nothing."""
+    found = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
-        dropped.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")
+        found.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")
     if not predictions.is_plain and target.form != SLP:
         poses = predictions.poses
         lost = int((np.isfinite(poses.points_px[..., 0]).any(axis=2) & (np.asarray(poses.identity) < 0)).sum())
-        dropped += [count(lost, "animal") + " without a track"] if lost else []
+        found += [count(lost, "animal") + " without a track"] if lost else []
         by_hand = 0 if predictions.by_hand is None else int(predictions.by_hand.sum())
-        dropped += [f"the mark of {count(by_hand, 'animal')} that a person placed"] if by_hand else []
-        dropped += [] if target.form == SLEAP_ANALYSIS else ["the score of each animal"] * (poses.score is not None)
+        found += [f"the mark of {count(by_hand, 'animal')} that a person placed"] if by_hand else []
+        found += [] if target.form == SLEAP_ANALYSIS else ["the score of each animal"] * (poses.score is not None)
     if predictions.unique and target.form not in (CSV, DEEPLABCUT):
-        dropped.append(count(len(predictions.unique.keypoint_names), "unique body part"))
+        found.append(count(len(predictions.unique.keypoint_names), "unique body part"))
     if predictions.is_plain and _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP):
-        dropped.append("edges, the name of the track, and scores of instances and tracks")
-    return "; ".join(dropped)
+        found.append("edges, the name of the track, and scores of instances and tracks")
+    return "; ".join(found)
 
 
 def _file(table: Path, video: Path | None, place: Path, target: Target) -> Path:

@@ -402,7 +402,7 @@ def place_of(file: Path, name: str, match: Match) -> tuple[str, Path]:
 
 
 def write_labels(file: Path, labels: LabelTable) -> None:
-    """Writes an image for each row, and an annotation if it has a label.
+    """Writes the image of each row, and an annotation if it has a label; rows of one image are its animals.
 
     v is 2 for a visible keypoint and 1 for one with a position that is not visible. The box is the smallest around the
     keypoints.
@@ -411,11 +411,13 @@ def write_labels(file: Path, labels: LabelTable) -> None:
     annotations: list[dict[str, Any]] = []
     names, (points, visibility) = labels.poses.keypoint_names, labels.poses.labels()
     v = np.where(visibility == VISIBLE, 2, np.where(is_hidden(labels.poses), 1, 0))
-    for row, name in enumerate(labels.poses.frames):
+    ids = {name: number for number, name in enumerate(dict.fromkeys(labels.poses.frames), 1)}
+    for name, number in ids.items():
         width, height = labels.sizes_px[name]
-        images.append({"id": row + 1, "file_name": name, "width": width, "height": height})
+        images.append({"id": number, "file_name": name, "width": width, "height": height})
+    for row, name in enumerate(labels.poses.frames):
         if v[row].any():
-            annotation = {"id": len(annotations) + 1, "image_id": row + 1, "category_id": 1, "iscrowd": 0}
+            annotation = {"id": len(annotations) + 1, "image_id": ids[name], "category_id": 1, "iscrowd": 0}
             annotations.append(annotation | keypoint_entries(points[row], v[row]))
     animal = {
         "id": 1,

@@ -407,7 +407,7 @@ def _provenance(predictions: PredictionTable) -> dict[str, str]:
 
 
 def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[str, Video]) -> None:
-    """Writes a suggestion for each frame, and an instance if any point is predicted.
+    """Writes a suggestion for each frame, and an instance for each animal with a predicted point.
 
     Uses the project's skeleton and videos, so that SLEAP recognises them.
 
@@ -432,17 +432,21 @@ def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[st
     videos = {name: video.source_video or video for name, video in videos.items()}
     (skeleton,) = labels.skeletons
     suggested, predicted = [], []
-    for (name, number), points, confidence in zip(poses.frames, *poses.one_animal(), strict=True):
+    confidence = np.nan_to_num(np.asarray(poses.confidence, np.float64))
+    for row, (name, number) in enumerate(poses.frames):
         if name not in videos:
             of_video = shown[name]
             shape = [of_video.expected_frames, of_video.height_px, of_video.width_px, 3]
             metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False}
             videos[name] = SleapVideo(str(of_video.path.absolute()), backend_metadata=metadata, open_backend=False)
         suggested.append(SuggestionFrame(videos[name], number))
-        if (known := np.isfinite(points[:, 0])).any():
-            scores = np.nan_to_num(confidence)
-            instance = PredictedInstance.from_numpy(points, skeleton, scores, float(scores[known].mean()))
-            predicted.append(LabeledFrame(video=videos[name], frame_idx=number, instances=[instance]))
+        instances = []
+        for points, scores in zip(poses.points_px[row], confidence[row], strict=True):
+            if (known := np.isfinite(points[:, 0])).any():
+                score = float(scores[known].mean())
+                instances.append(PredictedInstance.from_numpy(points, skeleton, scores, score))
+        if instances:
+            predicted.append(LabeledFrame(video=videos[name], frame_idx=number, instances=instances))
     used = list({id(suggestion.video): suggestion.video for suggestion in suggested}.values())
     result = Labels(predicted, videos=used, skeletons=[skeleton], suggestions=suggested)
     result.provenance |= {"made_by": "jaxpose"}

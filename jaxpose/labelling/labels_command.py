@@ -16,14 +16,18 @@ from jaxpose.labelling.merging import (
     Merged,
     NewFile,
     count_untouched,
+    extended,
     folder_of,
     is_merged,
     read_new_labels,
     read_size_px,
     refuse_misfits,
+    refuse_other_keypoints,
     untouched_text,
+    write_contents,
 )
 from jaxpose.labelling.merging import merge as write_merged
+from jaxpose.labelling.merging_animals import contents_of, keypoint_names, plan_merge, rows_of
 from jaxpose.labelling.project_labels import ProjectLabels, can_write, read_project_labels
 from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.run.paths import MEMBERS_FOLDER
@@ -69,15 +73,35 @@ def merge(given: argparse.Namespace) -> int:
     folder, new = project_folder(without_config_file(DataConfig(project=given.project)).project), Path(given.new)
     with changing_labels(folder) if folder.is_dir() else contextlib.nullcontext():
         views = tuple(filter(None, given.views.split(",")))
-        project = read_project_labels(DataConfig(project=given.project, labels=given.labels, views=views))
+        data = DataConfig(project=given.project, labels=given.labels, views=views)
+        project = read_project_labels(data, several=True)
         found = read_new_labels(new.expanduser(), project)
-        if is_merged(found, project):
+        if project.layout and project.layout.individuals:
+            _merge_animals(given, new.expanduser(), found, project)
+        elif is_merged(found, project):
             print_lines(f"{given.project} already has all labels of {given.new}: nothing to merge")
         else:
             refuse_misfits(new.expanduser(), found, project)
             _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project))
     say(_next_step(given, new.expanduser()))
     return DONE
+
+
+def _merge_animals(given: argparse.Namespace, new: Path, found: Sequence[NewFile], project: ProjectLabels) -> None:
+    """Adds new labels to a project of several animals, and reports what it did."""
+    refuse_other_keypoints(found, project)
+    plan = plan_merge(found, project, folder_of(new))
+    about = plan.lines(keypoint_names(project))
+    if not plan.rows and not plan.changes:
+        about.append(f"{given.project} already has all labels of {given.new}: nothing to merge")
+    else:
+        rows = rows_of(plan, project)
+        contents = contents_of(
+            plan, project, {file: extended(file, of_file, project) for file, of_file in rows.items()}
+        )
+        numbers = {file: len(rows.get(file, ())) for file in contents}
+        _report(new, found, project, write_contents(new, found, project, contents, numbers))
+    print_lines("\n".join(about))
 
 
 def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged: Merged) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -25,7 +25,7 @@ from jaxpose.labelling.project_labels import (
     ProjectLabels,
     can_write,
     h5_of_csv,
-    read_cells,
+    read_animal_cells,
     read_header,
     refuse_other_labels,
 )
@@ -209,7 +209,7 @@ class NewFile:
     """A file with new labels.
 
     Attributes:
-      labels: its rows with labels.
+      labels: its rows with labels; of several animals, one a row.
       cells: the text of each of these rows: {(keypoint, coord): cell}.
       empty: number of rows without labels.
       view: the camera.
@@ -233,7 +233,8 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
         each unusable row.
     """
     refuse_other_tools(project)
-    found = [_read(file, view) for file, view in _find(new, project)]
+    several = bool(project.layout and project.layout.individuals)
+    found = [_read(file, view, several) for file, view in _find(new, project)]
     if not any(file.cells for file in found):
         raise UserError(f"{new} has no row with a label: nothing to merge")
     return found
@@ -269,9 +270,17 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
         project's, an image that is already labelled or labelled twice, is missing, or is not a crop like the others, a
         file to copy that is not an image or lies outside the folder, or a point outside its image.
     """
-    problems = [problem for file in found for problem in _keypoint_problems(file, project)]
-    if not problems:
-        problems = _row_problems(found, project, folder_of(new))
+    refuse_other_keypoints(found, project)
+    raise_problems(_row_problems(found, project, folder_of(new)))
+
+
+def refuse_other_keypoints(found: Sequence[NewFile], project: ProjectLabels) -> None:
+    """Raises UserError with a line for each keypoint of new labels that differs from the project's."""
+    raise_problems([problem for file in found for problem in _keypoint_problems(file, project)])
+
+
+def raise_problems(problems: Sequence[str]) -> None:
+    """Raises UserError with a line for each of the first problems, if there are any."""
     if problems:
         more = len(problems) - _LISTED
         raise UserError("\n".join([*problems[:_LISTED], *([f"... and {more} more"] if more > 0 else [])]))
@@ -279,7 +288,7 @@ def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) 
 
 def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
     """Returns how many new rows equal the predictions that jaxpose.suggest wrote."""
-    images = [image for file in found for image in file.labels.poses.frames]
+    images = list(dict.fromkeys(image for file in found for image in file.labels.poses.frames))
     return _count_untouched(folder_of(new), [file.labels.file for file in found], images)
 
 
@@ -287,12 +296,13 @@ def count_untouched_in(project: ProjectLabels) -> int:
     """Returns how many labelled rows equal the predictions if jaxpose.suggest wrote the folder, else 0."""
     if project.layout is None:
         return 0
-    images = [
+    labelled = [
         image
         for table in project.all_tables()
         for image, visibility in zip(table.poses.frames, table.visibility, strict=True)
         if (visibility > NOT_USED).any()
     ]
+    images = list(dict.fromkeys(labelled))
     files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
     return _count_untouched(project.folder, files, images)
 
@@ -321,6 +331,9 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         layout = project.layout
         assert layout is not None
         pattern = layout.file("", "*") if layout.is_per_video else ""
+        if pattern and not any(new.glob(pattern)):
+            # Another person's files have another scorer in their names.
+            pattern = str(PurePosixPath(pattern).with_name("CollectedData_*.csv"))
         found = [(file, "") for file in sorted(new.glob(pattern))] if pattern else []
         found += [] if pattern else [(new / layout.file(view, ""), view) for view in views]
         if not found or (absent := [file for file, _ in found if not file.is_file()]):
@@ -337,15 +350,16 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
     return [(new, of_name[0] if of_name else views[0])]
 
 
-def _read(file: Path, view: str) -> NewFile:
+def _read(file: Path, view: str, several: bool) -> NewFile:
     labels = read_labels(file, "ignore")
-    refuse_several(labels)
+    if not several:
+        refuse_several(labels)
     if labels.problems:
         raise UserError("\n".join(labels.problems[:_LISTED]))
     _refuse_other_h5(file)
-    rows = read_cells(file)
+    rows = read_animal_cells(file)
     labels, empty = without_empty_rows(labels)
-    return NewFile(labels, [rows[source][1] for source in labels.sources], empty, view)
+    return NewFile(labels, [rows[source] for source in labels.sources], empty + len(labels.without_animals), view)
 
 
 def _refuse_other_h5(file: Path) -> None:
@@ -432,15 +446,37 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
       UserError: an HDF5 file next to a label file has different labels.
       OSError: a file cannot be written.
     """
-    folder, added = folder_of(new), _new_rows(found, project)
+    added = _new_rows(found, project)
+    return write_contents(
+        new,
+        found,
+        project,
+        {file: extended(file, rows, project) for file, rows in added.items()},
+        {file: len(rows) for file, rows in added.items()},
+    )
+
+
+def write_contents(
+    new: Path, found: Sequence[NewFile], project: ProjectLabels, contents: Mapping[Path, bytes], rows: dict[Path, int]
+) -> Merged:
+    """Writes label files, the HDF5 files next to them, and the images of new labels, or nothing.
+
+    Args:
+      new, found, project: as for `merge`.
+      contents: {label file: its bytes after the merge}.
+      rows: {label file: number of new rows}.
+
+    Raises:
+      UserError, OSError: as `merge`.
+    """
+    folder = folder_of(new)
     images = {
         project.folder / name: source
         for file in found
         for image in file.labels.poses.frames
         for name, source in images_to_copy(folder, project, image).items()
     }
-    contents = {file: _extended(file, rows, project) for file, rows in added.items()}
-    with_h5 = [file for file in added if project.kind == DEEPLABCUT or file.with_suffix(".h5").is_file()]
+    with_h5 = [file for file in contents if project.kind == DEEPLABCUT or file.with_suffix(".h5").is_file()]
     h5, stale = {}, []
     for file in with_h5:
         refuse_other_labels(project.folder, file)
@@ -453,7 +489,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
         else:
             stale.append(file.with_suffix(".h5"))
     backups = write_all(project.folder, {**contents, **h5}, images)
-    return Merged({file: len(rows) for file, rows in added.items()}, backups, len(images), list(h5), stale)
+    return Merged(rows, backups, len(images), list(h5), stale)
 
 
 def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[list[str]]]:
@@ -471,7 +507,7 @@ def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[l
     return added
 
 
-def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> bytes:
+def extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> bytes:
     """Returns the bytes of a label file with appended rows; an absent file starts with the project's header."""
     content = read_bytes(file, most_bytes=None) if file.is_file() else b""
     before, encoding = read_text(file) if content else ("", "utf-8")

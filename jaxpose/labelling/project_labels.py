@@ -18,7 +18,7 @@ from jaxpose.data.checked_table import check_table
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, refuse_several
-from jaxpose.data.labels import read_csv_table, read_rows, read_table
+from jaxpose.data.labels import names_of, read_csv_table, read_rows, read_table
 from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, from_images_folder, relocated
@@ -62,12 +62,23 @@ class LabelLayout:
     @property
     def scorer(self) -> str:
         """The name in the scorer row, "" without one."""
-        return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) == 3 else ""
+        return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) > 2 else ""
+
+    @property
+    def individuals(self) -> tuple[str, ...]:
+        """The animals that have columns, () in a file of one animal."""
+        names = names_of(self.header[1][self.index_columns :]) if len(self.header) == 4 else []
+        return tuple(names) if len(names) > 1 else ()
 
     def columns(self) -> list[tuple[str, str]]:
         """Returns (keypoint, x or y or visible) of each column after the image columns."""
         first = self.index_columns
         return list(zip(self.header[-2][first:], self.header[-1][first:], strict=True))
+
+    def animals(self) -> list[str]:
+        """Returns the individual of each column after the image columns, "" in a file of one animal."""
+        columns = self.columns()
+        return list(self.header[1][self.index_columns :]) if self.individuals else [""] * len(columns)
 
     def file(self, view: str, video: str) -> str:
         """Returns the path of a video's label file, relative to the project."""
@@ -75,17 +86,19 @@ class LabelLayout:
             return f"{IMAGES_FOLDER}/{video}/{self.name}"
         return label_file_of_view(self.name, view)
 
-    def cells(self, image: str, keypoints_px: Mapping[str, np.ndarray]) -> list[str]:
+    def cells(self, image: str, keypoints_px: Mapping[tuple[str, str], np.ndarray]) -> list[str]:
         """Returns the row of an image.
 
         Args:
           image: labeled-data/<video>/<name>.
-          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; missing or NaN gives empty cells.
+          keypoints_px: {(individual, keypoint): (x, y, ...)} in pixels of the image; missing or NaN gives empty cells.
+            The individual is "" in a file of one animal.
         """
         index = [image] if self.index_columns == 1 else image.split("/")
         cells = []
-        for name, coord in self.columns():
-            value = keypoints_px[name]["xy".index(coord)] if coord in "xy" and name in keypoints_px else np.nan
+        for animal, (name, coord) in zip(self.animals(), self.columns(), strict=True):
+            is_known = coord in "xy" and (animal, name) in keypoints_px
+            value = keypoints_px[animal, name]["xy".index(coord)] if is_known else np.nan
             cells.append(f"{value:.3f}" if np.isfinite(value) else "")
         return [*index, *cells]
 
@@ -95,11 +108,18 @@ def image_of(folder: str, frame: int) -> str:
     return f"{IMAGES_FOLDER}/{folder}/img{frame:08d}.png"
 
 
-def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int) -> tuple[tuple[str, ...], ...]:
-    """Returns the header rows of a new label file."""
-    cells = [(scorer, name, coord) for name in keypoint_names for coord in "xy"]
-    fill = ("",) * (index_columns - 1)
-    return tuple((row, *fill, *of_row) for row, of_row in zip(_HEADER, zip(*cells, strict=True), strict=True))
+def plain_header(
+    scorer: str, keypoint_names: Sequence[str], index_columns: int, individuals: Sequence[str] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the header rows of a new label file, with a row of individuals if there are any."""
+    cells = [
+        (scorer, *animal, name, coord)
+        for animal in [(name,) for name in individuals] or [()]
+        for name in keypoint_names
+        for coord in "xy"
+    ]
+    fill, titles = ("",) * (index_columns - 1), (_HEADER[0], *["individuals"][: len(individuals)], *_HEADER[1:])
+    return tuple((row, *fill, *of_row) for row, of_row in zip(titles, zip(*cells, strict=True), strict=True))
 
 
 def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
@@ -119,6 +139,17 @@ def read_cells(file: Path) -> dict[str, tuple[list[str], dict[tuple[str, str], s
     first, columns = layout.index_columns, layout.columns()
     rows = read_rows(file)[0]
     return {f"{file}:{line}": (row[:first], dict(zip(columns, row[first:], strict=False))) for line, row in rows}
+
+
+def read_animal_cells(file: Path) -> dict[str, dict[tuple[str, str], str]]:
+    """Returns {FILE:LINE (individual): {(keypoint, coordinate): cell}}; FILE:LINE in a file of one animal."""
+    layout = LabelLayout(file.name, False, *read_header(file))
+    columns = list(zip(layout.animals(), layout.columns(), strict=True))
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    for line, row in read_rows(file)[0]:
+        for (animal, column), cell in zip(columns, row[layout.index_columns :], strict=False):
+            found.setdefault(f"{file}:{line} ({animal})" if animal else f"{file}:{line}", {})[column] = cell
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +178,11 @@ class ProjectLabels:
         """The base folder of image names."""
         return project_folder(str(self.path))
 
+    @property
+    def most_animals(self) -> int:
+        """The largest number of animals in an image."""
+        return max(table.most_animals for table in self.all_tables())
+
     def all_tables(self) -> list[LabelTable]:
         """Returns the tables of all views."""
         return [table for of_view in self.tables.values() for table in of_view]
@@ -155,7 +191,8 @@ class ProjectLabels:
         """Returns (video, frame number) of labelled images with a number in their name."""
         of_video: dict[str, list[str]] = {}
         for table in self.all_tables():
-            for image, video in zip(table.poses.frames, table.videos, strict=True):
+            images = [*zip(table.poses.frames, table.videos, strict=True)]
+            for image, video in [*images, *((empty.name, empty.video) for empty in table.without_animals)]:
                 of_video.setdefault(video, []).append(PurePosixPath(image).name)
         numbers = ((video, map(FrameNames(names).number, names)) for video, names in of_video.items())
         return {(video, number) for video, found in numbers for number in found if number is not None}
@@ -198,22 +235,26 @@ class ProjectLabels:
         return [(videos[image], part) for image, part in self.parts_px.items()]
 
 
-def read_project_labels(data: DataConfig) -> ProjectLabels:
+def read_project_labels(data: DataConfig, several: bool = False) -> ProjectLabels:
     """Reads the labels of a project; opens images only if videos are cropped.
 
     Args:
       data: `project`, `labels`, `views` and `missing`.
+      several: whether images may have several animals, each of which is a row.
 
     Raises:
-      UserError: the project or a label file is missing or cannot be understood.
+      UserError: the project or a label file is missing or cannot be understood, or images have several animals, which
+        are not wanted.
     """
     refuse_absent_project(data.project, "--project")
     data = without_config_file(data)
     kind, path = recognise(data), Path(data.project).expanduser()
     if kind == LIGHTNING_POSE:
-        return _read_lightning_pose(path, data)
+        return _read_lightning_pose(path, data, several)
     # DeepLabCut's rows without labels are frames to label: they are not suggested or added again.
-    table = read_label_table(dataclasses.replace(data, missing="not_visible" if kind == DEEPLABCUT else data.missing))
+    table = read_label_table(
+        dataclasses.replace(data, missing="not_visible" if kind == DEEPLABCUT else data.missing), several=several
+    )
     files, layout = [path], None
     if kind == DEEPLABCUT:
         files = _files_of_rows(table)
@@ -232,7 +273,7 @@ def frame_keypoints_px(project: ProjectLabels, table: LabelTable, names: tuple[s
     return np.where((visibility > NOT_USED)[..., None], points_px, np.nan) + project.offsets_px(table)[:, None]
 
 
-def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
+def _read_lightning_pose(folder: Path, data: DataConfig, several: bool) -> ProjectLabels:
     views = data.views or ("",)
     files: dict[str, list[Path]] = {}
     for view in views:
@@ -242,9 +283,8 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
         extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
         files[view] = [file, *(name for name in extra if is_regular(name))]
     tables = {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
-    for of_view in tables.values():
-        for table in of_view:
-            refuse_several(table)
+    for table in [table for of_view in tables.values() if not several for table in of_view]:
+        refuse_several(table)
     first = files[views[0]][0]
     is_per_video = first.parent.parent.name == IMAGES_FOLDER
     layout = LabelLayout(first.name if is_per_video else data.labels, is_per_video, *read_header(first))
@@ -254,14 +294,16 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
 def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
     """Returns the form of the first label file with all keypoints, or a plain one."""
     headers = [read_header(file) for file in files if file.suffix == ".csv"]
-    full = [header for header in headers if set(table.poses.keypoint_names) <= set(header[0][-2])]
-    plain = plain_header(table.scorer, table.poses.keypoint_names, 3), 3
+    wanted = {*table.poses.keypoint_names, *table.poses.individuals}
+    full = [header for header in headers if wanted <= {cell for row in header[0][1:-1] for cell in row}]
+    plain = plain_header(table.scorer, table.poses.keypoint_names, 3, table.poses.individuals), 3
     return LabelLayout(files[0].with_suffix(".csv").name, True, *(full[0] if full else plain))
 
 
 def _files_of_rows(table: LabelTable) -> list[Path]:
     """Returns the label files of a combined table with sources FILE:LINE."""
-    places = [*table.sources, *(problem.partition(": ")[0] for problem in table.problems)]
+    empty = (image.source for image in table.without_animals)
+    places = [*table.sources, *empty, *(problem.partition(": ")[0] for problem in table.problems)]
     return list(dict.fromkeys(Path(place.rpartition(":")[0]) for place in places))
 
 
@@ -299,7 +341,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
     Raises:
       ValueError: a row or the header does not fit DeepLabCut.
     """
-    if len(layout.header) != 3:
+    if len(layout.header) < 3:
         raise ValueError("the header has no rows scorer, bodyparts and coords")
     rows = list(csv.reader(io.StringIO(content.decode(encoding).removeprefix("\ufeff"), newline="")))[
         len(layout.header) :
@@ -307,7 +349,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
     first = layout.index_columns
     # DeepLabCut's files have no column visible.
     places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
-    names = [(layout.header[0][place], layout.header[1][place], layout.header[2][place]) for place in places]
+    names = [tuple(row[place] for row in layout.header) for place in places]
     rows = [row for row in rows if any(cell.strip() for cell in row)]
     if any(len(row) != len(layout.header[0]) for row in rows):
         raise ValueError("a row has other cells than the header")
@@ -317,7 +359,8 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
         raise ValueError("an image is not called labeled-data/<video>/<name>")
     import pandas
 
-    columns = pandas.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
+    titles = [_HEADER[0], *["individuals"][: len(layout.header) - 3], *_HEADER[1:]]
+    columns = pandas.MultiIndex.from_tuples(names, names=titles)
     index = pandas.MultiIndex.from_tuples([tuple(image.split("/")) for image in images])
     cells = np.array(values, np.float64).reshape(len(rows), len(names))
     return pandas_content(pandas.DataFrame(cells, index=index, columns=columns))

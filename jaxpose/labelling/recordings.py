@@ -122,15 +122,15 @@ def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarr
         POSE: [poses.columns.get(POSE_ERROR_PX) for poses in recordings],
         SPREAD: [poses.columns.get(SPREAD_PX) for poses in recordings],
     }
-    names, scaled = [], []
+    names, evidence = [], []
     for name, values in signals.items():
         known = [found.reshape(len(found), -1) for found in values if found is not None]
         if len(known) == len(values):
             least = _LEAST_SHARE if name == CONFIDENCE else _LEAST_PX
             names.append(name)
-            scaled.append(_scaled(np.concatenate(known), least))
+            evidence.append(scaled(np.concatenate(known), least))
     ends = np.cumsum([len(poses.frames) for poses in recordings])[:-1]
-    return names, np.split(np.stack(scaled, axis=1), ends)
+    return names, np.split(np.stack(evidence, axis=1), ends)
 
 
 def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
@@ -153,14 +153,23 @@ def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
     return np.maximum(from_median, largest / 2)
 
 
-def _scaled(values: np.ndarray, least: float) -> np.ndarray:
-    """Returns about 0 for usual or NaN values (n, k), and more the further out a value is."""
+def scaled(values: np.ndarray, least: float) -> np.ndarray:
+    """Returns about 0 for usual or NaN values (n, k), and more the further out a value is.
+
+    Args:
+      values: of one signal.
+      least: the smallest robust standard deviation of usual values.
+    """
     # A keypoint that no pose contains has no pose error.
     values = np.where(np.isnan(values).all(axis=0), 0, values)
     centre = np.nanmedian(values, axis=0)
     spread = np.maximum(1.4826 * np.nanmedian(np.abs(values - centre), axis=0), least)
-    out = np.nan_to_num((values - centre) / spread)
-    return np.log1p(np.maximum(out - _USUAL, 0)) + _USUAL_WEIGHT * np.clip(out / _USUAL, 0, 1)
+    return log_excess(np.nan_to_num((values - centre) / spread))
+
+
+def log_excess(deviations: np.ndarray) -> np.ndarray:
+    """Returns the evidence of robust standard deviations, of which the first three are usual."""
+    return np.log1p(np.maximum(deviations - _USUAL, 0)) + _USUAL_WEIGHT * np.clip(deviations / _USUAL, 0, 1)
 
 
 # Reads the predictions of recordings from the tables of one or several runs.
@@ -246,7 +255,7 @@ def _read_pose_errors(table: Path) -> np.ndarray | None:
 # Chooses frames: the most unusual first, far apart in time and unusual for different reasons.
 
 # A signal with at least this evidence is given as a reason.
-_NAMED = 0.5
+NAMED = 0.5
 # A frame that fails in the same way as a chosen frame counts this share less.
 _LIKENESS_COST = 0.5
 
@@ -301,19 +310,25 @@ def choose_frames(
     while len(chosen) < count and is_free.any():
         values = np.where(is_free, scores * (1 - _LIKENESS_COST * likeness), -1)
         best = int(values.argmax())
-        reason = _describe(patterns[best].reshape(evidence[0].shape[1:]), signals, keypoint_names)
+        reason = describe(patterns[best].reshape(evidence[0].shape[1:]), signals, keypoint_names)
         chosen.append(Choice(int(owners[best]), int(frames[best]), float(scores[best]), reason))
         is_free &= (owners != owners[best]) | (np.abs(frames - frames[best]) > apart)
         likeness = np.maximum(likeness, unit @ unit[best])
     return chosen
 
 
-def _describe(pattern: np.ndarray, signals: Sequence[str], keypoint_names: Sequence[str]) -> str:
-    """Returns the signals (signals, views k) that stand out, at least the largest, each with its worst keypoint."""
+def describe(
+    pattern: np.ndarray, signals: Sequence[str], keypoint_names: Sequence[str], of_frames: Sequence[str] = ()
+) -> str:
+    """Returns the signals (signals, views k) that stand out, at least the largest, each with its worst keypoint.
+
+    Those in `of_frames` are about whole frames, and have none.
+    """
     worst = pattern.argmax(axis=1).tolist()
     largest = pattern.max(axis=1)
-    named = [place for place in range(len(signals)) if largest[place] >= min(_NAMED, largest.max())]
-    return "; ".join(f"{signals[place]}: {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named)
+    named = [place for place in range(len(signals)) if largest[place] >= min(NAMED, largest.max())]
+    keypoints = {signals[place]: f": {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named}
+    return "; ".join(f"{name}{keypoint * (name not in of_frames)}" for name, keypoint in keypoints.items())
 
 
 # Chooses frames that look different by k-means over small copies; needs no network.

@@ -14,6 +14,8 @@ from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data.inputs import video_files
 from jaxpose.errors import UserError, need
 from jaxpose.formats.project import COCO, CSV, SLEAP
+from jaxpose.labelling import animal_evidence
+from jaxpose.labelling.animal_evidence import choose_in_turns, expected_animals, read_crowd
 from jaxpose.labelling.pose_outliers import fit_poses
 from jaxpose.labelling.project_labels import ProjectLabels, image_of, read_project_labels
 from jaxpose.labelling.recordings import (
@@ -28,7 +30,7 @@ from jaxpose.labelling.recordings import (
 )
 from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE, refuse_used, write_suggestions
 from jaxpose.poses import Poses
-from jaxpose.run.load import refuse_several_animals
+from jaxpose.run.load import refuse_no_finder
 from jaxpose.run.start_run import with_members
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.file import scan
@@ -54,7 +56,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if given.h5:
         need("deeplabcut", "--h5")
     data, video, radius = _options(given, runs)
-    project = read_project_labels(data) if data.project else None
+    project = read_project_labels(data, several=True) if data.project else None
     if given.h5 and not project:
         raise UserError("--h5 writes label files, which need the keypoints of a project: give --project FOLDER")
     if given.h5 and project and not project.layout:
@@ -71,10 +73,8 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
             raise UserError(
                 f"the run {runs[0]} names no project, whose labels show which poses are unusual: give --project FOLDER"
             )
-        poses = fit_poses(project, data.keypoint_names)
-        predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]
-        signals, evidence = find_evidence(predicted)
-        choices = choose_frames(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
+        choose = _choose_crowded if data.animals > 1 else _choose_unusual
+        predicted, choices = choose(given, runs, data, project, recordings, skipped)
         shown = None if given.empty else _in_images(recordings, predicted, data.keypoint_names, choices)
     else:
         choices = choose_different(recordings, skipped, given.frames, given.apart)
@@ -88,17 +88,52 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     return DONE
 
 
+def _choose_unusual(
+    given: argparse.Namespace,
+    runs: list[Path],
+    data: DataConfig,
+    project: ProjectLabels,
+    recordings: list[Recording],
+    skipped: list[set[int]],
+) -> tuple[list[Poses], list[Choice]]:
+    """Returns the predictions of each recording, and the frames in which those of one animal look wrong."""
+    if project.most_animals > 1:
+        raise UserError(
+            f"{project.path} has up to {project.most_animals} animals in an image, and {runs[0]} was trained on images "
+            "with one: give a run of several animals"
+        )
+    poses = fit_poses(project, data.keypoint_names)
+    predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]
+    signals, evidence = find_evidence(predicted)
+    return predicted, choose_frames(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
+
+
+def _choose_crowded(
+    given: argparse.Namespace,
+    runs: list[Path],
+    data: DataConfig,
+    project: ProjectLabels,
+    recordings: list[Recording],
+    skipped: list[set[int]],
+) -> tuple[list[Poses], list[Choice]]:
+    """Returns the animals of each recording, and the frames in which some may be wrong or missing."""
+    if len(runs) > 1:
+        raise UserError(f"{runs[0]} was trained on several animals, whose predictions are not combined: give one run")
+    crowds = [read_crowd(runs[0], recording, data.keypoint_names) for recording in recordings]
+    if absent := [found.name for found, crowd in zip(recordings, crowds, strict=True) if crowd.doubts is None]:
+        say(f"no review of tracks, so doubtful tracks do not count: {', '.join(absent)}")
+    size_px = read_run_configs(runs)[0].data.body_size_px
+    signals, evidence = animal_evidence.find_evidence(crowds, size_px, expected_animals(project))
+    choices = choose_in_turns(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
+    return [crowd.poses for crowd in crowds], choices
+
+
 def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, VideoConfig, int]:
     """Returns where the labels are and, with runs, their keypoints; where the videos are; and how many frames on either
     side the runs' networks see."""
     configs = read_run_configs(runs) if runs else [Config()]
     for run, config in zip(runs, configs, strict=False):
-        refuse_several_animals(
-            run,
-            config,
-            "jaxpose suggest reads predictions of one: take the frames in *_tracks_review.csv of jaxpose predict, or "
-            "give only videos, without a run and a project, for frames that differ",
-        )
+        refuse_no_finder(run, config)
     data, radius = configs[0].data, max(CONTEXT_RADIUS[config.model.kind] for config in configs)
     changes = {name: getattr(given, name) for name in ("project", "labels") if getattr(given, name)}
     if given.views:
@@ -151,20 +186,25 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
 def _in_images(
     recordings: list[Recording], predicted: list[Poses], names: tuple[str, ...], choices: list[Choice]
 ) -> Poses:
-    """Returns the predictions of the chosen frames in pixels of their images, without those outside a crop."""
+    """Returns the predictions of the chosen frames in pixels of their images, without those outside a crop.
+
+    The animals of a frame are ordered from left to right.
+    """
     frames, points, confidences = list[str](), list[np.ndarray](), list[np.ndarray]()
     for choice in choices:
-        recording, (points_px, confidence) = recordings[choice.recording], predicted[choice.recording].one_animal()
-        keypoints_px = points_px[choice.frame].copy()
+        recording, poses = recordings[choice.recording], predicted[choice.recording]
+        keypoints_px = poses.points_px[choice.frame].copy()
         if recording.crop_px:
             x, y, width, height = recording.crop_px
             keypoints_px -= (x, y)
-            is_outside = ((keypoints_px < -0.5) | (keypoints_px > np.array([width, height]) - 0.5)).any(axis=1)
+            is_outside = ((keypoints_px < -0.5) | (keypoints_px > np.array([width, height]) - 0.5)).any(axis=-1)
             keypoints_px[is_outside] = np.nan
+        # NaN, of absent animals, is sorted to the end.
+        order = np.argsort(np.fmin.reduce(keypoints_px[..., 0], axis=1), kind="stable")
         frames += [image_of(folder, choice.frame) for folder in recording.folders.values()]
-        points += np.split(keypoints_px, len(recording.folders))
-        confidences += np.split(confidence[choice.frame], len(recording.folders))
-    return Poses.of_one_animal(names, frames, np.stack(points), np.stack(confidences), pixels="image")
+        points += np.split(keypoints_px[order], len(recording.folders), axis=1)
+        confidences += np.split(np.asarray(poses.confidence)[choice.frame][order], len(recording.folders), axis=1)
+    return Poses(names, frames, np.stack(points), np.stack(confidences), pixels="image")
 
 
 def _report(

@@ -6,7 +6,9 @@ The label files have rows only for suggested frames; suggestions.csv gives the r
 
 import csv
 import dataclasses
+import hashlib
 import io
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -74,12 +76,22 @@ def write_label_files(
         sleap_files.write_suggestions(out / SLEAP_FILE, project.path, poses, shown)
     else:
         assert project.kind == COCO
-        visibility = np.where(np.isfinite(poses.points_px[..., 0]), VISIBLE, NOT_USED).astype(np.int8)
-        poses = dataclasses.replace(poses, visibility=visibility, skeleton=skeleton)
         shown = [videos[recording.videos[""]] for recording, _ in rows]
         sizes_px = {image: (video.width_px, video.height_px) for image, video in zip(images, shown, strict=True)}
+        poses = dataclasses.replace(_one_a_row(poses), skeleton=skeleton)
         coco.write_labels(out / COCO_FILE, LabelTable(out / COCO_FILE, poses, scorer=table.scorer, sizes_px=sizes_px))
     return []
+
+
+def _one_a_row(poses: Poses) -> Poses:
+    """Returns the labelled animals of all frames, one a row; a frame without one is a row without a position."""
+    is_there = np.asarray(np.isfinite(poses.points_px[..., 0]).any(axis=2))
+    is_first = np.arange(is_there.shape[1]) == 0
+    rows, places = np.nonzero(is_there | (is_first & ~is_there.any(axis=1, keepdims=True)))
+    points_px = poses.points_px[rows, places]
+    visibility = np.where(np.isfinite(points_px[..., 0]), VISIBLE, NOT_USED).astype(np.int8)
+    frames = [poses.frames[row] for row in rows.tolist()]
+    return Poses.of_one_animal(poses.keypoint_names, frames, points_px, visibility=visibility, pixels="image")
 
 
 def _write_csv(
@@ -92,11 +104,17 @@ def _write_csv(
 ) -> list[Path]:
     files: dict[str, list[list[str]]] = {}
     names = predicted.keypoint_names if predicted else ()
-    points_px = dict(zip(predicted.frames, predicted.points_px[:, 0], strict=True)) if predicted else {}
+    points_px = dict(zip(predicted.frames, predicted.points_px, strict=True)) if predicted else {}
+    individuals = layout.individuals or ("",)
     for choice in choices:
         for view, folder in recordings[choice.recording].folders.items():
             image = image_of(folder, choice.frame)
-            cells = layout.cells(image, dict(zip(names, points_px.get(image, ()), strict=True)))
+            of_image = {
+                (individual, name): point
+                for individual, points in zip(individuals, points_px.get(image, ()), strict=False)
+                for name, point in zip(names, points, strict=True)
+            }
+            cells = layout.cells(image, of_image)
             files.setdefault(layout.file(view, folder), []).append(cells)
     for name, rows in files.items():
         file = out / name
@@ -183,9 +201,21 @@ def write_suggestions(
 
 def read_checksums(file: Path) -> dict[str, str]:
     """Returns the SHA-256 of each image's labels in a label file, regardless of column order."""
-    poses = read_labels(file, "ignore").poses
-    rows = zip(poses.frames, *poses.labels(), strict=True)
-    return {image: labels_checksum(poses.keypoint_names, points, visibility) for image, points, visibility in rows}
+    table = read_labels(file, "ignore")
+    poses, individuals = table.poses, (*table.poses.individuals, "")
+    rows = zip(poses.frames, *poses.labels(), np.asarray(poses.identity)[:, 0].tolist(), strict=True)
+    found = {image.name: dict[str, str]() for image in table.without_animals}
+    for image, points, visibility, number in rows:
+        digest = labels_checksum(poses.keypoint_names, points, visibility)
+        found.setdefault(image, {})[individuals[number]] = digest
+    return {image: _checksum(of_image) for image, of_image in found.items()}
+
+
+def _checksum(digests: Mapping[str, str]) -> str:
+    """Returns the checksum of an image from those of its animals, {individual: checksum}; "" names a single one."""
+    if list(digests) == [""]:
+        return digests[""]
+    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
 
 
 def read_suggested(folder: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxpose.config import PredictConfig
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import principal_axes
 from jaxpose.poses import Poses
@@ -263,6 +264,12 @@ def kalman(poses: Poses, used: Bool[np.ndarray, "n k"]) -> tuple[Poses, Noise]:
             variance[:, point] = observation_var * of_places
             noise[point] = dict(zip(names, (damping, ratio * observation_var, observation_var), strict=True))
     return smoothed(poses, smooth, ~used & used.any(0), variance), noise
+
+
+def smooth_poses(poses: Poses, options: PredictConfig) -> tuple[Poses, Noise]:
+    """Returns what `median` or `kalman` returns, as `options.smooth` says, from predictions that are sure enough."""
+    used = is_used(poses, options.smooth_min_confidence)
+    return median(poses, used, options.smooth_window) if options.smooth == "median" else kalman(poses, used)
 
 
 def median_of_known(values: Float[np.ndarray, "*rest m"]) -> Float[np.ndarray, "*rest"]:

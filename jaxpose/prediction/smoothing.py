@@ -14,7 +14,7 @@ from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import PredictConfig
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_smoothed
-from jaxpose.pose.smooth import FILLED, Noise, is_used, kalman, median
+from jaxpose.pose.smooth import FILLED, Noise, smooth_poses
 from jaxpose.poses import Poses
 from jaxpose.prediction.index import CHECKSUM_DIGITS, SMOOTHED, beside, remove_smoothed, smoothing_record
 from jaxpose.terminal import count
@@ -48,9 +48,7 @@ def smooth_tables(
             )
             continue
         found = read_predictions(table)
-        used = is_used(found.poses, options.smooth_min_confidence)
-        is_median = options.smooth == "median"
-        poses, noise = median(found.poses, used, options.smooth_window) if is_median else kalman(found.poses, used)
+        poses, noise = smooth_poses(found.poses, options)
         write_smoothed(beside(table, SMOOTHED), poses, found.scorer)
         finish_smoothed(table, made_from, poses, noise)
 

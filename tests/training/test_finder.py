@@ -22,7 +22,6 @@ from jaxpose.export.__main__ import main as export
 from jaxpose.predict import main as predict
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
-from jaxpose.suggest import main as suggest
 from tests.several_animals import IMAGES, csv_project
 from tests.small_run import (
     assert_same_run,
@@ -273,7 +272,6 @@ def test_a_finished_run_is_the_same_run_again(
     [
         (export, ["--run", "{run}", "--out", "a.onnx"]),
         (crop, ["--run", "{run}", "--out", "boxes"]),
-        (suggest, ["a.mp4", "--run", "{run}", "--out", "none"]),
     ],
 )
 def test_what_needs_one_network_is_refused(
@@ -299,7 +297,6 @@ def test_a_run_without_its_finder_says_how_to_train_one(
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
-        (suggest, ["{project}", "--project", "{project}", "--out", "{out}"]),
         (convert, ["labels", "{project}", "--to", "coco", "--out", "{out}.json"]),
     ],
 )

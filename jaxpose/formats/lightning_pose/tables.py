@@ -441,7 +441,7 @@ def write_smoothed(file: Path, poses: Poses, scorer: str) -> None:
             names = poses.frames[first : first + _ROWS_AT_ONCE]
             parts = [_cells(values[first : first + _ROWS_AT_ONCE]) for values in columns.values()]
             cells = np.stack(parts, axis=-1).reshape(len(names), -1).tolist()
-            rows.writerows([path_cell(name), *row] for name, row in zip(names, cells, strict=True))
+            rows.writerows([path_cell(str(name)), *row] for name, row in zip(names, cells, strict=True))
 
 
 def _cells(values: np.ndarray) -> np.ndarray:
