@@ -12,7 +12,7 @@ from jaxpose.config import Config
 from jaxpose.config.data import resolve_preset
 from jaxpose.config.model import views_at_once
 from jaxpose.data.images import fit_affines, outside_parts, read_labelled
-from jaxpose.data.loader import by_moment, draws_of_views, equalize_samples, rows_of_draws
+from jaxpose.data.loader import draws_of_views, equalize_samples, moments_of_rows, rows_of_draws
 from jaxpose.data.project import Project
 from jaxpose.data.skeleton import flip_permutation
 from jaxpose.errors import UserError
@@ -75,10 +75,12 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
         raise UserError("the labelled frames of the project changed since the training")
     rows = np.flatnonzero(np.array(list(split.sets.values())) == TRAIN)
     views = views_at_once(config.model, config.data.views)
-    rows = by_moment(rows, views)
+    if views > 1:
+        rows = moments_of_rows(rows, project.rows_of_moments())
     draws = np.arange(min(-(-_FRAMES // views), len(rows)))
     chosen = rows_of_draws(draws, rows, config.data.seed).reshape(-1)
-    draws = draws_of_views(draws, views)
+    draws = draws_of_views(draws, views)[chosen >= 0]
+    chosen = chosen[chosen >= 0]
     data = config.data
     size_px = data.input_width_px, data.input_height_px
     affines = fit_affines(project, data, size_px)

@@ -148,12 +148,14 @@ def _describe_data(setup: Setup) -> dict[str, str]:
     counts = {name: len(data.rows(name)) for name in SETS}
     untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
     of_kind = f" ({data.project.kind})" if data.project.kind else ""
+    absent = data.project.describe_absent()
     untested *= not data.is_selection_tested(config.train.monitor)
     return {
         "project": f"{data.project.folder}{of_kind}, {len(config.data.keypoint_names)} keypoints",
         "animals" if data.project.most_animals else "frames": ", ".join(
             f"{count} {name}" for name, count in counts.items() if count
         )
+        + f"; {absent}" * bool(absent)
         + untested,
     }
 

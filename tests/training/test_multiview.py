@@ -1,6 +1,7 @@
 """A network that sees all cameras of a moment together: its batches, its bits on any devices, and absent views."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,56 @@ def test_every_frame_of_a_piece_of_a_clip_is_seen_by_the_other_views(rig_project
     assert seen.shape == (6, 3) and seen.all()
 
 
+def without_image(project: Path, folder: Path, view: str) -> tuple[Path, str]:
+    """A copy of a project without the first labelled image of a view, and its name."""
+    shutil.copytree(project, folder)
+    labels = folder / f"CollectedData_{view}.csv"
+    lines = labels.read_text().splitlines(keepends=True)
+    image = lines.pop(3).partition(",")[0]
+    labels.write_text("".join(lines))
+    (folder / image).unlink()
+    return folder, image
+
+
+def test_a_moment_that_lacks_an_image_trains_with_its_other_views(
+    rig_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, image = without_image(rig_project, tmp_path / "project", "c2")
+    moment = image.replace("_c2", "")
+    config = config_of(project, tmp_path / "run", data__calibration="calibrations", losses__reprojection__weight=0.5)
+    config.data.train_share, config.data.val_share, config.train.steps = 0.9, 0.1, 2
+    assert call(config, tmp_path) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"frames +2\d train, \d validation; 1 of 10 moments lack an image \(1 of c2\): {moment}", out), (
+        out
+    )
+    assert call(config, tmp_path, "--dry_run=data") == 0
+    assert f"c1, c2, c3; 1 of 10 moments lack an image (1 of c2): {moment}" in capsys.readouterr().out
+    setup = begin(dataclasses.replace(config, resume="overwrite"))
+    seen = []
+    for _, batch in zip(range(2), host_batches(setup, 0), strict=False):
+        valid = batch["valid"].reshape(-1, 3)
+        lacking = valid[:, 0] & ~valid[:, 1]
+        assert (valid[~lacking].all(axis=1) | ~valid[~lacking].any(axis=1)).all() and valid[lacking][:, 2].all()
+        named = image_names(setup, batch["draw"].reshape(-1, 3)[lacking, 0])
+        seen += [name.replace("_c1", "") for name in named]
+    assert seen == [moment]
+
+    # Its other views are predicted without it.
+    predictor, samples = load(config.out, is_compiled=False), setup.data.samples
+    rows = np.arange(len(samples.pixels))
+    predicted = predictor.labelled(samples, rows)["keypoints_frame_px"]
+    assert len(rows) == len(setup.data.project.poses.frames) == 29 and samples.moments is not None
+    here = samples.moments[(samples.moments < 0).any(axis=1)][0]
+    frames, affines = samples.pixels[here][None, :, 0], samples.frame_from_input[here]
+    (alone,) = predictor.runner.moments(*predictor.folded_weights, [frames], affines, np.array([True, False, True]))
+    np.testing.assert_allclose(predicted[here[[0, 2]]], alone["keypoints_frame_px"][0, [0, 2]], rtol=0, atol=1e-3)
+    (with_noise,) = predictor.runner.moments(*predictor.folded_weights, [frames], affines, np.ones(3, bool))
+    assert np.abs(predicted[here[0]] - with_noise["keypoints_frame_px"][0, 0]).max() > 0.01
+    for view, count in (("c1", 10), ("c2", 9), ("c3", 10)):
+        assert len(read_predictions(Path(config.out) / f"predictions_{view}.csv").poses.frames) == count
+
+
 @pytest.mark.parametrize("joint_layers", [0, 1])
 def test_an_absent_view_is_as_if_it_did_not_exist_and_a_view_has_its_own_place(joint_layers: int) -> None:
     model = c.ModelConfig(kind="multiview", backbone="vit_small", width=64, joint_layers=joint_layers)
@@ -128,7 +179,8 @@ def test_cameras_keep_their_vectors_by_name_in_a_network_that_starts_from_anothe
 def test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop(
     rig_project: Path, tmp_path: Path
 ) -> None:
-    """Also with clips and single frames of video, of which the network sees all cameras together."""
+    """Also with clips and single frames of video, of which the network sees all cameras together, and a lost image."""
+    rig_project, _ = without_image(rig_project, tmp_path / "project", "c2")
     more: dict[str, Any] = {
         "train__shards": 4, "train__steps": 4, "train__save_every_steps": 2, "data__calibration": "calibrations",
         "losses__reprojection__weight": 0.5, "losses__multiview_consistency__weight": 1e-3, "losses__anneal_init": 1.0,

@@ -72,15 +72,19 @@ def _in_epochs(config: Config, keys: Keys, key: str, option: str, steps: list[in
 
 
 def _count_training_frames(config: Config) -> int:
-    """Returns the number of training frames of a new split, 0 if the labels cannot be read."""
+    """Returns the number of training frames of a new split, 0 if the labels cannot be read.
+
+    Each view of a moment is a frame, unless the network sees all views together.
+    """
     data, views = config.data, config.data.views or ("",)
     if not data.project or not config.train.batch_size:
         return 0
     try:
-        moments = set.intersection(*(_moments(config, view) for view in views))
-        train, _, _ = sizes_by_frame(data, len(moments))
-        # Each view of a moment is a frame.
-        return min(train, most_training_frames(data.train_frames, train)) * len(views)
+        of_views = [_moments(config, view) for view in views]
+        moments = len(set.union(*of_views))
+        train, _, _ = sizes_by_frame(data, moments)
+        frames_of_moment = 1 if config.model.kind == "multiview" else sum(map(len, of_views)) / moments
+        return round(min(train, most_training_frames(data.train_frames, train)) * frames_of_moment)
     except (OSError, TypeError, ValueError):
         # Later checks report errors in the labels or options.
         return 0
