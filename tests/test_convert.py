@@ -141,7 +141,7 @@ def altered(reference: Path, folder: Path, change: Callable[[dict], None]) -> Pa
     [
         ("model", "backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: jaxpose has no such network"),
         ("model", "backbone", "resnet34", "model.ckpt does not fit model.backbone"),
-        ("model", "model_type", "heatmap_multiview_transformer", "masks no patches"),
+        ("model", "model_type", "heatmap_multiview_transformer", "whose weights jaxpose does not convert"),
         (
             "model",
             "model_type",

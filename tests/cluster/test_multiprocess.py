@@ -1,5 +1,6 @@
 """The same training over two real processes, which talk over sockets, with one device each."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import safetensors.numpy
 from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.data.synthetic import make_project
+from jaxpose.model import vit
 from tests.parallel import distance
 from tests.process_pair import OURS, ROOT, STEPS, TEACHER, TORCHRUN, Pair, losses_of, small, weights_of
 from tests.published_resnets import backbone, torch_shapes
@@ -86,16 +88,21 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["heatmap", "multiview"])
-def test_calibrated_cameras_give_the_same_bits_on_two_processes(folder: Path, kind: str) -> None:
+def test_calibrated_cameras_give_the_same_bits_on_two_processes(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of separate views and of a network that sees them together, with the losses between cameras."""
+    form = dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=3)
+    monkeypatch.setitem(vit.FORMS, "vit_small", form)
     views = ("c1", "c2", "c3")
     project = make_project(folder / f"rig-{kind}", videos=2, labelled_frames=5, video_frames=12, side_px=64, cameras=3)
     options = OPTIONS_OF_RIG | {"data__views": views, "model__kind": kind, "train__steps": 4, "log__tensorboard": False}
     if kind == "multiview":
         options |= {"model__backbone": "vit_small", "model__width": 64, "model__joint_layers": 2}
+        options |= {"augment__mask_share": 0.5, "augment__mask_start_epochs": 0.0, "augment__mask_end_epochs": 1.0}
     two, one = (make_config(project, folder / f"{kind}-of-{name}", **options) for name in ("two", "one"))
     two.mesh.devices = "auto"
-    with Pair(two, folder / f"{kind}-of-two-logs") as pair:
+    with Pair(two, folder / f"{kind}-of-two-logs", variables=OURS | {"SMALL_VIT": "1"}) as pair:
         assert pair.codes() == [0, 0], pair.logs()
     assert train(one)["exit_code"] == 0
     runs = Path(two.out), Path(one.out)

@@ -19,6 +19,7 @@ from jaxpose.formats.lightning_pose.training import (
     refuse_missing_features,
     set_backbone,
     set_losses,
+    set_masks,
     set_steps,
 )
 from jaxpose.formats.lightning_pose.yaml import Keys, choose, read_keys
@@ -321,6 +322,7 @@ def _convert(keys: Keys, folder: Path) -> Config:
     _set_keypoints(config, keys)
     _set_augmentation(config, keys, keys.read("training.imgaug", defaults["training.imgaug"]))
     set_steps(config, keys)
+    set_masks(config, keys)
     set_backbone(config, keys)
     set_losses(config, keys, on)
     for reason, unused in table.UNUSED.items():
