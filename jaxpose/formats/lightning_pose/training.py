@@ -319,8 +319,12 @@ _NOT_IN_3D = (
 )
 
 
-def refuse_missing_features(keys: Keys) -> None:
+def refuse_missing_features(keys: Keys, is_trained: bool) -> None:
     """Refuses keys that need a network or data that jaxpose lacks.
+
+    Args:
+      keys: of the file.
+      is_trained: as in `read_config`.
 
     Raises:
       UserError: a line for each missing feature, with the keys and the fix.
@@ -328,7 +332,7 @@ def refuse_missing_features(keys: Keys) -> None:
     problems = []
     asked = [key for key in KEYS_3D if keys.read(key, False) is not False]
     asked += ["model.losses_to_use"] * any(name in LOSSES_3D for name in keys.read_list("model.losses_to_use"))
-    if asked:
+    if asked and not is_trained:
         problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
     backbone, known = keys.read("model.backbone", _RESNETS[0]), (*_RESNETS, *_VITS)
     if backbone not in known and not str(backbone).startswith(_POSE_PRETRAINED):
@@ -346,7 +350,8 @@ def losses_on(keys: Keys) -> list[str]:
     Raises:
       UserError: jaxpose lacks such a loss.
     """
-    names = keys.read_list("model.losses_to_use")
+    # If they stand here, the network is trained.
+    names = [name for name in keys.read_list("model.losses_to_use") if name not in LOSSES_3D]
     return [choose("model.losses_to_use", name, {known: known for known in LOSSES}) for name in names]
 
 
