@@ -24,12 +24,13 @@ LIMIT_S = 600
 
 # Runs the verb; in the process that is told so something happens on the way.
 DRIVER = """
-import ctypes, importlib.metadata, os, signal, subprocess, sys, time, types
+import ctypes, dataclasses, importlib.metadata, os, signal, subprocess, sys, time, types
 import jax
 from jax._src import compiler, distributed
 from jaxpose import train
 from jaxpose.cluster import agreement
 from jaxpose.config import command_line
+from jaxpose.model import vit
 from jaxpose.training import session
 from jaxpose.training.network_training import StepLog
 
@@ -39,6 +40,9 @@ class KeepsPrograms:
     client = property(lambda self: distributed.global_state.client)
 
 compiler.distributed = types.SimpleNamespace(global_state=KeepsPrograms())
+
+if os.environ.get("SMALL_VIT"):
+    vit.FORMS["vit_small"] = dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=3)
 
 event = sys.argv.pop(1)
 write, put = StepLog.write, session.put_on_devices

@@ -21,6 +21,7 @@ from jaxpose.evaluate import evaluate
 from jaxpose.formats.lightning_pose.checkpoint import read_checkpoint
 from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.model import vit
 from jaxpose.model.pose_net import apply_network, make_network
 from jaxpose.pose.heatmap_lightning_pose import decode
 from jaxpose.prediction.predictor import load
@@ -28,8 +29,9 @@ from jaxpose.run.identity import read_config as read_run_config
 from jaxpose.run.load import load_network
 from jaxpose.run.status import read_summary
 from jaxpose.training.initial_weights import transfer
+from tests.published_vits import published
 
-# ImageNet's, by which the tool scales its input.
+ROOT = Path(__file__).resolve().parents[1]
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
@@ -141,7 +143,7 @@ def altered(reference: Path, folder: Path, change: Callable[[dict], None]) -> Pa
     [
         ("model", "backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: jaxpose has no such network"),
         ("model", "backbone", "resnet34", "model.ckpt does not fit model.backbone"),
-        ("model", "model_type", "heatmap_multiview_transformer", "masks no patches"),
+        ("model", "model_type", "heatmap_multiview_transformer", "is resnet18; give a vision transformer"),
         (
             "model",
             "model_type",
@@ -191,6 +193,81 @@ def test_a_context_network_has_both_heads(reference: Path, tmp_path: Path) -> No
         network.params["context"]["backward_step"]["out_bias"], tensors["head.head_mf.H_b.1.bias"]
     )
     assert network.params["head"]["layers"][1]["kernel"].shape == (2, 2, 17, 68)
+
+
+def of_all_cameras(folder: Path, model: str, views: int = 3) -> tuple[Path, torch.Tensor, torch.Tensor]:
+    """The checkpoint of a multi-view transformer of random weights beside its config, with 0..255 pixels and its maps.
+
+    Pixels are (moments, v, 3, 64, 64) and maps (moments v, k, 16, 16), by the layers of transformers and torch.
+    """
+    torch.manual_seed(0)
+    theirs = published(model).model
+    patch = theirs.embeddings.patch_embeddings
+    if model == "dinov2":
+        # Lightning Pose resizes the patches.
+        patch.projection, patch.patch_size = torch.nn.Conv2d(3, 24, 16, stride=16), (16, 16)
+    head = torch.nn.ConvTranspose2d(24 // 4, 5, 3, stride=2, padding=1, output_padding=1)
+    torch.nn.init.normal_(head.weight)
+    vectors = torch.randn(views, 24)
+    pixels = torch.randint(0, 256, (2, views, 3, 64, 64)).float()
+    frames = (pixels / 255 - torch.tensor(MEAN, dtype=torch.float32)[:, None, None]) / torch.tensor(
+        STD, dtype=torch.float32
+    )[:, None, None]
+    with torch.no_grad():
+        resized = {} if model == "dinov2" else {"interpolate_pos_encoding": True}
+        # Without the class token.
+        tokens = theirs.embeddings(frames.reshape(-1, 3, 64, 64), **resized)[:, 1:]
+        tokens = tokens.reshape(2, views, -1, 24) + vectors[:, None]
+        tokens = tokens.reshape(2, -1, 24)
+        for layer in theirs.layers if hasattr(theirs, "layers") else theirs.encoder.layer:
+            tokens = layer(tokens)
+        features = theirs.layernorm(tokens).reshape(2 * views, 4, 4, 24).permute(0, 3, 1, 2)
+        maps = head(torch.nn.functional.pixel_shuffle(features.float(), 2))
+        maps = torch.softmax(maps.flatten(2), -1).reshape(maps.shape)
+    tensors = {f"backbone.vision_encoder.{name}": tensor for name, tensor in theirs.state_dict().items()}
+    tensors |= {"view_embeddings": vectors}
+    tensors |= {f"head.upsampling_layers.1.{name}": tensor.detach() for name, tensor in head.named_parameters()}
+    folder.mkdir()
+    torch.save({"state_dict": tensors, "global_step": 9}, folder / "model.ckpt")
+    config = yaml.safe_load((ROOT / "tests/formats/lightning_pose/config_default_multiview.yaml").read_text())
+    config["model"] |= {
+        "model_type": "heatmap_multiview_transformer",
+        "backbone": f"vits_{model}".replace("_vit", "_dino"),
+    }
+    names = [f"view{number}" for number in range(views)]
+    config["data"] |= {"view_names": names, "csv_file": [f"CollectedData_{name}.csv" for name in names]}
+    config["data"] |= {"keypoint_names": list("abcde"), "num_keypoints": 5, "bbox_file": None}
+    config["data"]["image_resize_dims"] = {"height": 64, "width": 64}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder / "model.ckpt", pixels, maps
+
+
+@pytest.mark.parametrize("model", ["vit", "dinov2"])
+def test_a_network_of_all_cameras_has_the_maps_of_the_tool(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trained with a loss in 3D and masks, which its config names."""
+    name = {"vit": "vit_small", "dinov2": "dinov2_small"}[model]
+    monkeypatch.setitem(vit.FORMS, name, dataclasses.replace(published(model).form, patch_px=16))
+    checkpoint, pixels, expected = of_all_cameras(tmp_path / "theirs", model)
+    convert_checkpoint(checkpoint, tmp_path / "run")
+    network = load_network(tmp_path / "run")
+    assert (network.config.model.kind, network.config.model.class_token) == ("multiview", False)
+    frames = jnp.asarray(pixels.numpy().transpose(0, 1, 3, 4, 2).reshape(-1, 1, 64, 64, 3))
+    params = jax.tree.map(jnp.asarray, network.params)
+    with jax.default_matmul_precision("highest"):
+        counted, count = [jnp.ones(frames.shape[:2], bool)], jnp.ones(())
+        outputs, _ = apply_network(network.graphdef, params, {}, [frames], counted, count, False)
+        maps = jax.nn.softmax(outputs[0][:, 0, 0], axis=(-2, -1))
+    assert expected.std() > 1e-3
+    np.testing.assert_allclose(maps, expected, rtol=0, atol=1e-5)
+    file = checkpoint.with_name("config.yaml")
+    config = yaml.safe_load(file.read_text())
+    for key in ("view_names", "csv_file"):
+        config["data"][key].pop()
+    file.write_text(yaml.safe_dump(config))
+    assert convert.main(["lightning-pose", str(checkpoint), "--out", str(tmp_path / "two")]) == 2
+    assert "sees 3 cameras, but its config names 2 in data.view_names" in capsys.readouterr().err
 
 
 def test_mistakes_in_the_arguments_are_named(

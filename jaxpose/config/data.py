@@ -1,6 +1,8 @@
 """Options of the data: labelled frames, their split and augmentation, and unlabelled video."""
 
 import dataclasses
+import math
+from collections.abc import Iterator
 from typing import Any
 from unicodedata import normalize
 
@@ -382,6 +384,38 @@ class AugmentConfig(Section):
     clahe_clip_max: float | None = option(None, "largest clip limit of CLAHE", minimum=0.1)
     clahe_tiles_min: float | None = option(None, "fewest tiles along a side of CLAHE", minimum=1.0)
     clahe_tiles_max: float | None = option(None, "most tiles along a side of CLAHE", minimum=1.0)
+    mask_share: float = option(
+        0.0,
+        "kind=multiview: share of the patches of each view that are masked, so that the network learns to use the "
+        "other cameras; 0 = none. Lightning Pose's example has 0.5",
+        **_P,
+        common=True,
+    )
+    mask_share_start: float = option(0.0, "the share at mask_start_epochs, from where it changes linearly", **_P)
+    mask_start_epochs: float = option(40.0, "no patch is masked before this epoch", minimum=0.0)
+    mask_end_epochs: float = option(300.0, "from this epoch on, mask_share of the patches is masked", minimum=0.0)
+
+
+def mask_rules(augment: AugmentConfig, kind: str) -> Iterator[str]:
+    """Yields a line for each broken rule about masked patches; `kind` is the network's."""
+    start, end = augment.mask_start_epochs, augment.mask_end_epochs
+    if not augment.mask_share:
+        if augment.mask_share_start:
+            given = f"augment.mask_share_start is {augment.mask_share_start:g}"
+            yield f"{given}, and augment.mask_share is 0: masks are off"
+    elif kind != "multiview":
+        only = "only multiview, which sees other cameras, masks patches"
+        yield f"augment.mask_share is {augment.mask_share:g}, and model.kind is {kind}; {only}"
+    elif start >= end:
+        yield f"augment.mask_start_epochs is {start:g}; it must be below augment.mask_end_epochs = {end:g}"
+
+
+def mask_steps(augment: AugmentConfig, steps_per_epoch: int) -> tuple[int, int]:
+    """Returns the number of steps after which patches are masked, and after which `mask_share` of them is."""
+    return (
+        math.ceil(augment.mask_start_epochs * steps_per_epoch),
+        math.ceil(augment.mask_end_epochs * steps_per_epoch),
+    )
 
 
 def resolve_preset(augment: AugmentConfig) -> AugmentConfig:

@@ -128,6 +128,11 @@ class ModelConfig(Section):
         minimum=0,
         maximum=12,
     )
+    class_token: bool = option(
+        True,
+        "kind=multiview: each camera's class token takes part in the attention; false = as in Lightning Pose, required "
+        "for its weights",
+    )
     views_agree: bool = option(
         False,
         "combine the heatmaps of a body part with those of its other views in the frame, before points are decoded "
@@ -152,6 +157,8 @@ def multiview_rules(model: ModelConfig, views: tuple[str, ...], boxes: str) -> I
     if model.kind != "multiview":
         if model.joint_layers:
             yield f"model.joint_layers is {model.joint_layers}, and model.kind is {model.kind}; only multiview uses it"
+        if not model.class_token:
+            yield f"model.class_token is false, and model.kind is {model.kind}; only multiview may leave it out"
         return
     if len(views) < 2:
         yield f"model.kind is multiview, and data.views names {len(views)} cameras; name at least two"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jaxpose.config import losses
-from jaxpose.config.data import DataConfig, given_shares, resolve_preset
+from jaxpose.config.data import DataConfig, given_shares, mask_rules, resolve_preset
 from jaxpose.config.model import (
     BACKBONES,
     NO_WEIGHTS,
@@ -276,6 +276,7 @@ def _names(config: Config) -> Iterator[str]:
 
 def _augment(config: Config) -> Iterator[str]:
     augment = config.augment
+    yield from mask_rules(augment, config.model.kind)
     if augment.flip_p and config.data.mirror_views:
         yield "augment.flip_p is above 0, but data.mirror_views is set: a flip would create impossible poses"
     if augment.quarter_turns == ():

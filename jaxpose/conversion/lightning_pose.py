@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import Config, resolve
+from jaxpose.config.model import BACKBONES, views_at_once
 from jaxpose.conversion.finished_run import FinishedRun, options_of_network, refuse_used, write_run
 from jaxpose.data import dataset
 from jaxpose.data.label_files import label_file_of_view
@@ -25,6 +26,7 @@ from jaxpose.formats.project import prepare
 from jaxpose.model.lightning_pose import Tensors, head_options, head_parameters, sort_tensors
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.resnet import fill_resnet
+from jaxpose.model.vit_weights import lightning_pose_parameters
 from jaxpose.poses import TRAIN, UNUSED
 from jaxpose.run.checkpoint import kinds, named_leaves, refuse_misfit
 from jaxpose.run.pca import Subspaces
@@ -47,7 +49,8 @@ def convert_checkpoint(
     """Writes a run folder with a checkpoint's network and reports the result.
 
     Args:
-      checkpoint: a *.ckpt file of a heatmap or heatmap_mhcrnn network with a ResNet.
+      checkpoint: a *.ckpt file of a heatmap network, of a heatmap_mhcrnn one with a ResNet, or of a multi-view
+        transformer.
       out: the run folder, absent or empty.
       config_file: the training's config.yaml; None finds it next to the checkpoint or in a folder above.
       project: the project folder; "" means the folder in the config, if it exists on this machine.
@@ -97,7 +100,7 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
       UserError: the config does not belong to a network with these tensors.
     """
     # The importer's messages are about a new training, with options that differ here.
-    config, _ = read_config(file)
+    config, _ = read_config(file, is_trained=True)
     if not config.data.input_width_px:
         raise UserError(f"{file} has no data.image_resize_dims, the size of the network's input; {_GIVE_CONFIG}")
     if config.data.boxes:
@@ -106,8 +109,6 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
             "windows of context frames show other boxes than here"
         )
     model = config.model
-    if model.kind == "multiview":
-        raise UserError(f"{file} is of a multi-view transformer, whose weights jaxpose does not convert: train one")
     kind, stride, width, _ = head_options(tensors)
     if (model.kind, model.heatmap_stride) != (kind, stride):
         raise UserError(
@@ -148,14 +149,24 @@ def _parameters(config: Config, tensors: Tensors, checkpoint: Path) -> tuple[dic
             f"the checkpoint {checkpoint} predicts {count(keypoints, 'keypoint')}, but its config names {len(names)}; "
             f"{_GIVE_CONFIG}"
         )
-    _, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    filled, backbone = fill_resnet(
-        tensors.backbone, params["backbone"], statistics["backbone"], str(checkpoint),
-        f"model.backbone={config.model.backbone}",
-    )  # fmt: skip
+    views, backbone = views_at_once(config.model, config.data.views), config.model.backbone
+    _, params, statistics = make_network(config.model, len(names), train.precision, train.seed, views)
+    seen = len(tensors.views.get("views", [None]))
+    if seen != views:
+        raise UserError(
+            f"the checkpoint {checkpoint} sees {seen} cameras, but its config names {views} in data.view_names; "
+            f"{_GIVE_CONFIG}"
+        )
+    if BACKBONES[backbone].family == "vit":
+        filled = lightning_pose_parameters(tensors.backbone, backbone, str(checkpoint))
+        filled |= tensors.views
+    else:
+        filled, statistics["backbone"] = fill_resnet(
+            tensors.backbone, params["backbone"], statistics["backbone"], str(checkpoint), f"model.backbone={backbone}"
+        )
     converted = {"backbone": filled} | head_parameters(tensors)
     refuse_misfit(checkpoint, kinds(named_leaves(converted)), kinds(named_leaves(params)))
-    return converted, {"backbone": backbone}
+    return converted, statistics
 
 
 def _read_sets(frames: Project, config: Config, folder: Path) -> np.ndarray | None:

@@ -490,17 +490,9 @@ def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) 
     )
 
 
-def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:
-    """Returns the problems of a view's rows, in order, including moments that another view lacks."""
-    problems = list(checked.problems)
-    for moment, (row, _) in checked.images.items():
-        lacking = [other for other in views if moment not in other.images]
-        if lacking:
-            source, name = checked.table.sources[row], checked.table.poses.frames[row]
-            problems.append(
-                f"{source}: {name} has no usable row for the view {lacking[0].view} in {lacking[0].table.file}"
-            )
-    return sorted(problems, key=_place)
+def sorted_problems(checked: CheckedTable) -> list[str]:
+    """Returns the problems of a view's rows, in the order of the file."""
+    return sorted(checked.problems, key=_place)
 
 
 def _place(problem: str) -> tuple[str, int]:

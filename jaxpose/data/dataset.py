@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import SYNTHETICS, Config, DataConfig
-from jaxpose.config.model import BODY_PX, CONTEXT_RADIUS, feature_stride
+from jaxpose.config.model import BODY_PX, CONTEXT_RADIUS, feature_stride, views_at_once
 from jaxpose.config.rules import refuse_for_several_animals
 from jaxpose.config.train import chooses_by_validation
 from jaxpose.data import animals, boxes, context, images, inputs, project, split, synthetic
@@ -467,7 +467,9 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     poses = dataclasses.replace(
         found.poses, points_px=points_px[:, None], visibility=visibility[:, None], columns={}, pixels="input"
     )
-    samples = Samples(frames.pixels, poses, frames.frame_from_input)
+    sees_moments = views_at_once(config.model, data.views) > 1
+    moments = found.rows_of_moments() if sees_moments else None
+    samples = Samples(frames.pixels, poses, frames.frame_from_input, moments=moments)
     return samples, (*messages, *_other_white(found, data))
 
 

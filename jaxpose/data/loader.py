@@ -88,11 +88,14 @@ class Samples:
       pixels: uint8 (n, t, h, w, 3), RGB; t = 1, or 5 with the neighbours of each frame: centre - 2 to centre + 2.
       poses: their labels in input pixels, float32; NaN without a position.
       frame_from_input: float32 (n, 2, 3).
+      moments: int64 (m, v), the rows of the views of each moment, -1 where a moment lacks a view, if the network sees
+        all views together; else None.
     """
 
     pixels: np.ndarray
     poses: Poses
     frame_from_input: np.ndarray
+    moments: np.ndarray | None = dataclasses.field(default=None, kw_only=True)
 
     def batch(self, rows: np.ndarray, draws: np.ndarray) -> Batch:
         """Returns the labelled batch of rows (m,); a negative row is an empty slot."""
@@ -157,12 +160,9 @@ def _order(seed: int, epoch: int, count: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(sequence)).permutation(count)
 
 
-def by_moment(rows: np.ndarray, views: int) -> np.ndarray:
-    """Returns rows (n,) of a set, which are ordered by view, as those of the views of each moment, (n / v, v).
-
-    One view is not an axis.
-    """
-    return rows if views == 1 else rows.reshape(views, -1).T
+def moments_of_rows(rows: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Returns the moments, of `moments` (m, v) as in `Samples`, that have any of the rows (n,)."""
+    return moments[np.isin(moments, rows).any(axis=1)]
 
 
 def draws_of_views(draws: np.ndarray, views: int) -> np.ndarray:
@@ -177,7 +177,7 @@ def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
 
     Args:
       draws: int64 array of any shape.
-      rows: int array (n,), the rows that train; or (n, v), those of the views of each moment.
+      rows: int array (n,), the rows that train; or (n, v), those of the views of each moment, -1 where it lacks one.
       seed: data.seed.
     """
     found = np.full(draws.shape + rows.shape[1:], -1, np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxpose.config import DataConfig, video_crop
 from jaxpose.data import animals
-from jaxpose.data.checked_table import CheckedTable, LabelledImage, all_problems, check_table
+from jaxpose.data.checked_table import CheckedTable, LabelledImage, check_table, sorted_problems
 from jaxpose.data.image_file import AUTO, PixelRule, choose_white, describe_white
 from jaxpose.data.label_files import find_folder, find_labels, moment_of_image
 from jaxpose.data.label_table import LabelTable, is_hidden
@@ -23,15 +23,17 @@ from jaxpose.poses import VISIBLE, Poses, join_poses
 from jaxpose.terminal import count
 
 LISTED_PROBLEMS = 20
+# Of those that lack images.
+_LISTED_MOMENTS = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Project:
     """The usable labelled frames, in the order of the label file.
 
-    With several cameras, every view of a moment is a separate frame. Frames are ordered by view, as in `data.views`,
-    then by moment. If images have several animals, each animal is a separate frame with a box; those of an image follow
-    each other from left to right.
+    With several cameras, every view of a moment is a separate frame, and a moment may lack views. Frames are ordered by
+    view, as in `data.views`, then by moment. If images have several animals, each animal is a separate frame with a
+    box; those of an image follow each other from left to right.
 
     Attributes:
       folder: the project, or its folder if it is a file.
@@ -196,6 +198,25 @@ class Project:
             for keypoints, visibility in zip(self.keypoints_frame_px, self.visibility, strict=True)
         )
 
+    def rows_of_moments(self) -> np.ndarray:
+        """Returns the row of each view of each moment, int64 (m, v); -1 if the moment lacks an image of the view."""
+        views = list(dict.fromkeys(self.views))
+        rows = np.full((self.moments.max() + 1, len(views)), -1, np.int64)
+        rows[self.moments, [views.index(view) for view in self.views]] = np.arange(len(self.views))
+        return rows
+
+    def describe_absent(self) -> str:
+        """Returns how many moments lack images, of which views, and the first ones; "" if none does."""
+        is_absent = self.rows_of_moments() < 0
+        if not is_absent.any():
+            return ""
+        names, moments = self.moment_names(), np.flatnonzero(is_absent.any(axis=1)).tolist()
+        of_views = zip(dict.fromkeys(self.views), is_absent.sum(axis=0).tolist(), strict=True)
+        lacking = ", ".join(f"{number} of {view}" for view, number in of_views if number)
+        first = ", ".join(names[moment] for moment in moments[:_LISTED_MOMENTS])
+        more = f" and {len(moments) - _LISTED_MOMENTS} more" * (len(moments) > _LISTED_MOMENTS)
+        return f"{len(moments)} of {count(len(names), 'moment')} lack an image ({lacking}): {first}{more}"
+
     def moment_names(self) -> tuple[str, ...]:
         """Returns m names: the image, in a folder without the view."""
         _, first = np.unique(self.moments, return_index=True)
@@ -230,22 +251,29 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
 
     Raises:
       UserError: the views have different keypoints; some rows are unusable and `data.on_bad_frame` is stop (the message
-        lists them); no row is usable; or `data.crop_px` or `data.boxes` is given but the images are already crops.
+        lists them); a view has no usable row, or no two views show one moment; or `data.crop_px` or `data.boxes` is
+        given but the images are already crops.
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
     _refuse_other_keypoints(views)
-    moments = [moment for moment in first.images if all(moment in view.images for view in views)]
-    problems = [problem for view in views for problem in all_problems(view, views)]
-    chosen = [(view, *view.images[moment]) for view in views for moment in moments]
+    moments = list(dict.fromkeys(moment for view in views for moment in view.images))
+    problems = [problem for view in views for problem in sorted_problems(view)]
+    of_views = [[moment for moment in moments if moment in view.images] for view in views]
+    chosen = [(view, *view.images[moment]) for view, own in zip(views, of_views, strict=True) for moment in own]
     if not chosen or (problems and data.on_bad_frame == "stop"):
         raise UserError(refusal([view.table.file for view in views], problems, len(chosen)))
+    _refuse_separate_views(views, of_views)
     crops_px = tuple(view.crop_px(row, image) for view, row, image in chosen)
     if any(crops_px):
         _refuse_other_crops(label_file, data)
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
     white, notes = _white(chosen, data)
-    image_poses = [view.table.poses.at([view.images[moment][0] for moment in moments]) for view in views]
+    image_poses = [
+        view.table.poses.at([view.images[moment][0] for moment in own])
+        for view, own in zip(views, of_views, strict=True)
+    ]
+    number = {moment: at for at, moment in enumerate(moments)}
     project = Project(
         folder=folder,
         label_file=label_file,
@@ -254,7 +282,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         sources=tuple(view.table.sources[row] for view, row, _ in chosen),
         videos=tuple(view.table.videos[row] for view, row, _ in chosen),
         views=tuple(view.view for view, _, _ in chosen),
-        moments=np.tile(np.arange(len(moments), dtype=np.int32), len(views)),
+        moments=np.array([number[moment] for own in of_views for moment in own], np.int32),
         sizes_px=np.array([image.size_px for _, _, image in chosen], np.int32),
         crops_px=crops_px if any(crops_px) else (),
         boxes_px=tuple(image.box_px for *_, image in chosen) if data.boxes else (),
@@ -271,6 +299,21 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         white=white,
     )
     return _with_animals(project, first, moments, data) if first.animals else project
+
+
+def _refuse_separate_views(views: list[CheckedTable], of_views: list[list[str]]) -> None:
+    """Refuses a view without usable images, and views of which no two show one moment."""
+    for view, own in zip(views, of_views, strict=True):
+        if not own:
+            raise UserError(refusal([view.table.file], sorted_problems(view), 0))
+    if len(views) > 1 and len({moment for own in of_views for moment in own}) == sum(map(len, of_views)):
+        shown = ", ".join(
+            f"{view.table.poses.frames[view.images[own[0]][0]]}" for view, own in zip(views, of_views, strict=True)
+        )
+        raise UserError(
+            f"no moment has images of two of the views {', '.join(view.view for view in views)}: images of one moment "
+            f"have one name and session, as labeled-data/<session>_<view>/<name>; the first of each view are {shown}"
+        )
 
 
 def _with_animals(project: Project, checked: CheckedTable, rows: Sequence[str], data: DataConfig) -> Project:

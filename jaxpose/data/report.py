@@ -136,7 +136,10 @@ def _animals(found: Project, config: Config) -> dict[str, str]:
 
 def _views(found: Project) -> dict[str, str]:
     views = list(dict.fromkeys(found.views))
-    return {"views": f"{len(views)}: {', '.join(views)}"} if views != [""] else {}
+    if views == [""]:
+        return {}
+    absent = found.describe_absent()
+    return {"views": f"{len(views)}: {', '.join(views)}" + f"; {absent}" * bool(absent)}
 
 
 def _sizes(found: Project) -> str:

@@ -58,7 +58,7 @@ def rigs_of_project(config: Config, found: Project) -> dict[str, Cameras]:
         if not found.crop_px(row):
             width, height = found.sizes_px[row].tolist()
             refuse_other_size(rigs[session], data.views.index(view), (width, height), found.images[row], data)
-    for cameras, _, points_px in _labels_of_rigs(rigs, found, data):
+    for cameras, _, points_px in _labels_of_rigs(rigs, found):
         noise_px = measure_noise_px(cameras, points_px, np.ones(points_px.shape[:2]))
         width = cameras.sizes_px.max() or found.sizes_px.max()
         if noise_px > _MOST_NOISE * width:
@@ -86,32 +86,36 @@ def refuse_other_size(cameras: Cameras, view: int, size_px: tuple[int, int], pic
         )
 
 
-def shown_by_other_labels(rigs: Rigs, found: Project, data: DataConfig) -> np.ndarray:
+def shown_by_other_labels(rigs: Rigs, found: Project) -> np.ndarray:
     """Returns where the labels of the other cameras show each keypoint (n, k, 2) in pixels of its frame.
 
     A place is the projection of the point of the world that agrees best with those labels. It is NaN unless two of them
     agree with the point.
     """
     shown = np.full(found.measured_frame_px().shape, np.nan)
-    for cameras, here, points_px in _labels_of_rigs(rigs, found, data):
+    for cameras, here, points_px in _labels_of_rigs(rigs, found):
         confidence = np.ones(points_px.shape[:2])
         noise_px = measure_noise_px(cameras, points_px, confidence)
         for view in range(len(here)):
             others = np.where((np.arange(len(here)) == view)[:, None, None], np.nan, points_px)
             points = triangulate(cameras, others, confidence, noise_px)
             places = np.where((points.views >= 2)[:, None], points.places, np.nan)
-            shown[here[view]] = cameras.project(places)[view].reshape(-1, *shown.shape[1:])
+            exists = here[view] >= 0
+            shown[here[view][exists]] = cameras.project(places)[view].reshape(-1, *shown.shape[1:])[exists]
     return shown
 
 
-def _labels_of_rigs(rigs: Rigs, found: Project, data: DataConfig) -> Iterator[tuple[Cameras, np.ndarray, np.ndarray]]:
-    """Yields each rig with the rows (v, m) of its moments and their labels (v, m k, 2) in pixels of the frames."""
-    labels_px = found.measured_frame_px()
-    rows = np.arange(len(labels_px)).reshape(len(data.views), -1)
-    sessions_of_moments = [without_view(found.videos[row], found.views[row]) for row in rows[0].tolist()]
+def _labels_of_rigs(rigs: Rigs, found: Project) -> Iterator[tuple[Cameras, np.ndarray, np.ndarray]]:
+    """Yields each rig with the rows (v, m) of its moments and their labels (v, m k, 2) in pixels of the frames.
+
+    A row is -1, and its labels are NaN, where a moment lacks a view.
+    """
+    labels_px, rows = found.measured_frame_px(), found.rows_of_moments().T
+    sessions_of_moments = [without_view(found.videos[row], found.views[row]) for row in rows.max(axis=0).tolist()]
     for cameras in {id(cameras): cameras for cameras in rigs.values()}.values():
         here = rows[:, [rigs[session] is cameras for session in sessions_of_moments]]
-        yield cameras, here, labels_px[here].reshape(len(here), -1, 2)
+        points_px = np.where((here >= 0)[..., None, None], labels_px[here], np.nan)
+        yield cameras, here, points_px.reshape(len(here), -1, 2)
 
 
 def cameras_checksum(rigs: Rigs) -> str:

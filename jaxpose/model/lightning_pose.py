@@ -21,8 +21,7 @@ _CONTEXT = re.compile(r"(?:head\.head_mf|crnn)\.((?:W_pre|W_[fb]|H_[fb]\.[01])\.
 _CONTEXT_LIST = re.compile(r"(?:head\.head_mf\.layers|crnn\.layers|upsampling_layers_rnn)\.([0-4])\.(.+)")
 _CONTEXT_LAYERS = ("W_pre", "W_f", "H_f", "W_b", "H_b")
 
-# The stride of the maps by the number of transposed convolutions.
-_STRIDES = {1: 8, 2: 4, 3: 2}
+_VIT, _VIEWS = "backbone.vision_encoder.", "view_embeddings"
 # (place, phase, tap) of a transposed convolution along one axis; all other values of the sub-pixel kernel are 0.
 _TAPS = ((0, 0, 1), (0, 1, 2), (1, 1, 0))
 # Numbers per keypoint between the two convolutions of a recurrence step.
@@ -34,11 +33,18 @@ class Tensors(NamedTuple):
     """The tensors of a network, each under one name."""
 
     backbone: dict[str, np.ndarray]
-    """By torchvision's names."""
+    """Of a ResNet by torchvision's names, or of a vision transformer by those of transformers."""
     single: dict[str, np.ndarray]
     """Of the head that sees one frame, such as "1.weight"; layer 0 is a pixel shuffle."""
     context: dict[str, np.ndarray]
     """Of the recurrent head, such as "W_f.weight"; empty without one."""
+    views: dict[str, np.ndarray]
+    """Of a network that sees v cameras, "views" (v, c); empty without them."""
+
+    @property
+    def is_vit(self) -> bool:
+        """Whether the backbone is a vision transformer."""
+        return any(name.startswith("embeddings.") for name in self.backbone)
 
 
 def sort_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
@@ -50,7 +56,7 @@ def sort_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
     Raises:
       UserError: a name is unknown, or two names of one tensor have different values.
     """
-    found, unknown = Tensors({}, {}, {}), []
+    found, unknown = Tensors({}, {}, {}, {}), []
     for name, value in tensors.items():
         part, key = _place(name, found)
         if part is None:
@@ -62,7 +68,7 @@ def sort_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
     if unknown:
         raise UserError(
             f"the checkpoint has tensors that jaxpose does not know: {listed(unknown, _SHOWN)}; it converts "
-            "networks of model_type heatmap and heatmap_mhcrnn with a ResNet"
+            "networks of model_type heatmap and heatmap_multiview_transformer, and heatmap_mhcrnn with a ResNet"
         )
     return found
 
@@ -74,7 +80,10 @@ def head_options(tensors: Tensors) -> tuple[str, int, int, int]:
       UserError: they are not the heads of a heatmap network.
     """
     widths = [weight.shape[1] for weight, _ in _single_layers(tensors)]
-    return "heatmap_context" if tensors.context else "heatmap", _STRIDES[len(widths)], widths[0], widths[-1]
+    kind = "multiview" if tensors.views else "heatmap_context" if tensors.context else "heatmap"
+    # A pixel shuffle and each layer double the sides of the features.
+    stride = (16 if tensors.is_vit else 32) >> (1 + len(widths))
+    return kind, stride, widths[0], widths[-1]
 
 
 def head_parameters(tensors: Tensors) -> dict[str, dict]:
@@ -117,6 +126,10 @@ def _place(name: str, found: Tensors) -> tuple[dict[str, np.ndarray] | None, str
     child, _, rest = name.removeprefix("backbone.").partition(".")
     if name.startswith("backbone.") and child in _BACKBONE_CHILDREN:
         return found.backbone, f"{_BACKBONE_CHILDREN[child]}.{rest}"
+    if name.startswith(_VIT):
+        return found.backbone, name.removeprefix(_VIT)
+    if name == _VIEWS:
+        return found.views, "views"
     if match := _SINGLE.fullmatch(name):
         return found.single, match[1]
     if match := _CONTEXT_LIST.fullmatch(name):

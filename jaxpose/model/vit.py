@@ -205,6 +205,7 @@ class Vit(nnx.Module):
       rng: source of the initial weights.
       views: cameras that it sees together.
       joint_layers: the last layers in which it does, 0 = all.
+      has_class_token: whether class tokens take part.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class Vit(nnx.Module):
         rng: np.random.Generator,
         views: int = 1,
         joint_layers: int = 0,
+        has_class_token: bool = True,
     ):
         channels, side = form.channels, form.patch_px
         dtypes: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype}
@@ -231,6 +233,7 @@ class Vit(nnx.Module):
         self.norm = LayerNorm(channels, form.epsilon, **dtypes)
         self.level_channels = (channels,)
         self.views = nnx.Param(draw_normal(rng, (views, channels), param_dtype)) if views > 1 else None
+        self.has_class_token = has_class_token
         self.first_joint = form.depth - joint_layers if joint_layers else 0
 
     def __call__(
@@ -252,6 +255,8 @@ class Vit(nnx.Module):
             positions = self.positions[...]
             first = first + positions[:1]
             tokens = tokens + resize_positions(positions[1:], sides).astype(self.dtype)[None]
+        if not self.has_class_token:
+            first = first[:0]
         if self.registers is not None:
             first = jnp.concatenate([first, self.registers[...]])
         first = jnp.broadcast_to(first.astype(self.dtype)[None], (b, *first.shape))
@@ -289,7 +294,9 @@ def _scaled(x: jax.Array, scale: nnx.Param | None) -> jax.Array:
 
 def make_backbone(model: ModelConfig, dtypes: dict[str, Any]) -> Vit:
     """Returns a backbone of this family; see `jaxpose.model.resnet.make_backbone`."""
-    joint: dict[str, Any] = {"joint_layers": model.joint_layers} if "views" in dtypes else {}
+    joint: dict[str, Any] = {}
+    if "views" in dtypes:
+        joint = {"joint_layers": model.joint_layers, "has_class_token": model.class_token}
     return Vit(FORMS[model.backbone], **dtypes, **joint)
 
 

@@ -222,6 +222,19 @@ def convert(tensors: Mapping[str, np.ndarray], form: VitForm, misfit: str) -> di
     return params
 
 
+def lightning_pose_parameters(tensors: Mapping[str, np.ndarray], name: str, source: str) -> dict[str, Any]:
+    """Returns the same as `vit_parameters` from a checkpoint of Lightning Pose, which has resized the patches.
+
+    Args:
+      tensors, name, source: as in `vit_parameters`.
+
+    Raises:
+      UserError: as `vit_parameters`.
+    """
+    form = dataclasses.replace(FORMS[name], published_patch_px=FORMS[name].patch_px)
+    return convert(tensors, form, f"{source} does not fit model.backbone = {name}")
+
+
 def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
     """Returns the prefix of a vision transformer's tensor names: "backbone." in a checkpoint, often "".
 

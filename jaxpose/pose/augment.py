@@ -113,6 +113,40 @@ def _within(points_px: Float[Array, "b n 2"], low: Array, side: Array) -> Bool[A
     return jnp.all((points_px >= low - 0.5) & (points_px < low + side - 0.5), axis=-1)
 
 
+# Masked patches: squares of a view without content, so that a network that sees all cameras learns to use the others.
+
+
+def draw_masks(keys: Array, share: Float[Array, " b"], cells: tuple[int, int]) -> Bool[Array, "b a b2"]:
+    """Returns which patches of each sample are masked: floor(share a b2) of them, each as likely.
+
+    Args:
+      keys: jax keys (b,).
+      share: of the patches.
+      cells: (a, b2), patches of a frame from top to bottom and from left to right.
+    """
+    patches = cells[0] * cells[1]
+    bits = jax.vmap(lambda key: jax.random.bits(key, (patches,), jnp.uint32))(keys)
+    rank = jnp.argsort(jnp.argsort(bits, axis=-1), axis=-1)
+    # Rounding must not lose a patch of a whole number.
+    count = jnp.floor(share.astype(jnp.float32) * patches + 1e-3).astype(rank.dtype)
+    return (rank < count[:, None]).reshape(-1, *cells)
+
+
+def mask_patches(
+    pictures: Float[Array, "b t h w 3"], masked: Bool[Array, "b a b2"], colour: tuple[float, float, float]
+) -> Float[Array, "b t h w 3"]:
+    """Returns the frames with each masked patch in one colour.
+
+    Args:
+      pictures: 0..255.
+      masked: from `draw_masks`.
+      colour: 0..255; the mean that the network subtracts leaves 0.
+    """
+    sides = pictures.shape[2] // masked.shape[1], pictures.shape[3] // masked.shape[2]
+    squares = jnp.repeat(jnp.repeat(masked, sides[0], axis=1), sides[1], axis=2)
+    return jnp.where(squares[:, None, :, :, None], jnp.asarray(colour, pictures.dtype), pictures)
+
+
 # Every number has its own column of random bits: turning a transform on or off does not change other numbers.
 _COLUMNS: tuple[str, ...] = (
     "quarter_turns", "flip", "rotate", "rotate_deg", "scale", "scale_factor", "translate", "translate_x", "translate_y",

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxpose.cluster.mesh import DeviceProgram, copies, local_devices, on_device, replicate
 from jaxpose.config import Config
 from jaxpose.config.model import views_at_once
-from jaxpose.data.loader import Samples, evaluation_batches
+from jaxpose.data.loader import Samples, evaluation_batches, moments_of_rows
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.layers import fold_norms
 from jaxpose.model.pose_net import CONTEXT_RADIUS
@@ -102,29 +102,16 @@ class BatchRunner:
         Raises:
           Stopped: `stops` returned true.
         """
-        chosen, at = self._with_other_views(rows, len(samples.pixels))
-        batches = (
-            ({name: batch[name] for name in batch if name not in ("draw", "valid")}, int(batch["valid"].sum()))
-            for batch in _until(
-                stops, evaluation_batches(samples, chosen, self._labelled_per_step * self.views_at_once)
-            )
-        )
+        chosen, at = (rows, slice(None)) if samples.moments is None else _with_other_views(rows, samples.moments)
+
+        def fields(batch: Batch) -> Batch:
+            existing = {"exist": batch["valid"]} if samples.moments is not None else {}
+            return {name: batch[name] for name in batch if name not in ("draw", "valid")} | existing
+
+        evaluated = evaluation_batches(samples, chosen, self._labelled_per_step * self.views_at_once)
+        batches = ((fields(batch), int((batch["draw"] < len(chosen)).sum())) for batch in _until(stops, evaluated))
         found = list(self._run(self._evaluate, params, statistics, batches))
         return {name: np.concatenate([part[name] for part in found])[at] for name in found[0]}
-
-    def _with_other_views(self, rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray | slice]:
-        """Returns the rows to predict, with all views of a moment next to each other, and where the given ones are.
-
-        Args:
-          rows: of labelled frames, which are ordered by view, then by moment.
-          count: of all rows.
-        """
-        if self.views_at_once == 1:
-            return rows, slice(None)
-        view, moment = np.divmod(rows, count // self.views_at_once)
-        moments, place = np.unique(moment, return_inverse=True)
-        chosen = moments[:, None] + count // self.views_at_once * np.arange(self.views_at_once)
-        return chosen.reshape(-1), place * self.views_at_once + view
 
     def frames(
         self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
@@ -289,6 +276,19 @@ class BatchRunner:
             if jax.process_count() > 1:
                 parts = multihost_utils.process_allgather(parts, tiled=True)
             return {name: (_rows(part, name) if has_windows else part)[:count] for name, part in parts.items()}
+
+
+def _with_other_views(rows: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows to predict, with all views of a moment next to each other, and where the given ones are.
+
+    Args:
+      rows: of labelled frames.
+      moments: as in `Samples`; the rows to predict are -1 where a moment lacks a view.
+    """
+    chosen = moments_of_rows(rows, moments).reshape(-1)
+    place = np.full(moments.max() + 1, -1)
+    place[chosen[chosen >= 0]] = np.flatnonzero(chosen >= 0)
+    return chosen, place[rows]
 
 
 def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -87,7 +87,8 @@ def write_tables(
     written: list[str] = []
     names = found.poses.keypoint_names
     scorer = SCORERS[predictor.config.model.kind]
-    pose_errors = pose_errors_px(predictor.subspaces, predicted, len(set(found.views)))
+    moments = found.rows_of_moments() if len(predictor.config.data.views) > 1 else None
+    pose_errors = pose_errors_px(predictor.subspaces, predicted, moments)
     measured = {
         "pixel_error": metrics.pixel_errors(predicted, found.measured_frame_px()),
         **{f"{name}_error": errors for name, errors in pose_errors.items()},

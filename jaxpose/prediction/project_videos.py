@@ -124,7 +124,8 @@ def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
         shown = ", ".join(f"{view} {len(table.frames)}" for view, table in tables.items())
         return f"its views differ in frames: {shown}"
     rows = np.concatenate([table.points_px[:, 0] for table in tables.values()])
-    errors = pose_errors_px({_NAME: pca}, rows, len(tables))[_NAME]
+    moments = np.arange(len(rows)).reshape(len(tables), -1).T
+    errors = pose_errors_px({_NAME: pca}, rows, moments)[_NAME]
     for (view, table), of_view in zip(tables.items(), np.split(errors, len(tables)), strict=True):
         write_errors(session.targets[view], table.frames, table.keypoint_names, of_view)
     return ""

@@ -10,9 +10,10 @@ import numpy as np
 from jaxpose import geometry
 from jaxpose.config import Config
 from jaxpose.config.data import resolve_preset
-from jaxpose.config.model import views_at_once
+from jaxpose.config.model import pixel_scale, views_at_once
+from jaxpose.config.train import steps_per_epoch
 from jaxpose.data.images import fit_affines, outside_parts, read_labelled
-from jaxpose.data.loader import by_moment, draws_of_views, equalize_samples, rows_of_draws
+from jaxpose.data.loader import draws_of_views, equalize_samples, moments_of_rows, rows_of_draws
 from jaxpose.data.project import Project
 from jaxpose.data.skeleton import flip_permutation
 from jaxpose.errors import UserError
@@ -29,7 +30,7 @@ from jaxpose.report.pictures import draw_picture
 from jaxpose.report.traces import traces_section
 from jaxpose.report.training import learning_section, read_history, running_section, settings_section
 from jaxpose.run.paths import REPORT_FILE, run_folder
-from jaxpose.steps.labelled import AUGMENTATION, LABELLED, used_keypoints
+from jaxpose.steps.labelled import AUGMENTATION, LABELLED, masked_patches, used_keypoints
 
 # The section of training frames as the network sees them: fitted into its input and augmented, with their labels.
 
@@ -75,10 +76,12 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
         raise UserError("the labelled frames of the project changed since the training")
     rows = np.flatnonzero(np.array(list(split.sets.values())) == TRAIN)
     views = views_at_once(config.model, config.data.views)
-    rows = by_moment(rows, views)
+    if views > 1:
+        rows = moments_of_rows(rows, project.rows_of_moments())
     draws = np.arange(min(-(-_FRAMES // views), len(rows)))
     chosen = rows_of_draws(draws, rows, config.data.seed).reshape(-1)
-    draws = draws_of_views(draws, views)
+    draws = draws_of_views(draws, views)[chosen >= 0]
+    chosen = chosen[chosen >= 0]
     data = config.data
     size_px = data.input_width_px, data.input_height_px
     affines = fit_affines(project, data, size_px)
@@ -88,7 +91,9 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
     options = dataclasses.replace(config, augment=resolve_preset(config.augment))
     equalize_samples(frames, draws, np.ones(len(draws), bool), config.train.seed, options.augment)
     frame_from_input = geometry.invert(affines[chosen]).astype(np.float32)
-    seen, moved_px, visibility = _augment(options, draws, frames, keypoints_px, is_used, frame_from_input)
+    seen, moved_px, visibility = _augment(
+        options, draws, frames, keypoints_px, is_used, frame_from_input, steps_per_epoch(config.train, len(rows))
+    )
     points = np.where((visibility == VISIBLE)[..., None], moved_px, np.nan)
     images = [project.poses.frames[row] for row in chosen.tolist()]
     poses = Poses.of_one_animal(config.data.keypoint_names, images, points, pixels="input")
@@ -97,7 +102,7 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
 
 def _augment(
     config: Config, draws: np.ndarray, frames: np.ndarray, keypoints_px: np.ndarray, visibility: np.ndarray,
-    frame_from_input: np.ndarray,
+    frame_from_input: np.ndarray, epoch_steps: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Returns frames (m, t, h, w, 3), keypoints and visibility as the train step augments them, in float32."""
     names, options = config.data.keypoint_names, config.augment
@@ -108,7 +113,11 @@ def _augment(
         drawn = augment.draw_params(keys, options, frame_from_input, frames.shape[2:4])
         moved_px, seen = augment.move_keypoints(drawn, options, keypoints_px, visibility, permutation)
         seen = used_keypoints(moved_px, seen, frames.shape[2:4], config.model)
-        return augment.render(drawn, options, frames, jnp.float32), moved_px, seen
+        pictures = augment.render(drawn, options, frames, jnp.float32)
+        if options.mask_share:
+            masked = masked_patches(draw, config.train.seed, config, epoch_steps, frames.shape[2:4])
+            pictures = augment.mask_patches(pictures, masked, pixel_scale(config.model.weights).mean)
+        return pictures, moved_px, seen
 
     # One device of this process: the others may be busy, or not ours.
     with jax.default_device(jax.local_devices()[0]), pinned_settings("f32"):

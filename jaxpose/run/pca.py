@@ -66,21 +66,23 @@ def agreeing_views(model: ModelConfig, subspaces: Subspaces) -> Pca | None:
     return subspaces[VIEWS_AGREE] if model.views_agree else None
 
 
-def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: int) -> dict[str, np.ndarray]:
+def pose_errors_px(
+    subspaces: Subspaces, keypoints_frame_px: np.ndarray, moments: np.ndarray | None
+) -> dict[str, np.ndarray]:
     """Returns how far each predicted keypoint lies from each subspace, {name: (n, k)} in frame pixels.
 
     Args:
       subspaces: by name.
-      keypoints_frame_px: predictions (n, k, 2); with several cameras, all rows of one view, then of the next, with the
-        same moments in the same order.
-      views: number of cameras.
+      keypoints_frame_px: predictions (n, k, 2).
+      moments: (m, v), the rows of the views of each moment, as `Project.rows_of_moments` returns them; None with one
+        camera.
     """
-    count, keypoints = keypoints_frame_px.shape[:2]
     found = {}
     for name, pca in _of_losses(subspaces).items():
-        if name == "pca_multiview" and views > 1:
-            errors = errors_px(pca, side_by_side(keypoints_frame_px, views))
-            found[name] = errors.reshape(-1, views, keypoints).swapaxes(0, 1).reshape(count, keypoints)
+        if name == "pca_multiview" and moments is not None:
+            errors = errors_px(pca, side_by_side(keypoints_frame_px, moments)).reshape(*moments.shape, -1)
+            found[name] = np.full(keypoints_frame_px.shape[:2], np.nan)
+            found[name][moments[moments >= 0]] = errors[moments >= 0]
         else:
             found[name] = errors_px(pca, keypoints_frame_px)
     return found
@@ -91,10 +93,15 @@ def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
     return {name: pca for name, pca in _of_losses(subspaces).items() if name != "pca_multiview" or views <= 1}
 
 
-def side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
-    """Returns rows of one view after the other, (views m, k, 2), as moments (m, views k, 2)."""
-    moments = keypoints_frame_px.reshape(views, -1, *keypoints_frame_px.shape[1:]).swapaxes(0, 1)
-    return moments.reshape(len(moments), -1, 2)
+def side_by_side(keypoints_frame_px: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Returns rows (n, k, 2) as moments (m, v k, 2), NaN where a moment lacks a view.
+
+    Args:
+      keypoints_frame_px: of each row.
+      moments: (m, v), as in `pose_errors_px`.
+    """
+    found = np.where((moments >= 0)[..., None, None], keypoints_frame_px[moments], np.nan)
+    return found.reshape(len(moments), -1, 2)
 
 
 def _of_losses(subspaces: Subspaces) -> Subspaces:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxpose.config import Config, ModelConfig
+from jaxpose.config.data import mask_steps
+from jaxpose.config.model import BACKBONES, pixel_scale
 from jaxpose.config.terms import TermFacts
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import (
@@ -136,7 +138,7 @@ def map_shift_px(model: ModelConfig, frame_from_input: jax.Array) -> jax.Array:
 # Points of a batch that are targets, and which of them a loss uses.
 _USED = {"keypoints_px": "visibility", "reprojected_px": "reprojected"}
 # Streams and purposes that keep random numbers of different uses apart.
-LABELLED, AUGMENTATION = 0, 0
+LABELLED, AUGMENTATION, _MASKS = 0, 0, 1
 
 
 def labelled_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
@@ -162,6 +164,8 @@ def labelled_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
 def augmented_frames(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax.Array, jax.Array]:
     """Returns the frames that `augmented_labels` has parameters for, and which of them are counted."""
     pictures = augment.render(microbatch["params"], config.augment, microbatch["frames"], dtype)
+    if "masked" in microbatch:
+        pictures = augment.mask_patches(pictures, microbatch["masked"], pixel_scale(config.model.weights).mean)
     return pictures, jnp.repeat(microbatch["valid"][:, None], pictures.shape[1], axis=1)
 
 
@@ -174,6 +178,8 @@ def _deal(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> De
     labelled = augmented_labels(batch, seed, config, facts)
     visibility = used_keypoints(labelled["keypoints_px"], labelled["visibility"], facts.size_px, config.model)
     labelled |= {"visibility": visibility}
+    if config.augment.mask_share:
+        labelled["masked"] = masked_patches(batch["draw"], seed, config, facts.steps_per_epoch, facts.size_px)
     counts = {"targets": jnp.sum(visibility > 0, dtype=dtype)}
     if config.losses.reprojection.weight:
         points_px = jnp.where(batch["valid"][:, None, None], batch["reprojected_px"].astype(dtype), jnp.nan)
@@ -215,6 +221,27 @@ def augmented_labels(batch: Batch, seed: jax.Array, config: Config, facts: DataF
         "valid": valid,
         "params": drawn,
     }
+
+
+def masked_patches(
+    draw: jax.Array, seed: jax.Array | int, config: Config, steps_per_epoch: int, size_px: tuple[int, int]
+) -> jax.Array:
+    """Returns the masked patches (b, h / patch, w / patch) of samples; a draw tells the step, and so the share.
+
+    Args:
+      draw: (b,), positions in the stream of samples; a moment has one for each view.
+      seed: `train.seed`, a uint32 scalar.
+      config: the run's config.
+      steps_per_epoch: see `DataFacts`.
+      size_px: (height, width) of the input.
+    """
+    on, patch_px = config.augment, BACKBONES[config.model.backbone].stride
+    first, last = mask_steps(on, steps_per_epoch)
+    step = draw // (config.train.batch_size * len(config.data.views))
+    progress = jnp.clip((step - first).astype(jnp.float32) / (last - first), 0, 1)
+    share = jnp.where(step < first, 0, on.mask_share_start + progress * (on.mask_share - on.mask_share_start))
+    keys = augment.sample_keys(seed, LABELLED, draw, _MASKS)
+    return augment.draw_masks(keys, share, (size_px[0] // patch_px, size_px[1] // patch_px))
 
 
 def used_keypoints(

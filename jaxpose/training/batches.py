@@ -83,7 +83,7 @@ def host_batches(setup: Setup, first_step: int, other_seeds: Sequence[int] = ())
     ])  # fmt: skip
     return training_batches(
         setup.samples,
-        drawn_rows(config, setup.data),
+        drawn_rows(setup.data),
         lambda step: _slots(setup, step)[mine],
         first_step=first_step,
         total_steps=setup.facts.total_steps,
@@ -153,7 +153,7 @@ def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
     """Returns the names of the images of draws (m,), as in a batch."""
     at_once = views_at_once(setup.config.model, setup.config.data.views)
     moments, views = np.divmod(draws, at_once)
-    rows = rows_of_draws(moments, drawn_rows(setup.config, setup.data), setup.config.data.seed)
+    rows = rows_of_draws(moments, drawn_rows(setup.data), setup.config.data.seed)
     rows = rows.reshape(len(draws), at_once)[np.arange(len(draws)), views]
     return [setup.samples.poses.frames[row] for row in rows]
 

@@ -23,7 +23,7 @@ from jaxpose.data.boxes import boxes_of_videos
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.images import outside_parts
 from jaxpose.data.inputs import clip_sessions
-from jaxpose.data.loader import ReprojectedSamples, Samples, by_moment
+from jaxpose.data.loader import ReprojectedSamples, Samples, moments_of_rows
 from jaxpose.data.report import left_out_title
 from jaxpose.data.rigs import Rigs, refuse_other_size, rigs_of_project, session_of, shown_by_other_labels
 from jaxpose.data.skeleton import flip_permutation, refuse_unknown_names
@@ -81,7 +81,8 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     if config.data.views and "pca_multiview" in on:
         # A row has the keypoints of all views of a moment.
         keypoints, views = len(names), len(config.data.views)
-        moments = side_by_side(labels, views)
+        rows = moments_of_rows(data.rows("train"), data.project.rows_of_moments())
+        moments = side_by_side(data.project.labelled_frame_px(), rows)
         cameras = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
         fit("pca_multiview", lambda: fit_multiview(moments, cameras, losses.pca_multiview))
     elif losses.pca_multiview.views:
@@ -296,17 +297,18 @@ class Setup:
         samples = self.data.samples
         if not self.config.losses.reprojection.weight:
             return samples
-        shown_px = shown_by_other_labels(self.rigs, self.data.project, self.config.data)
+        shown_px = shown_by_other_labels(self.rigs, self.data.project)
         shown_px = geometry.apply(geometry.invert(samples.frame_from_input.astype(np.float64)), shown_px)
         return ReprojectedSamples(**vars(samples), reprojected_px=shown_px.astype(np.float32))
 
 
-def drawn_rows(config: Config, data: Dataset) -> np.ndarray:
+def drawn_rows(data: Dataset) -> np.ndarray:
     """Returns the rows (n,) that train, or (n, v) those of the views of each moment if the network sees them together.
 
-    A step draws from the first axis.
+    A step draws from the first axis. A row is -1 where a moment lacks a view.
     """
-    return by_moment(data.sample_rows("train"), views_at_once(config.model, config.data.views))
+    rows, moments = data.sample_rows("train"), data.samples.moments
+    return rows if moments is None else moments_of_rows(rows, moments)
 
 
 def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
@@ -324,7 +326,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed, views)
     messages = _describe_frames(config, data)
     initial = load_initial_weights(config, data, params, statistics)
-    frames = len(drawn_rows(config, data))
+    frames = len(drawn_rows(data))
     total_steps = lengths.total_steps(train, frames)
     messages += [*initial.messages, *describe_limits(config, mesh, data, total_steps)]
     subspaces, sentences = _fit_on_process_0(config, data)

@@ -7,6 +7,7 @@ from jaxpose.cluster.agreement import on_all_processes, require_same
 from jaxpose.cluster.devices import describe, require_threads, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import Config, portable_options, resolve
+from jaxpose.config.data import mask_steps
 from jaxpose.config.model import BACKBONES, ModelConfig, views_at_once
 from jaxpose.config.terms import terms
 from jaxpose.data import dataset, split
@@ -130,6 +131,7 @@ def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
         "devices": "; ".join(describe(list(setup.mesh.devices.flat))),
         "loader": f"threads: {run.threads[0]} here ({cores}), {sum(run.threads)} in all",
         "batch": _describe_batch(setup),
+        **_describe_masks(setup),
         **_describe_clips(setup),
         **_describe_rate(setup),
         **({"backbone": describe_backbone_rate(config.optim, facts)} if setup.weights_option else {}),
@@ -148,12 +150,14 @@ def _describe_data(setup: Setup) -> dict[str, str]:
     counts = {name: len(data.rows(name)) for name in SETS}
     untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
     of_kind = f" ({data.project.kind})" if data.project.kind else ""
+    absent = data.project.describe_absent()
     untested *= not data.is_selection_tested(config.train.monitor)
     return {
         "project": f"{data.project.folder}{of_kind}, {len(config.data.keypoint_names)} keypoints",
         "animals" if data.project.most_animals else "frames": ", ".join(
             f"{count} {name}" for name, count in counts.items() if count
         )
+        + f"; {absent}" * bool(absent)
         + untested,
     }
 
@@ -207,6 +211,16 @@ def _describe_batch(setup: Setup) -> str:
         return text
     idle = f", {devices - train.shards} of {devices} devices have none" if train.shards < devices else ""
     return f"{text}; {count(train.shards, 'shard')}{idle}"
+
+
+def _describe_masks(setup: Setup) -> dict[str, str]:
+    augment = setup.config.augment
+    if not augment.mask_share:
+        return {}
+    first, last = mask_steps(augment, setup.facts.steps_per_epoch)
+    shares = f"{augment.mask_share_start:.0%} to {augment.mask_share:.0%} of the patches of a frame"
+    ends = f"; the training ends at step {setup.facts.total_steps}" * (last > setup.facts.total_steps)
+    return {"masks": f"{shares}, from step {first} to step {last}{ends}"}
 
 
 def _describe_clips(setup: Setup) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """The same training over two real processes, which talk over sockets, with one device each."""
 
+import dataclasses
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,10 +16,18 @@ import safetensors.numpy
 
 from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
+from jaxpose.data.synthetic import make_project
+from jaxpose.model import vit
 from tests.parallel import distance
 from tests.process_pair import OURS, ROOT, STEPS, TEACHER, TORCHRUN, Pair, losses_of, small, weights_of
 from tests.published_resnets import backbone, torch_shapes
-from tests.small_run import environment, make_config, metrics_of, train
+from tests.small_run import assert_same, checkpoint_of, environment, figures_of, make_config, metrics_of, train
+
+OPTIONS_OF_RIG: dict[str, Any] = {
+    "data__split": "frame", "data__calibration": "calibrations", "augment__flip_p": 0.0, "train__shards": 2,
+    "losses__reprojection__weight": 0.5, "losses__multiview_consistency__weight": 1e-3, "losses__anneal_init": 1.0,
+    "video__clips_per_step": 3, "video__sequence_length": 4,
+}  # fmt: skip
 
 
 def predictions_of(run: Path) -> np.ndarray:
@@ -74,6 +84,34 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
         assert (expected > 0).any(), name
         # Half the run: in the other one a threshold (of a ReLU, a confidence) turns rounding into another course.
         np.testing.assert_allclose(found[: STEPS // 2], expected[: STEPS // 2], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["heatmap", "multiview"])
+def test_calibrated_cameras_give_the_same_bits_on_two_processes(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of separate views and of a network that sees them together, with the losses between cameras."""
+    form = dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=3)
+    monkeypatch.setitem(vit.FORMS, "vit_small", form)
+    views = ("c1", "c2", "c3")
+    project = make_project(folder / f"rig-{kind}", videos=2, labelled_frames=5, video_frames=12, side_px=64, cameras=3)
+    options = OPTIONS_OF_RIG | {"data__views": views, "model__kind": kind, "train__steps": 4, "log__tensorboard": False}
+    if kind == "multiview":
+        options |= {"model__backbone": "vit_small", "model__width": 64, "model__joint_layers": 2}
+        options |= {"augment__mask_share": 0.5, "augment__mask_start_epochs": 0.0, "augment__mask_end_epochs": 1.0}
+    two, one = (make_config(project, folder / f"{kind}-of-{name}", **options) for name in ("two", "one"))
+    two.mesh.devices = "auto"
+    with Pair(two, folder / f"{kind}-of-two-logs", variables=OURS | {"SMALL_VIT": "1"}) as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+    assert train(one)["exit_code"] == 0
+    runs = Path(two.out), Path(one.out)
+    steps = [line for line in figures_of(runs[1]) if "multiview_consistency" in line]
+    assert [line["multiview_consistency"] > 0 and line["reprojection"] > 0 for line in steps] == [True] * 4
+    assert figures_of(runs[0]) == figures_of(runs[1])
+    assert_same(*(checkpoint_of(run) for run in runs))
+    for view in views:
+        assert (runs[0] / f"predictions_{view}.csv").read_bytes() == (runs[1] / f"predictions_{view}.csv").read_bytes()
 
 
 @pytest.mark.slow

@@ -89,13 +89,13 @@ def test_labels_of_other_views_show_hidden_keypoints(rig_project: Path) -> None:
     labels_px[moment, keypoint] += 20
     wrong = dataclasses.replace(found, poses=dataclasses.replace(found.poses, points_px=labels_px[:, None]))
     truth_px = np.stack([_truth(rig_project, image) for image in found.images])
-    shown_px = shown_by_other_labels(rigs, found, data)
+    shown_px = shown_by_other_labels(rigs, found)
     off_px = np.linalg.norm(shown_px - truth_px, axis=-1).reshape(3, -1, 7)
     others = seen.sum(axis=0)[None] - seen
     np.testing.assert_array_equal(np.isfinite(off_px), others == 2)
     # The files have three decimals.
     assert np.nanmax(off_px) < 0.02 and (np.isfinite(off_px) & ~seen).sum() > 5
-    again_px = shown_by_other_labels(rigs, wrong, data)
+    again_px = shown_by_other_labels(rigs, wrong)
     np.testing.assert_allclose(again_px[moment, keypoint], truth_px[moment, keypoint], atol=0.02)
 
 

@@ -184,32 +184,42 @@ def test_the_views_of_a_moment_are_in_one_set(two_views: Path, tmp_path: Path) -
         assign_sets(project, dataclasses.replace(data, split=str(one)))
 
 
-def test_rows_are_matched_by_name_and_a_moment_goes_as_a_whole(tmp_path: Path) -> None:
+def test_rows_are_matched_by_name_and_a_moment_may_lack_views(tmp_path: Path) -> None:
     images = ["s/1.png", "s/2.png", "t/1.png", "t/3.png"]
     data = small_project(tmp_path, {"top": images, "bot": [images[3], images[0], images[2], "s/9.png"]})
-    with pytest.raises(ValueError) as caught:
-        read_project(data)
-    lines = str(caught.value).splitlines()
-    assert lines[0].startswith("2 of 8 rows of ") and "CollectedData_top.csv, " in lines[0]
-    assert "CollectedData_top.csv:5: labeled-data/s_top/2.png has no usable row for the view bot" in lines[1]
-    assert "CollectedData_bot.csv:7: labeled-data/s_bot/9.png has no usable row for the view top" in lines[2]
-
-    project = read_project(dataclasses.replace(data, on_bad_frame="skip"))
-    assert project.moment_names() == ("labeled-data/s/1.png", "labeled-data/t/1.png", "labeled-data/t/3.png")
-    assert project.poses.frames[3:] == (
-        "labeled-data/s_bot/1.png",
-        "labeled-data/t_bot/1.png",
-        "labeled-data/t_bot/3.png",
+    project = read_project(data)
+    names = tuple(f"labeled-data/{name}" for name in (*images, "s/9.png"))
+    assert project.moment_names() == names and not project.problems
+    assert project.poses.frames[4:] == tuple(
+        f"labeled-data/{name[0]}_bot/{name[2:]}" for name in (*images[::2], *images[3:], "s/9.png")
     )
     # The x of each label is its number in its file.
-    np.testing.assert_array_equal(project.keypoints_frame_px[:, 0, 0], [0, 2, 3, 1, 2, 0])
-    assert len(project.problems) == 2
+    np.testing.assert_array_equal(project.keypoints_frame_px[:, 0, 0], [0, 1, 2, 3, 1, 2, 0, 3])
+    np.testing.assert_array_equal(project.rows_of_moments(), [[0, 4], [1, -1], [2, 5], [3, 6], [-1, 7]])
+    assert project.describe_absent() == (
+        "2 of 5 moments lack an image (1 of top, 1 of bot): labeled-data/s/2.png, labeled-data/s/9.png"
+    )
+    sets = assign_sets(project, dataclasses.replace(data, train_share=0.6, val_share=0.4))
+    assert all(len(set(sets[row[row >= 0]].tolist())) == 1 for row in project.rows_of_moments())
 
-    # An image that cannot be used takes the other view's with it.
+    # An image that cannot be used is a bad row, and does not take the other view's with it.
     (tmp_path / "labeled-data/t_bot/1.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="1 of 8 rows of .*\n.*the image file is empty"):
+        read_project(data)
     project = read_project(dataclasses.replace(data, on_bad_frame="skip"))
-    assert project.moment_names() == ("labeled-data/s/1.png", "labeled-data/t/3.png") and len(project.problems) == 4
-    assert sum("the image file is empty" in problem for problem in project.problems) == 1
+    assert project.moment_names() == names and len(project.problems) == 1
+    assert project.describe_absent().startswith("3 of 5 moments lack an image (1 of top, 2 of bot): ")
+
+
+def test_views_without_a_common_moment_are_refused(tmp_path: Path) -> None:
+    data = small_project(tmp_path, {"top": ["s/1.png"], "bot": ["s/01.png", "s/02.png"]})
+    with pytest.raises(
+        ValueError, match="no moment has images of two of the views top, bot: .*_top/1.png, .*_bot/01.png"
+    ):
+        read_project(data)
+    (tmp_path / "labeled-data/s_top/1.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="1 of 1 rows of .*CollectedData_top.csv cannot be used; none is left"):
+        read_project(dataclasses.replace(data, on_bad_frame="skip"))
 
 
 def test_what_is_no_project_of_several_cameras_is_refused(tmp_path: Path) -> None:

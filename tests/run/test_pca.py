@@ -73,7 +73,7 @@ def test_one_camera(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.abs(subspaces["pca_singleview"].components), np.abs(wanted.components_), rtol=1e-6)
     save_subspaces(tmp_path, subspaces)
     predicted = poses(1, seed=5)[0]
-    found = pose_errors_px(load_subspaces(tmp_path, config), predicted, 1)["pca_singleview"]
+    found = pose_errors_px(load_subspaces(tmp_path, config), predicted, None)["pca_singleview"]
     np.testing.assert_allclose(found[:, [2, 0]], distances(wanted, predicted[:, [2, 0]].reshape(-1, 4)), rtol=1e-6)
     assert np.isnan(found[:, 1]).all()
 
@@ -105,9 +105,16 @@ def test_several_cameras(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.abs(pca.components), np.abs(wanted.components_), rtol=1e-6)
     np.testing.assert_allclose(pca.epsilon_px, 2 * np.median(distances(wanted, samples(labels[:, moments]))), rtol=1e-6)
     predicted = poses(3, seed=5)
-    found = pose_errors_px(subspaces, predicted.reshape(-1, 3, 2), 3)["pca_multiview"]
+    rows = np.arange(3 * MOMENTS).reshape(3, MOMENTS).T
+    found = pose_errors_px(subspaces, predicted.reshape(-1, 3, 2), rows)["pca_multiview"]
     by_sample = distances(wanted, samples(predicted)).reshape(MOMENTS, 3, 3)
     np.testing.assert_allclose(found.reshape(3, MOMENTS, 3), by_sample.transpose(2, 0, 1), rtol=1e-6)
+    # A moment without one view has no errors, and the errors of the others stay.
+    rows[4, 1] = -1
+    fewer = pose_errors_px(subspaces, predicted.reshape(-1, 3, 2), rows)["pca_multiview"]
+    lacking = np.isin(np.arange(len(fewer)), [4, MOMENTS + 4, 2 * MOMENTS + 4])
+    assert np.isnan(fewer[lacking]).all()
+    np.testing.assert_array_equal(fewer[~lacking], found[~lacking])
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])

@@ -1,14 +1,22 @@
 """A training with calibrated cameras: what its batches hold, what is refused before it, and its bits on any devices."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxpose import config as c
 from jaxpose.cameras.calibration_files import read_cameras
+from jaxpose.cameras.triangulation import triangulate
+from jaxpose.config.terms import terms
+from jaxpose.data.dataset import decode
 from jaxpose.data.synthetic import make_project
+from jaxpose.poses import NOT_USED, VISIBLE
+from jaxpose.steps.labelled import labelled_term
 from jaxpose.training.batches import batch_shapes, host_batches
 from jaxpose.training.start import list_files
 from tests.small_run import assert_same, call, checkpoint_of, figures_of, make_config, train, train_and_stop
@@ -64,6 +72,36 @@ def test_a_batch_has_the_cameras_of_each_clip_and_the_places_that_other_labels_s
     shapes = batch_shapes(setup)
     assert shapes["reprojected_px"].shape == (5, 7, 2) and shapes["clips"]["cameras"].shape == (3, 3, 23)
     assert sum(line.startswith("data.calibration,") for line in list_files(setup).splitlines()) == 1
+
+
+def test_true_labels_of_turned_views_cost_nothing(rig_project: Path, tmp_path: Path) -> None:
+    """Every view turns and grows on its own; the points that the labels show in space are then still those."""
+    turned = {"rotate_p": 1.0, "rotate_deg": 180.0, "scale_p": 1.0, "scale_min": 0.7, "scale_max": 1.4, "flip_p": 0.0}
+    options = {"model__kind": "regression", "losses__multiview_consistency__weight": 0.0, "augment__preset": "none"}
+    config = config_of(
+        rig_project, tmp_path / "run", **options, **{f"augment__{name}": on for name, on in turned.items()}
+    )
+    setup = begin(config)
+    found, labels_px = setup.data.project, setup.data.project.measured_frame_px()
+    truth_px = np.full_like(labels_px, np.nan)
+    for moment in found.rows_of_moments().tolist():
+        cameras = setup.rigs[found.videos[moment[0]].removesuffix("_c1")]
+        points = triangulate(cameras, labels_px[moment], np.ones(labels_px[moment].shape[:2]), 1.0)
+        truth_px[moment] = cameras.project(points.places)
+    visibility = np.where(np.isfinite(truth_px).all(-1), np.int8(VISIBLE), np.int8(NOT_USED))
+    poses = dataclasses.replace(found.poses, points_px=truth_px[:, None], visibility=visibility[:, None])
+    found = dataclasses.replace(found, poses=poses)
+    data = dataclasses.replace(setup.data, project=found, samples=decode(found, setup.config)[0])
+    setup = dataclasses.replace(setup, data=data)
+    term = labelled_term(terms(setup.config)[0], setup.config, setup.facts)
+    for _, batch in zip(range(3), host_batches(setup, 0), strict=False):
+        dealt = jax.jit(term.deal)(batch, jnp.uint32(0))
+        microbatch = jax.tree.map(lambda leaf: leaf[0], dealt.microbatches)
+        moved_px = microbatch["keypoints_px"]
+        assert np.nanmedian(np.abs(moved_px - batch["keypoints_px"])[batch["valid"]]) > 2
+        sums = term.sums(jnp.nan_to_num(moved_px)[:, None, None], microbatch).sums
+        assert dealt.counts["reprojection"] > 20
+        assert 0 <= float(sums["reprojection"] / dealt.counts["reprojection"]) < 1e-6
 
 
 def test_a_wrong_calibration_is_refused_before_the_run_folder_is_made(

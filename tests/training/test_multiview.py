@@ -1,6 +1,7 @@
 """A network that sees all cameras of a moment together: its batches, its bits on any devices, and absent views."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxpose import config as c
+from jaxpose.config.model import IMAGENET
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
 from jaxpose.export.__main__ import main as export_main
@@ -21,9 +23,11 @@ from jaxpose.predict import load
 from jaxpose.predict import main as predict_main
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.steps.clip_step import clip_microbatches, network_input
+from jaxpose.steps.labelled import augmented_frames, masked_patches
+from jaxpose.steps.objective import terms_of
 from jaxpose.training.batches import batch_shapes, host_batches, image_names
 from jaxpose.training.initial_weights import transfer
-from tests.small_run import assert_same, call, checkpoint_of, figures_of, make_config, train, train_and_stop
+from tests.small_run import assert_same, call, checkpoint_of, figures_of, log_of, make_config, train, train_and_stop
 from tests.training.setups import begin
 
 VIEWS = ("c1", "c2", "c3")
@@ -37,6 +41,9 @@ OPTIONS: dict[str, Any] = {
     "model__joint_layers": 2,
     "train__steps": 4,
 }
+# Of the 4 patches of a frame 1 is masked in the first epoch, and 3 from the third on.
+MASKS = {"augment__mask_share": 0.8, "augment__mask_share_start": 0.3, "augment__mask_start_epochs": 0.0}
+MASKS |= {"augment__mask_end_epochs": 2.0}
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +74,35 @@ def test_a_batch_holds_all_views_of_each_moment(rig_project: Path, tmp_path: Pat
         assert len(set(batch["draw"].tolist())) == 15
 
 
+def test_patches_are_masked_by_the_draw_of_their_view_and_the_step(rig_project: Path, tmp_path: Path) -> None:
+    masks = {**MASKS, "augment__mask_start_epochs": 1.0, "augment__preset": "none"}
+    setup = begin(config_of(rig_project, tmp_path / "run", **masks, train__steps=12, train__batch_size=4))
+    config, per_epoch = setup.config, setup.facts.steps_per_epoch
+    assert per_epoch == 2
+    (term,) = terms_of(config, setup.facts)
+    seen, draws = [], []
+    for _, batch in zip(range(6), host_batches(setup, 0), strict=False):
+        microbatch = jax.tree.map(lambda leaf: leaf[0], jax.jit(term.deal)(batch, jnp.uint32(7)).microbatches)
+        pictures, _ = augmented_frames(microbatch, jnp.float32, config)
+        frames, pictures = batch["frames"][:, 0], np.asarray(pictures)[:, 0]
+        colour = np.broadcast_to(np.array(IMAGENET.mean, np.float32), pictures.shape)
+        squares = (pictures == colour).all(-1).reshape(-1, 2, 16, 2, 16).transpose(0, 1, 3, 2, 4)
+        assert (squares.all((3, 4)) | ~squares.any((3, 4))).all()
+        masked = squares.all((3, 4))
+        kept = ~np.repeat(np.repeat(masked, 16, 1), 16, 2)
+        np.testing.assert_array_equal(pictures[kept], frames[kept].astype(np.float32))
+        seen.append(masked)
+        draws.append(batch["draw"])
+    # As in Lightning Pose: 0 before the start, then linear, rounded down: 1.2, 2.2 and 3.2 of 4 patches.
+    assert [set(masked.sum((1, 2)).tolist()) for masked in seen] == [{0}, {0}, {1}, {2}, {3}, {3}]
+    # Each view of each moment has its own, and a draw has the same in any batch.
+    assert len({masked.tobytes() for masked in np.concatenate(seen[2:])}) > 6
+    again = masked_patches(jnp.asarray(draws[4][::-1]), jnp.uint32(7), config, per_epoch, (32, 32))
+    np.testing.assert_array_equal(np.asarray(again)[::-1], seen[4])
+    other_seed = masked_patches(jnp.asarray(draws[4]), jnp.uint32(8), config, per_epoch, (32, 32))
+    assert (np.asarray(other_seed) != seen[4]).any()
+
+
 def test_every_frame_of_a_piece_of_a_clip_is_seen_by_the_other_views(rig_project: Path, tmp_path: Path) -> None:
     """The last frame of a piece is one that the next piece counts: its views still see each other."""
     video = {"losses__temporal__weight": 1.0, "video__clips_per_step": 1, "video__sequence_length": 4}
@@ -77,6 +113,56 @@ def test_every_frame_of_a_piece_of_a_clip_is_seen_by_the_other_views(rig_project
     microbatches = clip_microbatches(clips, jnp.uint32(0), setup.config, 1)
     _, seen = network_input(jax.tree.map(lambda leaf: leaf[0], microbatches), jnp.float32, setup.config)
     assert seen.shape == (6, 3) and seen.all()
+
+
+def without_image(project: Path, folder: Path, view: str) -> tuple[Path, str]:
+    """A copy of a project without the first labelled image of a view, and its name."""
+    shutil.copytree(project, folder)
+    labels = folder / f"CollectedData_{view}.csv"
+    lines = labels.read_text().splitlines(keepends=True)
+    image = lines.pop(3).partition(",")[0]
+    labels.write_text("".join(lines))
+    (folder / image).unlink()
+    return folder, image
+
+
+def test_a_moment_that_lacks_an_image_trains_with_its_other_views(
+    rig_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, image = without_image(rig_project, tmp_path / "project", "c2")
+    moment = image.replace("_c2", "")
+    config = config_of(project, tmp_path / "run", data__calibration="calibrations", losses__reprojection__weight=0.5)
+    config.data.train_share, config.data.val_share, config.train.steps = 0.9, 0.1, 2
+    assert call(config, tmp_path) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"frames +2\d train, \d validation; 1 of 10 moments lack an image \(1 of c2\): {moment}", out), (
+        out
+    )
+    assert call(config, tmp_path, "--dry_run=data") == 0
+    assert f"c1, c2, c3; 1 of 10 moments lack an image (1 of c2): {moment}" in capsys.readouterr().out
+    setup = begin(dataclasses.replace(config, resume="overwrite"))
+    seen = []
+    for _, batch in zip(range(2), host_batches(setup, 0), strict=False):
+        valid = batch["valid"].reshape(-1, 3)
+        lacking = valid[:, 0] & ~valid[:, 1]
+        assert (valid[~lacking].all(axis=1) | ~valid[~lacking].any(axis=1)).all() and valid[lacking][:, 2].all()
+        named = image_names(setup, batch["draw"].reshape(-1, 3)[lacking, 0])
+        seen += [name.replace("_c1", "") for name in named]
+    assert seen == [moment]
+
+    # Its other views are predicted without it.
+    predictor, samples = load(config.out, is_compiled=False), setup.data.samples
+    rows = np.arange(len(samples.pixels))
+    predicted = predictor.labelled(samples, rows)["keypoints_frame_px"]
+    assert len(rows) == len(setup.data.project.poses.frames) == 29 and samples.moments is not None
+    here = samples.moments[(samples.moments < 0).any(axis=1)][0]
+    frames, affines = samples.pixels[here][None, :, 0], samples.frame_from_input[here]
+    (alone,) = predictor.runner.moments(*predictor.folded_weights, [frames], affines, np.array([True, False, True]))
+    np.testing.assert_allclose(predicted[here[[0, 2]]], alone["keypoints_frame_px"][0, [0, 2]], rtol=0, atol=1e-3)
+    (with_noise,) = predictor.runner.moments(*predictor.folded_weights, [frames], affines, np.ones(3, bool))
+    assert np.abs(predicted[here[0]] - with_noise["keypoints_frame_px"][0, 0]).max() > 0.01
+    for view, count in (("c1", 10), ("c2", 9), ("c3", 10)):
+        assert len(read_predictions(Path(config.out) / f"predictions_{view}.csv").poses.frames) == count
 
 
 @pytest.mark.parametrize("joint_layers", [0, 1])
@@ -128,19 +214,21 @@ def test_cameras_keep_their_vectors_by_name_in_a_network_that_starts_from_anothe
 def test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop(
     rig_project: Path, tmp_path: Path
 ) -> None:
-    """Also with clips and single frames of video, of which the network sees all cameras together."""
+    """Also with clips and single frames of video, of which the network sees all cameras together, and a lost image."""
+    rig_project, _ = without_image(rig_project, tmp_path / "project", "c2")
     more: dict[str, Any] = {
         "train__shards": 4, "train__steps": 4, "train__save_every_steps": 2, "data__calibration": "calibrations",
         "losses__reprojection__weight": 0.5, "losses__multiview_consistency__weight": 1e-3, "losses__anneal_init": 1.0,
         "video__clips_per_step": 3, "video__sequence_length": 4, "losses__consistency__weight": 1.0,
         "losses__consistency__start_steps": 0, "losses__consistency__frames_per_step": 3,
-    }  # fmt: skip
+    } | MASKS  # fmt: skip
     runs = []
     for devices in (1, 2, 4):
         runs.append(tmp_path / f"on{devices}")
         assert train(config_of(rig_project, runs[-1], **more, mesh__devices=devices))["exit_code"] == 0
         assert figures_of(runs[-1]) == figures_of(runs[0])
         assert_same(checkpoint_of(runs[-1]), checkpoint_of(runs[0]))
+        assert "masks       30% to 80% of the patches of a frame, from step 0 to step" in log_of(runs[-1])
         for view in VIEWS:
             name = f"predictions_{view}.csv"
             assert (runs[-1] / name).read_bytes() == (runs[0] / name).read_bytes()
@@ -220,6 +308,15 @@ def test_a_network_of_one_view_is_refused(
         ({"model__backbone": "resnet18"}, "model.kind is multiview, and model.backbone is resnet18; give a vision"),
         ({"model__kind": "heatmap"}, "model.joint_layers is 2, and model.kind is heatmap; only multiview uses it"),
         ({"data__boxes": "boxes.csv"}, "it sees whole frames: leave the boxes out"),
+        (
+            {"model__kind": "heatmap", "model__joint_layers": 0} | MASKS,
+            "mask_share is 0.8, and model.kind is heatmap; only",
+        ),
+        ({"augment__mask_share_start": 0.1}, "mask_share_start is 0.1, and augment.mask_share is 0: masks are off"),
+        (
+            MASKS | {"augment__mask_start_epochs": 2.0},
+            "mask_start_epochs is 2; it must be below augment.mask_end_epochs",
+        ),
     )
     for change, message in changes:
         assert call(config_of(rig_project, tmp_path / "run", **change), tmp_path) == 2

@@ -19,6 +19,7 @@ from jaxpose.formats.lightning_pose.training import (
     refuse_missing_features,
     set_backbone,
     set_losses,
+    set_masks,
     set_steps,
 )
 from jaxpose.formats.lightning_pose.yaml import Keys, choose, read_keys
@@ -259,11 +260,12 @@ _UNCHANGED_CLIPS = {
 }
 
 
-def read_config(file: Path) -> tuple[Config, list[str]]:
+def read_config(file: Path, is_trained: bool = False) -> tuple[Config, list[str]]:
     """Reads the config of a Lightning Pose project.
 
     Args:
       file: its YAML file. Relative paths start at its folder.
+      is_trained: its network is trained, so how it was trained in 3D does not matter.
 
     Returns:
       The config, and a sentence for every unused key or changed value.
@@ -274,7 +276,7 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
     keys = read_keys(file, table.KNOWN)
     keys.refuse_misspelt(file, table.KNOWN, table.needed(keys.read_list("model.losses_to_use")))
     try:
-        config = _convert(keys, file.parent)
+        config = _convert(keys, file.parent, is_trained)
         validate(config)
     except UserError as error:
         raise UserError(
@@ -300,10 +302,10 @@ def read_places(file: Path) -> DataConfig:
     return config.data
 
 
-def _convert(keys: Keys, folder: Path) -> Config:
+def _convert(keys: Keys, folder: Path, is_trained: bool) -> Config:
     config = Config()
     config.model.head = "lightning_pose"
-    refuse_missing_features(keys)
+    refuse_missing_features(keys, is_trained)
     on = losses_on(keys)
     defaults = table.CODE_DEFAULTS | {
         key: value for key, value in table.LOSS_DEFAULTS.items() if key.split(".")[1] in on
@@ -316,11 +318,13 @@ def _convert(keys: Keys, folder: Path) -> Config:
     for key, (option, choices) in table.CHOICES.items():
         if (value := keys.read_choice(key, choices)) is not None and option:
             table.set_option(config, option, value)
+    config.model.class_token = config.model.kind != "multiview"
     _set_places(config, keys, folder)
     _set_input(config, keys, folder)
     _set_keypoints(config, keys)
     _set_augmentation(config, keys, keys.read("training.imgaug", defaults["training.imgaug"]))
     set_steps(config, keys)
+    set_masks(config, keys)
     set_backbone(config, keys)
     set_losses(config, keys, on)
     for reason, unused in table.UNUSED.items():

@@ -72,15 +72,19 @@ def _in_epochs(config: Config, keys: Keys, key: str, option: str, steps: list[in
 
 
 def _count_training_frames(config: Config) -> int:
-    """Returns the number of training frames of a new split, 0 if the labels cannot be read."""
+    """Returns the number of training frames of a new split, 0 if the labels cannot be read.
+
+    Each view of a moment is a frame, unless the network sees all views together.
+    """
     data, views = config.data, config.data.views or ("",)
     if not data.project or not config.train.batch_size:
         return 0
     try:
-        moments = set.intersection(*(_moments(config, view) for view in views))
-        train, _, _ = sizes_by_frame(data, len(moments))
-        # Each view of a moment is a frame.
-        return min(train, most_training_frames(data.train_frames, train)) * len(views)
+        of_views = [_moments(config, view) for view in views]
+        moments = len(set.union(*of_views))
+        train, _, _ = sizes_by_frame(data, moments)
+        frames_of_moment = 1 if config.model.kind == "multiview" else sum(map(len, of_views)) / moments
+        return round(min(train, most_training_frames(data.train_frames, train)) * frames_of_moment)
     except (OSError, TypeError, ValueError):
         # Later checks report errors in the labels or options.
         return 0
@@ -187,7 +191,6 @@ UNUSED = {
     ),
     "an epoch shows all training frames once": ("training.limit_train_batches",),
     "log.profile_steps selects the steps to profile": ("training.profiler",),
-    "jaxpose masks no patches": ("training.patch_mask.",),
     "the run folder (out) names the run": ("model.model_name", "hydra."),
     "train.init_from starts from a run, and jaxpose convert lightning-pose makes one of a checkpoint": (
         "model.checkpoint",
@@ -206,6 +209,12 @@ LOSSES = ("temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_single
 # The losses and all keys that need three dimensions.
 LOSSES_3D = ("supervised_pairwise_projections", "supervised_reprojection_heatmap_mse")
 KEYS_3D = ("training.imgaug_3d", "data.camera_params_file", *(f"losses.{name}.log_weight" for name in LOSSES_3D))
+
+# The keys of training.patch_mask: their options, and the values that Lightning Pose uses for absent ones.
+_MASKS = "training.patch_mask."
+_MASK_SHARES = {"init_ratio": ("augment.mask_share_start", 0.1), "final_ratio": ("augment.mask_share", 0.0)}
+_MASK_STEPS = {"init_step": ("augment.mask_start_epochs", 700), "final_step": ("augment.mask_end_epochs", 5000)}
+_MASK_EPOCHS = {"init_epoch": "augment.mask_start_epochs", "final_epoch": "augment.mask_end_epochs"}
 
 # Keys that need code (see config.py and the functions below) -> the option for messages about them.
 OTHERS = {
@@ -230,6 +239,8 @@ OTHERS = {
     "training.min_steps": "",
     "training.early_stopping": "",
     "training.early_stop_patience": "train.early_stop_patience",
+    **{f"{_MASKS}{name}": option for name, (option, _) in (_MASK_SHARES | _MASK_STEPS).items()},
+    **{f"{_MASKS}{name}": option for name, option in _MASK_EPOCHS.items()},
     "model.losses_to_use": "",
     "model.backbone": "model.backbone",
     "model.backbone_pretrained": "",
@@ -306,11 +317,14 @@ _FLAGS = {True: True, False: False}
 _NOT_IN_3D = (
     "jaxpose has other losses between cameras (docs/losses.md) and no augmentation in 3D; remove the keys named here"
 )
-_MASKS = "training.patch_mask.final_ratio"
 
 
-def refuse_missing_features(keys: Keys) -> None:
+def refuse_missing_features(keys: Keys, is_trained: bool) -> None:
     """Refuses keys that need a network or data that jaxpose lacks.
+
+    Args:
+      keys: of the file.
+      is_trained: as in `read_config`.
 
     Raises:
       UserError: a line for each missing feature, with the keys and the fix.
@@ -318,14 +332,8 @@ def refuse_missing_features(keys: Keys) -> None:
     problems = []
     asked = [key for key in KEYS_3D if keys.read(key, False) is not False]
     asked += ["model.losses_to_use"] * any(name in LOSSES_3D for name in keys.read_list("model.losses_to_use"))
-    if asked:
+    if asked and not is_trained:
         problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
-    is_joint = keys.read("model.model_type") == "heatmap_multiview_transformer"
-    if is_joint and keys.read(_MASKS, 0.5):
-        problems.append(
-            f"{keys.shown('model.model_type')}: jaxpose masks no patches, and Lightning Pose does by "
-            f"default; give {_MASKS}: 0.0"
-        )
     backbone, known = keys.read("model.backbone", _RESNETS[0]), (*_RESNETS, *_VITS)
     if backbone not in known and not str(backbone).startswith(_POSE_PRETRAINED):
         problems.append(
@@ -342,7 +350,8 @@ def losses_on(keys: Keys) -> list[str]:
     Raises:
       UserError: jaxpose lacks such a loss.
     """
-    names = keys.read_list("model.losses_to_use")
+    # If they stand here, the network is trained.
+    names = [name for name in keys.read_list("model.losses_to_use") if name not in LOSSES_3D]
     return [choose("model.losses_to_use", name, {known: known for known in LOSSES}) for name in names]
 
 
@@ -389,6 +398,36 @@ def _set_early_stop(config: Config, keys: Keys, names: tuple[str, ...]) -> None:
     else:
         config.train.early_stop_patience = keys.read_whole(patience_key, 3)
         keys.unused("jaxpose stops early as soon as enough validations in a row do not improve", fewest_key)
+
+
+def set_masks(config: Config, keys: Keys) -> None:
+    """Sets the masked patches; the batch size must be set, because steps become epochs.
+
+    Raises:
+      UserError: a value is no number.
+    """
+    given = keys.under(_MASKS)
+    if config.model.kind != "multiview":
+        keys.unused("only heatmap_multiview_transformer masks patches", *given)
+        return
+    if not keys.read(f"{_MASKS}final_ratio", 0.0):
+        keys.unused("no patch is masked without a final_ratio above 0", *given)
+        return
+    for name, (option, default) in _MASK_SHARES.items():
+        set_option(config, option, keys.read(f"{_MASKS}{name}", default))
+    epochs = [f"{_MASKS}{name}" for name in _MASK_EPOCHS]
+    if any(map(keys.has, epochs)):
+        if not all(map(keys.has, epochs)):
+            raise UserError(f"{', '.join(map(keys.shown, epochs))}; give both or none")
+        # Lightning Pose then computes the steps.
+        keys.unused(f"{epochs[0]} is given", *(f"{_MASKS}{name}" for name in _MASK_STEPS))
+        for key, option in zip(epochs, _MASK_EPOCHS.values(), strict=True):
+            set_option(config, option, keys.read(key))
+        return
+    for name, (option, default) in _MASK_STEPS.items():
+        step = keys.read_whole(f"{_MASKS}{name}", default)
+        if found := _in_epochs(config, keys, f"{_MASKS}{name}", option, [step]):
+            set_option(config, option, found[0])
 
 
 def set_backbone(config: Config, keys: Keys) -> None:
