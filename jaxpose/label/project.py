@@ -26,7 +26,7 @@ from jaxpose.formats.project import (
     without_config_file,
 )
 from jaxpose.label.coco_file import CocoFile, read_coco_file
-from jaxpose.label.label_file import LabelFile, new_label_file, read_keypoint_names, read_label_file
+from jaxpose.label.label_file import LabelFile, new_label_file, read_label_file, read_label_header
 from jaxpose.label.sleap_file import SleapFile, read_sleap_file
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
 
@@ -40,7 +40,7 @@ AnyLabelFile = LabelFile | CocoFile | SleapFile
 
 @dataclasses.dataclass(frozen=True)
 class LabelProject:
-    """A project with one camera and one animal in an image.
+    """A project with one camera.
 
     Attributes:
       path: the project: its folder, or its file (SLEAP, COCO).
@@ -50,6 +50,8 @@ class LabelProject:
       new_header: header rows of the label file of a folder that has none (DeepLabCut); () if there is one file.
       scorer: the person in the names of DeepLabCut's files.
       keypoint_names: all keypoints, in order.
+      individuals: the animals that every image has a place for, one or more; () if images get animals one by one, as
+        in SLEAP and COCO.
       edges: pairs of keypoints that are drawn with a line between them.
       partners: for each keypoint, the index of the one on the other side, or its own.
       crops_px: {image folder: (x, y, width, height) of the frames that its images may show}.
@@ -62,6 +64,7 @@ class LabelProject:
     new_header: tuple[tuple[str, ...], ...]
     scorer: str
     keypoint_names: tuple[str, ...]
+    individuals: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     partners: tuple[int, ...]
     crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -161,7 +164,7 @@ def open_project(given: str, labels: str) -> LabelProject:
       labels: the label file of a Lightning Pose project.
 
     Raises:
-      UserError: the project does not exist, has several cameras or animals; or a file cannot be understood.
+      UserError: the project does not exist, or has several cameras; or a file cannot be understood.
       OSError: the folder is not writable.
     """
     refuse_absent_project(given)
@@ -187,9 +190,10 @@ def open_project(given: str, labels: str) -> LabelProject:
     if file.is_symlink():
         raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
     if kind == LIGHTNING_POSE:
-        names = read_keypoint_names(file)
+        header = read_label_header(file)
+        names, individuals = header.keypoint_names, tuple(header.columns)
         # Only DeepLabCut's config.yaml has edges.
-        return LabelProject(folder, folder, kind, (file,), (), "", names, (), _partners(names))
+        return LabelProject(folder, folder, kind, (file,), (), "", names, individuals, (), _partners(names))
     return _open_file(kind, file)
 
 
@@ -202,7 +206,7 @@ def _open_file(kind: str, file: Path) -> LabelProject:
     names = found.keypoint_names
     skeleton = found.skeleton
     pairs = tuple(":".join(pair) for pair in skeleton.symmetries)
-    return LabelProject(file, file.parent, kind, (file,), (), "", names, skeleton.edges, _partners(names, pairs))
+    return LabelProject(file, file.parent, kind, (file,), (), "", names, (), skeleton.edges, _partners(names, pairs))
 
 
 def _open_deeplabcut(folder: Path) -> LabelProject:
@@ -222,14 +226,18 @@ def _open_deeplabcut(folder: Path) -> LabelProject:
             )
     for file in files:
         refuse_other_labels(folder, file)
-    labelled = [name for file in files for name in read_keypoint_names(file)]
+    headers = [read_label_header(file) for file in files]
+    labelled = [name for header in headers for name in header.keypoint_names]
     names = tuple(dict.fromkeys(spelled_as(part, labelled) or part for part in config.bodyparts) or labelled)
     if not names:
         raise UserError(f"{folder} names no keypoint: neither a label file nor {CONFIG_FILE}")
     edges = known_pairs([[spelled_as(name, names) for name in edge] for edge in config.skeleton], names)
-    header = plain_header(scorer, names, 3)
+    animals = [animal for header in headers for animal in header.columns]
+    known = [spelled_as(one, animals) or one for one in config.individuals] if len(config.individuals) > 1 else []
+    individuals = tuple(dict.fromkeys([*known, *animals])) or ("",)
+    header = plain_header(scorer, names, 3, individuals if len(individuals) > 1 else ())
     return LabelProject(
-        folder, folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names), config.crops_px
+        folder, folder, DEEPLABCUT, files, header, scorer, names, individuals, edges, _partners(names), config.crops_px
     )
 
 

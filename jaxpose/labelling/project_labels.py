@@ -40,7 +40,7 @@ from jaxpose.text_file import read_text
 # Lightning Pose has one label file, or one for each view; DeepLabCut has CollectedData_<scorer>.csv in each image
 # folder. New files get the header of existing ones, so that the same tools can read them.
 
-_HEADER = ("scorer", "bodyparts", "coords")
+_ANIMALS_HEADER = ("scorer", "individuals", "bodyparts", "coords")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class LabelLayout:
     @property
     def scorer(self) -> str:
         """The name in the scorer row, "" without one."""
-        return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) == 3 else ""
+        return next(filter(None, self.header[0][self.index_columns :]), "") if len(self.header) > 2 else ""
 
     def columns(self) -> list[tuple[str, str]]:
         """Returns (keypoint, x or y or visible) of each column after the image columns."""
@@ -95,11 +95,14 @@ def image_of(folder: str, frame: int) -> str:
     return f"{IMAGES_FOLDER}/{folder}/img{frame:08d}.png"
 
 
-def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int) -> tuple[tuple[str, ...], ...]:
-    """Returns the header rows of a new label file."""
-    cells = [(scorer, name, coord) for name in keypoint_names for coord in "xy"]
+def plain_header(
+    scorer: str, keypoint_names: Sequence[str], index_columns: int, individuals: Sequence[str] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Returns the header rows of a new label file; `individuals` are the names of several animals."""
+    cells = [(scorer, one, name, coord) for one in individuals or [""] for name in keypoint_names for coord in "xy"]
     fill = ("",) * (index_columns - 1)
-    return tuple((row, *fill, *of_row) for row, of_row in zip(_HEADER, zip(*cells, strict=True), strict=True))
+    rows = [(row, *fill, *of_row) for row, of_row in zip(_ANIMALS_HEADER, zip(*cells, strict=True), strict=True)]
+    return tuple(rows if individuals else [rows[0], *rows[2:]])
 
 
 def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
@@ -299,7 +302,8 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
     Raises:
       ValueError: a row or the header does not fit DeepLabCut.
     """
-    if len(layout.header) != 3:
+    levels = [name for name in _ANIMALS_HEADER if len(layout.header) == len(_ANIMALS_HEADER) or name != "individuals"]
+    if len(layout.header) != len(levels):
         raise ValueError("the header has no rows scorer, bodyparts and coords")
     rows = list(csv.reader(io.StringIO(content.decode(encoding).removeprefix("\ufeff"), newline="")))[
         len(layout.header) :
@@ -307,7 +311,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
     first = layout.index_columns
     # DeepLabCut's files have no column visible.
     places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
-    names = [(layout.header[0][place], layout.header[1][place], layout.header[2][place]) for place in places]
+    names = [tuple(row[place] for row in layout.header) for place in places]
     rows = [row for row in rows if any(cell.strip() for cell in row)]
     if any(len(row) != len(layout.header[0]) for row in rows):
         raise ValueError("a row has other cells than the header")
@@ -317,7 +321,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
         raise ValueError("an image is not called labeled-data/<video>/<name>")
     import pandas
 
-    columns = pandas.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
+    columns = pandas.MultiIndex.from_tuples(names, names=levels)
     index = pandas.MultiIndex.from_tuples([tuple(image.split("/")) for image in images])
     cells = np.array(values, np.float64).reshape(len(rows), len(names))
     return pandas_content(pandas.DataFrame(cells, index=index, columns=columns))

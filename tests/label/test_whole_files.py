@@ -424,21 +424,4 @@ def test_predictions_of_images_with_other_file_names(tmp_path: Path) -> None:
     write_predictions(table, [f"/runs/.label_001/{LINKS_FOLDER}/{image}"], KEYPOINTS, points, np.full((1, 4), 0.5))
     project = open_project(str(file), LABELS)
     predictions = find_predictions(str(table), project, str(file))
-    assert predictions and predictions.shown(image)[1] == [2.0, 3.0, 0.5]
-
-
-def test_images_of_several_animals_keep_their_labels(tmp_path: Path) -> None:
-    file = coco_project(tmp_path)
-    change(file, lambda tree: tree | {"annotations": [*tree["annotations"], tree["annotations"][0] | {"id": 999}]})
-    before = file.read_bytes()
-    with opened(file) as store:
-        assert store.counts()[0] == -1
-        with pytest.raises(UserError, match="cannot be used: it has 2 animals, and the page labels one"):
-            edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
-        store.close()
-    assert file.read_bytes() == before
-    labels = make_labels(tmp_path / "s")
-    for frame in labels.labeled_frames:
-        frame.instances = [*frame.instances, *frame.user_instances]
-    with pytest.raises(UserError, match=r"two.slp cannot be labelled: .*: it has 2 animals"):
-        open_project(str(save(labels, tmp_path / "two.slp")), LABELS)
+    assert predictions and predictions.shown(image, [], False)[1] == [2.0, 3.0, 0.5]
