@@ -18,7 +18,7 @@ from jaxpose.data.checked_table import refuse_name_outside
 from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.formats.lightning_pose.tables import read_individuals, read_predictions
+from jaxpose.formats.lightning_pose.tables import read_image_predictions, read_predictions
 from jaxpose.label.label_file import Point
 from jaxpose.label.project import LabelProject
 from jaxpose.run.paths import (
@@ -202,7 +202,7 @@ def _read(given: Path, project: LabelProject) -> Predictions:
     names = project.keypoint_names
     of_image: dict[str, np.ndarray] = {}
     for table in [source] if source.is_file() else _tables(source, project):
-        poses = (read_individuals(table) or read_predictions(table)).poses
+        poses = read_image_predictions(table)
         if twice := [image for image, number in Counter(map(str, poses.frames)).items() if number > 1]:
             raise UserError(f"{table} has {twice[0]} twice: keep one of its rows")
         columns = [poses.keypoint_names.index(name) if name in poses.keypoint_names else -1 for name in names]

@@ -173,8 +173,8 @@ export class Stage {
       const points = edge.map((k) => frame.points[animal * frame.size + k]);
       if (!points[0] || !points[1]) continue;
       const [from, to] = points.map(({ x, y }) => this.toStage([x, y]));
-      const colour = animals ? { style: `stroke: ${colourOf(animal)}` } : {};
-      this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1], ...colour });
+      const line = this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
+      if (animals) line.style.stroke = colourOf(animal);
     }
   }
 
@@ -184,7 +184,8 @@ export class Stage {
     const points = frame.places(animal).map((place) => frame.points[place]).filter(Boolean).map(({ x, y }) => this.toStage([x, y]));
     if (!points.length) return;
     const [x, y] = [0, 1].map((axis) => Math.min(...points.map((point) => point[axis])));
-    const text = this.add("text", { class: "animal", x: x - RADIUS_PX, y: y - 2 * RADIUS_PX, style: `fill: ${colourOf(animal)}` });
+    const text = this.add("text", { class: "animal", x: x - RADIUS_PX, y: y - 4 * RADIUS_PX });
+    text.style.fill = colourOf(animal);
     text.textContent = name;
   }
 
