@@ -141,9 +141,19 @@ def read_coco_file(file: Path) -> CocoFile:
     names, ids = coco.names_of_keypoints(file, categories), tuple(category["id"] for category in categories)
     names_of_images, paths, problems = _images(file, images)
     chosen: dict[str, list[int]] = {}
+    by_text = {str(key): (key, name) for key, name in names_of_images.items()}
     for place, annotation in enumerate(tree["annotations"]):
-        if _is_of_animal(annotation, ids) and (image := names_of_images.get(annotation.get("image_id"))):
+        if not _is_of_animal(annotation, ids):
+            continue
+        image_id = annotation.get("image_id")
+        if isinstance(image_id, str | int) and (image := names_of_images.get(image_id)):
             chosen.setdefault(image, []).append(place)
+        elif found := by_text.get(_as_text(image_id)):
+            # Its labels would be lost without a word.
+            problems[found[1]] = (
+                f"annotation {annotation.get('id')} has the image_id {image_id!r}, and the image has the id "
+                f"{found[0]!r}: write both as a number, or both as text"
+            )
     annotations, values, marks = dict[str, dict[str, int]](), dict[str, dict[str, np.ndarray]](), set[float]()
     ids_of = _ids_of(tree["annotations"])
     for image, places in chosen.items():
@@ -218,8 +228,12 @@ def _images(
 def _is_of_animal(annotation: Any, category_ids: tuple[Any, ...]) -> bool:
     if not isinstance(annotation, dict) or annotation.get("iscrowd"):
         return False
-    has_id = isinstance(annotation.get("image_id"), str | int)
-    return has_id and str(annotation.get("category_id")) in map(str, category_ids)
+    return str(annotation.get("category_id")) in map(str, category_ids)
+
+
+def _as_text(image_id: Any) -> str:
+    """Returns an id as text; 3, 3.0 and "3" are the same."""
+    return str(int(image_id) if isinstance(image_id, float) and image_id.is_integer() else image_id)
 
 
 def _ids_of(annotations: list[Any]) -> list[str]:

@@ -13,8 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.files import GrowingFile, read_bytes, write_atomic
+from jaxpose.files import GrowingFile, open_atomic, read_bytes
 from jaxpose.label.label_file import Point, Slot
+
+# Labels that other users of the machine need not read: the label file has permissions of its own.
+_MODE = 0o600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Journal:
 
     def __init__(self, file: Path):
         self.file = file
-        self._growing = GrowingFile(file)
+        self._growing = GrowingFile(file, _MODE)
 
     def read(self) -> list[Edit]:
         """Returns the edits that a killed session left; the last line may be torn, and was never acknowledged.
@@ -93,7 +96,8 @@ class Journal:
         """
         self._growing.close()
         if edits:
-            write_atomic(self.file, _record(edits))
+            with open_atomic(self.file, mode=_MODE) as stream:
+                stream.write(_record(edits))
         else:
             with contextlib.suppress(FileNotFoundError):
                 self.file.unlink()

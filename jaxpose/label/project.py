@@ -12,7 +12,7 @@ from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.skeleton import flip_permutation, known_pairs
 from jaxpose.errors import UserError, need
-from jaxpose.files import is_regular
+from jaxpose.files import is_regular, read_bytes
 from jaxpose.formats.deeplabcut.project import CONFIG_FILE, ProjectConfig, read_config, spelled_as
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import (
@@ -54,6 +54,7 @@ class LabelProject:
         in SLEAP and COCO.
       edges: pairs of keypoints that are drawn with a line between them.
       partners: for each keypoint, the index of the one on the other side, or its own.
+      opened: the label file of a project that is a file, as it was read to find all this.
       crops_px: {image folder: (x, y, width, height) of the frames that its images may show}.
     """
 
@@ -68,6 +69,7 @@ class LabelProject:
     edges: tuple[tuple[str, str], ...]
     partners: tuple[int, ...]
     crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    opened: CocoFile | SleapFile | None = None
 
     @property
     def is_deeplabcut(self) -> bool:
@@ -94,6 +96,11 @@ class LabelProject:
     def image_folder(self, video: str) -> PurePosixPath:
         """Returns the folder of the images of a video in their names."""
         return PurePosixPath(self.files[0].name if self.is_one_file else IMAGES_FOLDER, video)
+
+    def first_read(self, file: Path) -> AnyLabelFile:
+        """Returns a label file, which is read again only if it has changed since the project was opened."""
+        is_same = self.opened is not None and self.opened.original == read_bytes(file, most_bytes=None)
+        return self.opened if self.opened and is_same else self.read(file)
 
     def read(self, file: Path) -> AnyLabelFile:
         """Reads a label file; raises as its reader."""
@@ -203,10 +210,13 @@ def _open_file(kind: str, file: Path) -> LabelProject:
     if found.problems and not found.points:
         image, reason = next(iter(found.problems.items()))
         raise UserError(f"{file} cannot be labelled: {image}: {reason}")
+    if isinstance(found, SleapFile) and found.absent and not found.images:
+        raise UserError(f"{file} has no image to show: {next(iter(found.absent.values()))[1]}")
     names = found.keypoint_names
     skeleton = found.skeleton
     pairs = tuple(":".join(pair) for pair in skeleton.symmetries)
-    return LabelProject(file, file.parent, kind, (file,), (), "", names, (), skeleton.edges, _partners(names, pairs))
+    partners = _partners(names, pairs)
+    return LabelProject(file, file.parent, kind, (file,), (), "", names, (), skeleton.edges, partners, opened=found)
 
 
 def _open_deeplabcut(folder: Path) -> LabelProject:

@@ -75,6 +75,7 @@ class SleapFile(WholeFile):
       corner_px: what the file adds to coordinates.
       has_links: whether something names instances by number.
       predicted: {image: (a, k, 3) x, y and score} of the predicted instances that no person has corrected.
+      absent: {video: (number of its images without a file, why the first has none)}; they are not in `images`.
       is_final: whether instances without any point are removed.
     """
 
@@ -87,6 +88,7 @@ class SleapFile(WholeFile):
     corner_px: float
     has_links: bool
     predicted: Mapping[str, np.ndarray]
+    absent: Mapping[str, tuple[int, str]]
     is_final: bool = False
 
     def final(self) -> "SleapFile":
@@ -325,7 +327,7 @@ def read_sleap_file(file: Path) -> SleapFile:
     reach_px = [sleap.reach_of([one for frame in labels.labeled_frames if first_of[id(frame.video)] == number
                                 for one in frame.user_instances]) for number in range(len(videos))]  # fmt: skip
     wanted = sorted({*frames} - left_out)
-    named = _name_images(videos, video_names(videos), wanted, reach_px)
+    named, absent = _name_images(videos, video_names(videos), wanted, reach_px)
     places = {image: frames[key] for key, image in named.items()}
     problems = {named[key]: reason for key, reason in problems.items() if key in named}
     usable = {image: place for image, place in places.items() if place.instances and image not in problems}
@@ -351,6 +353,7 @@ def read_sleap_file(file: Path) -> SleapFile:
         corner_px=corner_px,
         has_links=has_links,
         predicted=_predicted(labels, places),
+        absent=absent,
     )
 
 
@@ -414,19 +417,21 @@ def _name_images(
     names: Sequence[str],
     wanted: Sequence[tuple[int, int]],
     reach_px: Sequence[np.ndarray],
-) -> dict[tuple[int, int], str]:
-    """Returns {(video, frame): name of the image}, the one that training gives it, of the frames that have an image."""
-    named = {}
+) -> tuple[dict[tuple[int, int], str], dict[str, tuple[int, str]]]:
+    """Returns {(video, frame): name of the image}, the one that training gives it, and `SleapFile.absent`."""
+    named, absent = {}, {}
     for number, video in enumerate(videos):
         frames = [frame for of_video, frame in wanted if of_video == number]
-        if _is_media(video) or not frames:
+        if (_is_media(video) and video.media_file) or not frames:
             files: Mapping[int, Path | str] = dict.fromkeys(frames, Path(f"x{_CACHED}"))
         else:
             files = sleap.frame_files(video, frames, reach_px[number], DataConfig())
         for frame, path in files.items():
             if isinstance(path, Path):
                 named[number, frame] = sleap.image_name(video, path, names[number], frame)
-    return named
+        if reasons := [path for path in files.values() if isinstance(path, str)]:
+            absent[names[number]] = len(reasons), reasons[0]
+    return named, absent
 
 
 def _is_media(video: SleapVideo) -> bool:

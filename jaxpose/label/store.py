@@ -52,6 +52,7 @@ class Store:
       predictions: of its images, None without.
       images: names in the order of the queue; an image that another program adds to a label file comes last.
       context_images: number of images left out, because they are the context of labelled ones.
+      absent: {video: (number of its images that are not listed, why the first cannot be shown)}.
       adding: the lock of what writes new images.
       has_several: whether images have several animals.
       problem: why label files cannot be written or read at the moment, "" if they can.
@@ -75,15 +76,18 @@ class Store:
         self._backed_up: set[Path] = set()
         self._pending: dict[_Key, Edit] = {}
         self._conflicts: dict[_Key, Edit] = {}
+        self.absent: Mapping[str, tuple[int, str]] = {}
         self._places: dict[str, list[str | None]] = {}
         self._version, self._changed_at = 0, dict[int, int]()
         self._prediction_version = 0
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
             self._signatures[file] = _signatures(file)
-            self._files[file] = found = project.read(file)
-            if not predictions and isinstance(found, SleapFile) and found.predicted:
-                self.predictions = Predictions(file, found.predicted, project)
+            self._files[file] = found = project.first_read(file)
+            if isinstance(found, SleapFile):
+                self.absent = found.absent
+                if found.predicted and not predictions:
+                    self.predictions = Predictions(file, found.predicted, project)
         self.has_several = self._find_several()
         rows = [image for file in self._files.values() for image in file.images]
         self.images, self.context_images = project.images(rows)

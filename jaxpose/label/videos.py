@@ -43,8 +43,7 @@ class Videos:
         self._data = DataConfig(project=str(project.folder), labels=label_file)
         self._project, self._recordings = project, dict[str, Recording]()
         if project.is_one_file:
-            found = project.read(project.files[0])
-            media = found.media() if isinstance(found, SleapFile) else {}
+            media = project.opened.media() if isinstance(project.opened, SleapFile) else {}
             self._recordings = {name: video.recording for name, video in media.items()}
             self.files = {name: video.media_file for name, video in media.items() if video.media_file}
         else:
