@@ -435,19 +435,20 @@ def open_new(file: Path) -> BinaryIO:
     return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb")
 
 
-def open_shared(file: Path, flags: int) -> int:
+def open_shared(file: Path, flags: int, mode: int = 0o644) -> int:
     """Opens a file that several processes write to, such as a log or a lock, and returns its descriptor.
 
     Args:
       file: the file to open; created if absent.
       flags: for `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
+      mode: permissions of a new file, before the process's umask.
 
     Raises:
       OSError: the system refuses it, or it is a link, a pipe or a device; the error names it.
     """
     safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(file, flags | safe, 0o644)
+        descriptor = os.open(file, flags | safe, mode)
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(file):
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed: remove it", str(file)) from None
@@ -482,8 +483,9 @@ def sha256_of(file: Path) -> str:
 class GrowingFile:
     """Appends records to a file; a record that does not fit on the disk is removed completely."""
 
-    def __init__(self, file: Path):
-        self._file = file
+    def __init__(self, file: Path, mode: int = 0o644):
+        """Takes the file, and the permissions that it gets if it is new."""
+        self._file, self._mode = file, mode
         self._descriptor = -1
         self._lock = threading.Lock()
 
@@ -499,7 +501,7 @@ class GrowingFile:
         """
         with self._lock:
             if self._descriptor < 0:
-                self._descriptor = open_shared(self._file, os.O_WRONLY | os.O_APPEND)
+                self._descriptor = open_shared(self._file, os.O_WRONLY | os.O_APPEND, self._mode)
             size = os.fstat(self._descriptor).st_size
             try:
                 if os.write(self._descriptor, record) < len(record):

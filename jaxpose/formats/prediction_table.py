@@ -170,13 +170,7 @@ def check_individuals(
       UserError: as `check_predictions`, or an individual lacks a keypoint.
     """
     places = {column: place for place, column in enumerate(columns)}
-    individuals = tuple(dict.fromkeys(name for name, _ in columns if name != SINGLE))
-    names = tuple(dict.fromkeys(part for name, part in columns if name != SINGLE))
-    absent = [(one, name) for one in individuals for name in names if (one, name) not in places]
-    if absent or len(places) < len(columns):
-        what = f"{absent[0][0]} has no keypoint {absent[0][1]}" if absent else "it has a column twice"
-        raise UserError(f"{file}: {what}; every individual must have the same keypoints, each once")
-    content = cells[:, [[places[one, name] for name in names] for one in individuals]]
+    individuals, names, content = each_individual(file, columns, cells)
     table = check_predictions(file, scorer, index, names, content[..., :2], content[..., 2], first_row)
     is_there = np.isfinite(table.poses.points_px[..., 0]).any(axis=2)
     identity = np.where(is_there, np.arange(len(individuals)), -1)
@@ -189,6 +183,24 @@ def check_individuals(
         unique = check_predictions(file, scorer, index, parts, of_frame[..., :2], of_frame[..., 2], first_row)
         table = dataclasses.replace(table, unique=unique.poses, notes=(*table.notes, *unique.notes))
     return table
+
+
+def each_individual(
+    file: Path, columns: Sequence[tuple[str, str]], cells: np.ndarray
+) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray]:
+    """Returns the a individuals, the k keypoints and the cells (n, a, k, 3) of columns as of `check_individuals`.
+
+    Raises:
+      UserError: an individual lacks a keypoint, or a column is there twice.
+    """
+    places = {column: place for place, column in enumerate(columns)}
+    individuals = tuple(dict.fromkeys(name for name, _ in columns if name != SINGLE))
+    names = tuple(dict.fromkeys(part for name, part in columns if name != SINGLE))
+    absent = [(one, name) for one in individuals for name in names if (one, name) not in places]
+    if absent or len(places) < len(columns):
+        what = f"{absent[0][0]} has no keypoint {absent[0][1]}" if absent else "it has a column twice"
+        raise UserError(f"{file}: {what}; every individual must have the same keypoints, each once")
+    return individuals, names, cells[:, [[places[one, name] for name in names] for one in individuals]]
 
 
 def individual_columns(table: PredictionTable) -> tuple[list[tuple[str, str]], np.ndarray]:

@@ -237,6 +237,8 @@ def _print_about(store: "Store", port: int) -> None:
         print_lines(f"hollow points are predictions of {store.predictions.source}: no labels until you confirm them")
     if store.context_images:
         print_lines(f"not listed: {count(store.context_images, 'image')} next to labelled ones (context frames)")
+    for video, (number, reason) in store.absent.items():
+        print_lines(f"not listed: {count(number, 'image')} of {video}: {reason}")
     print_lines(
         f"from another machine: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address there"
     )

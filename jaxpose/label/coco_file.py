@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxpose.data.image_file import image_facts, upright_size_px
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.formats import coco
-from jaxpose.label.label_file import MISSING, Point, Points, WholeFile
+from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count
 from jaxpose.text_file import read_unicode
@@ -30,7 +31,7 @@ class CocoFile(WholeFile):
       end: what follows the last bracket.
       visible_mark: what the file writes for a visible point; 1 in files that only use 0 and 1.
       entries: {image: its entry}.
-      annotations: {image: index of its annotation}.
+      annotations: {image: {animal: index of its annotation}}; the animal is the id of the annotation.
       paths: {image: its file, or why there is none}.
       category_ids: those of the animals with labels, or of the only kind of animal; new annotations need a single one.
     """
@@ -40,15 +41,30 @@ class CocoFile(WholeFile):
     end: str
     visible_mark: int
     entries: Mapping[str, dict[str, Any]]
-    annotations: Mapping[str, int]
+    annotations: Mapping[str, Mapping[str, int]]
     paths: Mapping[str, Path | str]
     category_ids: tuple[Any, ...]
 
-    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
-        if found := super().obstacle(image, keypoint, point):
+    def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
+        used = {animal for points in self.points.values() for animal, _ in points}
+        used |= {animal for of_image in places.values() for animal in of_image if animal}
+        numbers = (int(animal) for animal in used if animal.isascii() and animal.isdigit())
+        return str(max([self._last_id, *numbers]) + 1)
+
+    @property
+    def _last_id(self) -> int:
+        """The largest id of an annotation that is a number, 0 without any."""
+        ids = (entry.get("id") for entry in self.tree["annotations"] if isinstance(entry, dict))
+        return max((number for number in ids if type(number) is int), default=0)
+
+    def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
+        if found := super().obstacle(image, slot, point):
             return found
-        if image not in self.annotations and len(self.category_ids) > 1:
+        animal, is_new = slot[0], slot[0] not in self.annotations.get(image, {})
+        if is_new and len(self.category_ids) > 1:
             return f"{self.file} has several categories of animals: add an annotation of {image} that says which it is"
+        if is_new and (not animal.isdigit() or any(animal in of_image for of_image in self.annotations.values())):
+            return f"{self.file} has no annotation {animal} of {image}"
         return ""
 
     def path_of(self, folder: Path, image: str) -> Path:
@@ -69,19 +85,20 @@ class CocoFile(WholeFile):
         return path
 
     def written(self, edits: Mapping[str, Points]) -> bytes:
-        annotations = list(self.tree["annotations"])
-        numbers = [entry.get("id") for entry in annotations if isinstance(entry, dict)]
-        last = max((number for number in numbers if type(number) is int), default=0)
+        annotations, removed = list(self.tree["annotations"]), set[int]()
         for image, points in edits.items():
-            if image in self.annotations:
-                place = self.annotations[image]
-                annotations[place] = self._changed(annotations[place], points, self.at_first.get(image, {}))
-                continue
-            last += 1
-            new = {"id": last, "image_id": self.entries[image]["id"], "category_id": self.category_ids[0]}
-            cells = [self._cell(points[name]) for name in self.keypoint_names]
-            values = np.array(cells, np.float64)
-            annotations.append({**new, "iscrowd": 0, **coco.keypoint_entries(values[:, :2], values[:, 2].astype(int))})
+            for animal, of_animal in self.poses(points).items():
+                place = self.annotations.get(image, {}).get(animal)
+                before = self.poses(self.at_first.get(image, {})).get(animal, [None] * len(of_animal))
+                if of_animal == before:
+                    continue
+                if place is None:
+                    annotations.append(self._new(image, animal, of_animal))
+                elif any(of_animal) or not any(before):
+                    annotations[place] = self._changed(annotations[place], of_animal, before)
+                else:
+                    removed.add(place)
+        annotations = [annotation for place, annotation in enumerate(annotations) if place not in removed]
         tree = {**self.tree, "annotations": annotations}
         tree = coco.with_marks(tree) if self.visible_mark == VISIBLE else tree
         return (json.dumps(tree, **self.style) + self.end).encode()
@@ -91,12 +108,19 @@ class CocoFile(WholeFile):
             return [0, 0, 0]
         return [*point[:2], self.visible_mark if point[2] == VISIBLE else NOT_VISIBLE]
 
-    def _changed(self, annotation: dict[str, Any], points: Points, before: Points) -> dict[str, Any]:
+    def _new(self, image: str, animal: str, points: Sequence[Point | None]) -> dict[str, Any]:
+        new = {"id": int(animal), "image_id": self.entries[image]["id"], "category_id": self.category_ids[0]}
+        values = np.array(list(map(self._cell, points)), np.float64)
+        return {**new, "iscrowd": 0, **coco.keypoint_entries(values[:, :2], values[:, 2].astype(int))}
+
+    def _changed(
+        self, annotation: dict[str, Any], points: Sequence[Point | None], before: Sequence[Point | None]
+    ) -> dict[str, Any]:
         """Returns an annotation with other points; a box that somebody drew stays, one around the keypoints follows."""
         numbers: list[float] = list(annotation.get("keypoints") or [0] * 3 * len(self.keypoint_names))
-        for k, name in enumerate(self.keypoint_names):
-            if points[name] != before.get(name):
-                numbers[3 * k : 3 * k + 3] = self._cell(points[name])
+        for k, point in enumerate(points):
+            if point != before[k]:
+                numbers[3 * k : 3 * k + 3] = self._cell(point)
         values = np.array(numbers, np.float64).reshape(-1, 3)
         follows = coco.is_labelled(annotation) and not coco.has_own_box(annotation) and (values[:, 2] > 0).any()
         box = coco.keypoint_entries(values[:, :2], values[:, 2]) if follows else {}
@@ -117,10 +141,21 @@ def read_coco_file(file: Path) -> CocoFile:
     names, ids = coco.names_of_keypoints(file, categories), tuple(category["id"] for category in categories)
     names_of_images, paths, problems = _images(file, images)
     chosen: dict[str, list[int]] = {}
+    by_text = {str(key): (key, name) for key, name in names_of_images.items()}
     for place, annotation in enumerate(tree["annotations"]):
-        if _is_of_animal(annotation, ids) and (image := names_of_images.get(annotation.get("image_id"))):
+        if not _is_of_animal(annotation, ids):
+            continue
+        image_id = annotation.get("image_id")
+        if isinstance(image_id, str | int) and (image := names_of_images.get(image_id)):
             chosen.setdefault(image, []).append(place)
-    annotations, values, marks = dict[str, int](), dict[str, np.ndarray](), set[float]()
+        elif found := by_text.get(_as_text(image_id)):
+            # Its labels would be lost without a word.
+            problems[found[1]] = (
+                f"annotation {annotation.get('id')} has the image_id {image_id!r}, and the image has the id "
+                f"{found[0]!r}: write both as a number, or both as text"
+            )
+    annotations, values, marks = dict[str, dict[str, int]](), dict[str, dict[str, np.ndarray]](), set[float]()
+    ids_of = _ids_of(tree["annotations"])
     for image, places in chosen.items():
         labelled = [place for place in places if coco.is_labelled(tree["annotations"][place])]
         try:
@@ -130,15 +165,13 @@ def read_coco_file(file: Path) -> CocoFile:
             continue
         # As training, which reads images with several animals.
         marks.update(*(of_animal[:, 2].tolist() for of_animal in of_image))
-        if len(labelled or places) > 1:
-            problems[image] = f"it has {count(len(labelled or places), 'animal')}, and the page labels one"
-            continue
-        annotations[image] = (labelled or places)[0]
+        annotations[image] = {ids_of[place]: place for place in labelled or places}
         if labelled:
-            values[image] = of_image[0]
+            values[image] = dict(zip(annotations[image], of_image, strict=True))
     is_0_or_1 = marks - {0} == {NOT_VISIBLE} and tree.get(coco.MARKS) != coco.ALL_MARKS
     visible_mark = NOT_VISIBLE if is_0_or_1 else VISIBLE
     points = {image: _points(names, of_image, visible_mark) for image, of_image in values.items()}
+    named = {image: dict.fromkeys(of_image, "") for image, of_image in annotations.items()}
     return CocoFile(
         file=file,
         original=original,
@@ -146,6 +179,7 @@ def read_coco_file(file: Path) -> CocoFile:
         images=tuple(dict.fromkeys(names_of_images.values())),
         at_first=points,
         points=points,
+        animal_names=named,
         problems=problems,
         can_hide=visible_mark == VISIBLE,
         skeleton=coco.read_skeleton(categories, names),
@@ -194,14 +228,26 @@ def _images(
 def _is_of_animal(annotation: Any, category_ids: tuple[Any, ...]) -> bool:
     if not isinstance(annotation, dict) or annotation.get("iscrowd"):
         return False
-    has_id = isinstance(annotation.get("image_id"), str | int)
-    return has_id and str(annotation.get("category_id")) in map(str, category_ids)
+    return str(annotation.get("category_id")) in map(str, category_ids)
 
 
-def _points(names: tuple[str, ...], values: np.ndarray, visible_mark: int) -> Points:
+def _as_text(image_id: Any) -> str:
+    """Returns an id as text; 3, 3.0 and "3" are the same."""
+    return str(int(image_id) if isinstance(image_id, float) and image_id.is_integer() else image_id)
+
+
+def _ids_of(annotations: list[Any]) -> list[str]:
+    """Returns the id of each annotation as text; another unique text for one that has no id of its own."""
+    ids = [str(entry.get("id")) if isinstance(entry, dict) else "" for entry in annotations]
+    numbers = Counter(ids)
+    return [text if numbers[text] == 1 else f"entry {place}" for place, text in enumerate(ids)]
+
+
+def _points(names: tuple[str, ...], values: Mapping[str, np.ndarray], visible_mark: int) -> Points:
     return {
-        name: None if not v or (x, y) == MISSING else (x, y, VISIBLE if v == visible_mark else int(v))
-        for name, (x, y, v) in zip(names, values.tolist(), strict=True)
+        (animal, name): None if not v or (x, y) == MISSING else (x, y, VISIBLE if v == visible_mark else int(v))
+        for animal, of_animal in values.items()
+        for name, (x, y, v) in zip(names, of_animal.tolist(), strict=True)
     }
 
 

@@ -1,5 +1,6 @@
 // The labels of one image: what the page shows, what the server has, and the sending of the difference.
 //
+// `points` has a place for each keypoint of each animal: those of the first animal, then those of the second, and so on.
 // A point is {x, y, v, draft}: v is 2 (visible) or 1 (hidden), and a draft is not a label until it is confirmed or moved.
 // A draft that was predicted has its confidence as p.
 
@@ -27,9 +28,13 @@ const asPoint = (value) => value && { x: value[0], y: value[1], v: value[2], dra
 const asValue = (point) => (point && !point.draft ? [point.x, point.y, point.v] : null);
 
 export class Frame {
-  // `tell` is called with (frame, kind, text) after every change: kind is saved, saving, failed, refused or changed.
-  constructor(number, state, tell) {
+  // `size` is the number of keypoints of an animal. `tell` is called with (frame, kind, text) after every change: kind is
+  // saved, saving, failed, refused or changed.
+  constructor(number, state, size, tell) {
     this.number = number;
+    this.size = size;
+    // Animals that were deleted: a new one does not take their place in the file.
+    this.removed = new Set();
     this.tell = tell;
     this.ownConflicts = new Map();
     this.sending = null;
@@ -38,12 +43,30 @@ export class Frame {
     this.predict(state.predicted);
   }
 
-  // Takes other predictions; without a label or another draft, the sure ones become drafts.
+  animalOf(place) { return Math.floor(place / this.size); }
+  animals() { return Array.from({ length: this.points.length / this.size }, (_, animal) => animal); }
+  places(animal) { return Array.from({ length: this.size }, (_, k) => animal * this.size + k); }
+  has(animal) { return this.places(animal).some((place) => this.points[place]); }
+
+  // Makes places for an animal and those before it.
+  extend(animal) { while (this.points.length < (animal + 1) * this.size) this.points.push(null); }
+
+  // An animal without points that was not deleted, a new one if there is none.
+  freeAnimal() {
+    const free = this.animals().find((animal) => !this.has(animal) && !this.removed.has(animal)) ?? this.animals().length;
+    this.extend(free);
+    return free;
+  }
+
+  // Takes other predictions; the sure ones of an animal without a label or another draft become drafts.
   predict(predicted) {
     this.predicted = predicted.map((value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] });
     const isSure = (point) => point && point.p >= LEAST_CONFIDENCE;
-    if (this.points.every((point) => !point || (point.draft && point.p !== undefined))) {
-      this.points = this.points.map((_, k) => (isSure(this.predicted[k]) ? { ...this.predicted[k] } : null));
+    if (this.predicted.length) this.extend(this.animalOf(this.predicted.length - 1));
+    for (const animal of this.animals()) {
+      const places = this.places(animal), points = places.map((place) => this.points[place]);
+      if (points.some((point) => point && !(point.draft && point.p !== undefined))) continue;
+      for (const place of places) this.points[place] = isSure(this.predicted[place]) ? { ...this.predicted[place] } : null;
     }
   }
 
@@ -61,6 +84,7 @@ export class Frame {
     this.revision = state.revision;
     this.problem = state.problem;
     this.canHide = state.can_hide;
+    this.names = state.animals;
     this.serverConflicts = new Map(state.conflicts);
   }
 
@@ -102,6 +126,7 @@ export class Frame {
 
   // Takes over a state of the server; where both sides changed a keypoint, the server's point is shown and mine kept aside.
   merge(state) {
+    this.extend(state.animals.length - 1);
     state.points.forEach((theirs, k) => {
       const mine = asValue(this.points[k]);
       if (same(theirs, this.saved[k]) || same(mine, theirs)) return;

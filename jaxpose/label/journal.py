@@ -13,8 +13,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.files import GrowingFile, read_bytes, write_atomic
-from jaxpose.label.label_file import Point
+from jaxpose.files import GrowingFile, open_atomic, read_bytes
+from jaxpose.label.label_file import Point, Slot
+
+# Labels that other users of the machine need not read: the label file has permissions of its own.
+_MODE = 0o600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,15 +26,26 @@ class Edit:
 
     Attributes:
       image: its name.
-      keypoint: its name.
+      animal, keypoint: the slot, as in `label_file`.
       before: the point in the label file that the edit was made on.
       after: the new point.
     """
 
     image: str
+    animal: str
     keypoint: str
     before: Point | None
     after: Point | None
+
+    @property
+    def slot(self) -> Slot:
+        """The animal and the keypoint."""
+        return self.animal, self.keypoint
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the edit changes: the image, the animal and the keypoint."""
+        return self.image, self.animal, self.keypoint
 
 
 class Journal:
@@ -39,7 +53,7 @@ class Journal:
 
     def __init__(self, file: Path):
         self.file = file
-        self._growing = GrowingFile(file)
+        self._growing = GrowingFile(file, _MODE)
 
     def read(self) -> list[Edit]:
         """Returns the edits that a killed session left; the last line may be torn, and was never acknowledged.
@@ -82,7 +96,8 @@ class Journal:
         """
         self._growing.close()
         if edits:
-            write_atomic(self.file, _record(edits))
+            with open_atomic(self.file, mode=_MODE) as stream:
+                stream.write(_record(edits))
         else:
             with contextlib.suppress(FileNotFoundError):
                 self.file.unlink()
@@ -99,7 +114,10 @@ def _edits(line: bytes) -> list[Edit] | None:
     checksum, _, content = line.partition(b" ")
     if checksum != _checksum(content):
         return None
-    return [Edit(*entry[:2], *(_point(point) for point in entry[2:])) for entry in json.loads(content)]
+    entries = json.loads(content)
+    if any(len(entry) != len(dataclasses.fields(Edit)) for entry in entries):
+        return None
+    return [Edit(*entry[:3], *map(_point, entry[3:])) for entry in entries]
 
 
 def _checksum(content: bytes) -> bytes:

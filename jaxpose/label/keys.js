@@ -1,6 +1,6 @@
 // Every action of the page with its keys; F1 lists this table.
 
-// [keys, words, name of the method of the page, its arguments].
+// [keys, words, name of the method of the page or its editor, its arguments].
 export const ACTIONS = [
   [["D"], "next image", "step", 1],
   [["A"], "previous image", "step", -1],
@@ -12,6 +12,11 @@ export const ACTIONS = [
   [["Enter"], "confirm hollow points; next image without labels. In a video: label this frame", "confirm"],
   [["S"], "next keypoint", "nextKeypoint", 1],
   [["W"], "previous keypoint", "nextKeypoint", -1],
+  [["E"], "next animal", "nextAnimal", 1],
+  [["Shift+E"], "previous animal", "nextAnimal", -1],
+  [["I"], "add an animal", "addAnimal"],
+  [["Shift+X", "Shift+Delete"], "delete the animal", "removeAnimal"],
+  [["Shift+R"], "confirm the hollow points of the animal; next animal", "confirmAnimal"],
   [["P"], "place the keypoint at the cursor, or in the middle of the view", "placeHere"],
   [["V"], "hidden, or visible again", "hide"],
   [["X", "Delete"], "absent: no label; next keypoint", "remove"],

@@ -1,7 +1,8 @@
 """A label file of which single images are changed: the rest stays. In a CSV file, all other rows keep their bytes.
 
 A point is (x, y, visibility) in pixels of the image, or None where a keypoint has no label. The visibility is VISIBLE
-or NOT_VISIBLE (a hidden point).
+or NOT_VISIBLE (a hidden point). The slot of a point is (animal, keypoint). The animal is the name of an individual of a
+CSV file, or the id that its file gives it in an image; in a CSV file of one animal an image, it is "".
 """
 
 import abc
@@ -11,12 +12,14 @@ import functools
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Self
 
+import numpy as np
+
 from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_outside
-from jaxpose.data.labels import LabelHeader, read_csv_table, read_header, refuse_several
+from jaxpose.data.labels import LabelHeader, read_csv_table, read_header
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import relocated
@@ -25,7 +28,8 @@ from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Skeleton
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
 Point = tuple[float, float, int]
-Points = dict[str, Point | None]
+Slot = tuple[str, str]
+Points = dict[Slot, Point | None]
 # Label tools write this for a missing label; see `jaxpose.data.label_table.normalised`.
 MISSING = (-1.0, -1.0)
 _MARK = "visible"
@@ -41,7 +45,7 @@ class LabelFile:
       head: the text before the first row, with a byte order mark if there is one.
       rows: the text of each row, with its line end.
       row_of: {image: index in `rows`} of the usable rows.
-      points: {image: {keypoint: point}} of these.
+      points: {image: {slot: point}} of these.
       problems: {image: reason} of the other rows.
       encoding: of the text.
       visible_mark: what the file writes for a visible point; 1 in files that only use 0 and 1.
@@ -60,27 +64,27 @@ class LabelFile:
     originals: Mapping[str, tuple[str, Points]] = dataclasses.field(default_factory=dict)
 
     @property
-    def columns(self) -> dict[tuple[str, str], int]:
-        """{(keypoint, coord): column}."""
-        (columns,) = self.header.columns.values()
-        return columns
-
-    @property
     def can_hide(self) -> bool:
         """Whether the file can mark a point as hidden: it has columns `visible`, with the marks 0, 1 and 2."""
-        return self.visible_mark == VISIBLE and any(coord == _MARK for _, coord in self.columns)
+        marked = (coord == _MARK for columns in self.header.columns.values() for _, coord in columns)
+        return self.visible_mark == VISIBLE and any(marked)
+
+    def animals(self, image: str) -> dict[str, str]:
+        """Returns {animal: its name} of those that have a place in each row: the individuals."""
+        return {name: name for name in self.header.columns}
 
     @property
     def images(self) -> list[str]:
         """The images with a row."""
         return [*self.row_of, *self.problems]
 
-    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+    def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
         """Returns why the file has no place for a point, "" if it has."""
+        animal, keypoint = slot
         if image in self.problems:
             return f"the row of {image} in {self.file} cannot be used: {self.problems[image]}"
-        if (keypoint, "x") not in self.columns:
-            return f"{self.file} has no columns of {keypoint}"
+        if (keypoint, "x") not in self.header.columns.get(animal, {}):
+            return f"{self.file} has no columns of {keypoint}" + f" of {animal}" * bool(animal)
         if point and point[2] == NOT_VISIBLE and not self.can_hide:
             return f"{self.file} cannot mark {keypoint} as hidden: it has no columns visible with 0, 1 and 2"
         return ""
@@ -101,6 +105,10 @@ class LabelFile:
         header = tuple(tuple(cell.strip(" \t") for cell in row) for row in rows)
         return LabelLayout(self.file.name, True, header, self.header.index_columns)
 
+    def final(self) -> "LabelFile":
+        """Returns the file as it is left at the end of a session."""
+        return self
+
     def content(self) -> bytes:
         """Returns the bytes of the file."""
         return (self.head + "".join(self.rows)).encode(self.encoding)
@@ -108,12 +116,12 @@ class LabelFile:
     def changed(self, changes: Mapping[str, Points]) -> "LabelFile":
         """Returns the file with other points.
 
-        Rows of other images keep their text, and so do the cells of other keypoints. A row whose points are again those
+        Rows of other images keep their text, and so do the cells of other points. A row whose points are again those
         that were read gets its first text back. An image without a row gets one at the end, with its first point, and
         loses it with its last one.
 
         Args:
-          changes: {image: {keypoint: new point}}; the keypoints have columns.
+          changes: {image: {slot: new point}}; the slots have columns.
         """
         rows, row_of = list(self.rows), dict(self.row_of)
         points, originals = dict(self.points), dict(self.originals)
@@ -126,14 +134,14 @@ class LabelFile:
                     rows[-1] += end
                 row_of[image] = len(rows)
                 rows.append(_line(self._empty_cells(image), end))
-                points[image] = dict.fromkeys(self.header.keypoint_names)
+                points[image] = _no_points(self.header.columns, self.header.keypoint_names)
             place, before = row_of[image], points[image]
             text, at_first = originals.setdefault(image, ("" if is_new else rows[place], before))
             points[image] = {**before, **changed}
             (cells,) = csv.reader([rows[place]])
-            for name, point in changed.items():
-                if before[name] != point:
-                    self._write(cells, name, point)
+            for slot, point in changed.items():
+                if before[slot] != point:
+                    self._write(cells, slot, point)
             rows[place] = text if points[image] == at_first else _line(cells, _line_end(rows[place]))
         # Such rows are among the last ones.
         for image in sorted(row_of, key=row_of.__getitem__, reverse=True):
@@ -147,8 +155,9 @@ class LabelFile:
         index = [image] if self.header.index_columns == 1 else image.split("/")
         return [*index, *[""] * (self.header.width - len(index))]
 
-    def _write(self, cells: list[str], name: str, point: Point | None) -> None:
-        columns = self.columns
+    def _write(self, cells: list[str], slot: Slot, point: Point | None) -> None:
+        animal, name = slot
+        columns = self.header.columns[animal]
         for coord, value in zip("xy", point[:2] if point else (None, None), strict=True):
             cells[columns[name, coord]] = "" if value is None else repr(value)
         if (name, _MARK) in columns:
@@ -165,8 +174,9 @@ class WholeFile(abc.ABC):
       original: the bytes that were read.
       keypoint_names: in the order of the file.
       images: all images that the file names, with or without labels.
-      at_first: {image: {keypoint: point}} of the labelled images, as read.
-      points: the same after the changes.
+      at_first: {image: {slot: point}} of the labelled images, as read: all keypoints of their labelled animals.
+      points: the same after the changes; an animal of `at_first` without any point is removed from the file.
+      animal_names: {image: {animal: name}} of the animals in the file that have or could get labels; names may be "".
       problems: {image: reason} of images whose labels cannot be changed.
       can_hide: whether the file can mark a point as hidden.
       skeleton: of the animal.
@@ -178,12 +188,23 @@ class WholeFile(abc.ABC):
     images: Sequence[str]
     at_first: Mapping[str, Points]
     points: Mapping[str, Points]
+    animal_names: Mapping[str, Mapping[str, str]]
     problems: Mapping[str, str]
     can_hide: bool
     skeleton: Skeleton
 
-    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
+    def animals(self, image: str) -> dict[str, str]:
+        """Returns {animal: its name} of an image, in order; "" for an animal without a name."""
+        known = self.animal_names.get(image, {})
+        return {**known, **{animal: "" for animal, _ in self.points.get(image, ()) if animal not in known}}
+
+    @abc.abstractmethod
+    def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
+        """Returns the id of a new animal in an image; `places` are {image: ids} in use besides those of the file."""
+
+    def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
         """Returns why the file has no place for a point, "" if it has."""
+        keypoint = slot[1]
         if image in self.problems:
             return f"the labels of {image} in {self.file} cannot be used: {self.problems[image]}"
         if keypoint not in self.keypoint_names:
@@ -193,13 +214,21 @@ class WholeFile(abc.ABC):
         return ""
 
     def changed(self, changes: Mapping[str, Points]) -> Self:
-        """Returns the file with other points; an image that had no labels, and has no point any more, has no labels."""
-        points, none = dict(self.points), dict.fromkeys(self.keypoint_names)
+        """Returns the file with other points; an animal that had no labels, and has no point any more, is left out."""
+        points = dict(self.points)
         for image, changed in changes.items():
-            points[image] = {**(points.get(image) or none), **changed}
-            if image not in self.at_first and not any(points[image].values()):
+            none = _no_points((animal for animal, _ in changed), self.keypoint_names)
+            new = {**none, **points.get(image, {}), **changed}
+            kept = {animal for (animal, _), point in new.items() if point}
+            kept |= {animal for animal, _ in self.at_first.get(image, ())}
+            points[image] = {slot: point for slot, point in new.items() if slot[0] in kept}
+            if not points[image]:
                 del points[image]
         return dataclasses.replace(self, points=points)
+
+    def final(self) -> Self:
+        """Returns the file as it is left at the end of a session."""
+        return self
 
     def content(self) -> bytes:
         """Returns the bytes of the file: those that were read, if no point has changed."""
@@ -209,6 +238,11 @@ class WholeFile(abc.ABC):
     def _content(self) -> bytes:
         edits = {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
         return self.written(edits) if edits else self.original
+
+    def poses(self, points: Points) -> dict[str, list[Point | None]]:
+        """Returns {animal: its points in the order of the keypoints}."""
+        animals = dict.fromkeys(animal for animal, _ in points)
+        return {animal: [points[animal, name] for name in self.keypoint_names] for animal in animals}
 
     @abc.abstractmethod
     def written(self, edits: Mapping[str, Points]) -> bytes:
@@ -228,7 +262,7 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
       is_deeplabcut: image names may be paths of another machine.
 
     Raises:
-      UserError: it is not a label file of one animal, or its text cannot be written again byte for byte.
+      UserError: it is not a label file, or its text cannot be written again byte for byte.
       OSError: it cannot be read.
     """
     content = read_bytes(file, most_bytes=None)
@@ -238,7 +272,6 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
         raise UserError(f"{file} is not a UTF-8 CSV file, so its rows cannot be kept byte for byte: {SAVE_AS_UTF_8}")
     numbered, texts = _split(file, text)
     header = read_header(file, numbered)
-    refuse_several(file, list(header.columns))
     found = LabelFile(
         file=file,
         header=header,
@@ -253,9 +286,9 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
     return _with_points(folder, found, numbered[header.rows :], is_deeplabcut) if has_rows else found
 
 
-def read_keypoint_names(file: Path) -> tuple[str, ...]:
-    """Returns the keypoints of a label file; raises as `read_label_file`."""
-    return read_header(file, _split(file, read_text(file)[0])[0]).keypoint_names
+def read_label_header(file: Path) -> LabelHeader:
+    """Returns the columns of a label file; raises as `read_label_file`."""
+    return read_header(file, _split(file, read_text(file)[0])[0])
 
 
 def new_label_file(file: Path, header: Sequence[Sequence[str]]) -> LabelFile:
@@ -272,20 +305,23 @@ def _with_points(
     table = read_csv_table(folder, found.file, "ignore")
     table = relocated(folder, table) if is_deeplabcut else table
     index_of_line = {line: index for index, (line, _) in enumerate(numbered)}
-    row_of = {
-        image: index_of_line[int(source.rpartition(":")[2])]
-        for image, source in zip(table.poses.frames, table.sources, strict=True)
-    }
+    individuals = (*table.poses.individuals, "")
     points_px, visibility = table.poses.labels()
     placed = visibility[(visibility > NOT_USED)]
-    marks = [coord == _MARK for _, coord in found.columns]
+    marks = [coord == _MARK for columns in found.header.columns.values() for _, coord in columns]
     uses_1 = any(marks) and placed.size > 0 and bool((placed == NOT_VISIBLE).all())
-    points = {}
-    for image, of_image, of_points in zip(row_of, points_px.tolist(), visibility.tolist(), strict=True):
-        points[image] = {
-            name: _point(x, y, VISIBLE if uses_1 and mark else mark)
-            for name, (x, y), mark in zip(table.poses.keypoint_names, of_image, of_points, strict=True)
-        }
+    names, identities = table.poses.keypoint_names, np.asarray(table.poses.identity)[:, 0].tolist()
+    values = identities, points_px.tolist(), visibility.tolist()
+    rows = [*zip(table.poses.frames, table.sources, *values, strict=True)]
+    rows += [(one.name, one.source, -1, [], []) for one in table.without_animals]
+    row_of, points = dict[str, int](), dict[str, Points]()
+    for image, source, number, of_image, of_points in rows:
+        # "FILE:LINE", or "FILE:LINE (individual)".
+        row_of[image] = index_of_line[int(source.removeprefix(f"{found.file}:").partition(" ")[0])]
+        known = points.setdefault(image, _no_points(found.header.columns, names))
+        for name, (x, y), mark in zip(names, of_image, of_points, strict=False):
+            known[individuals[number], name] = _point(x, y, VISIBLE if uses_1 and mark else mark)
+    row_of = dict(sorted(row_of.items(), key=lambda row: row[1]))
     problems = {}
     first = found.header.index_columns
     for problem in table.problems:
@@ -294,6 +330,11 @@ def _with_points(
         problems[PurePosixPath("/".join(cells[:first]).replace("\\", "/")).as_posix()] = reason
     mark = NOT_VISIBLE if uses_1 else VISIBLE
     return dataclasses.replace(found, row_of=row_of, points=points, problems=problems, visible_mark=mark)
+
+
+def _no_points(animals: Iterable[str], names: Iterable[str]) -> Points:
+    names = tuple(names)
+    return {(animal, name): None for animal in animals for name in names}
 
 
 def _point(x: float, y: float, mark: int) -> Point | None:

@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import Config, DataConfig, project_folder
+from jaxpose.data.animals import image_of_row
 from jaxpose.data.checked_table import refuse_name_outside
 from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.label.label_file import Points
+from jaxpose.formats.lightning_pose.tables import read_image_predictions, read_predictions
+from jaxpose.label.label_file import Point
 from jaxpose.label.project import LabelProject
 from jaxpose.run.paths import (
     CONFIG_FILE,
@@ -32,8 +34,12 @@ from jaxpose.terminal import print_lines
 # Images with other names than their files are predicted by links in a folder of this name.
 LINKS_FOLDER = "label_images"
 _MOST_PARTS = 2000
+_ANIMAL = re.compile(r"#\d+$")
 # A network that fails may place a keypoint anywhere; one that is farther away is no prediction.
 _MOST_PX = 1e6
+
+
+Pose = Sequence[Point | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Predictions:
 
     Attributes:
       source: the run folder or the table.
-      of_image: {image: (k, 3): x and y in pixels of the frame, and the confidence}; NaN without a prediction.
+      of_image: {image: (a, k, 3): of each animal, x and y in pixels of the frame, and the confidence}; NaN without a
+        prediction.
       project: has the keypoints, in order, and the crops of its images.
     """
 
@@ -50,23 +57,51 @@ class Predictions:
     of_image: Mapping[str, np.ndarray]
     project: LabelProject
 
-    def shown(self, image: str) -> list[list[float] | None]:
-        """Returns [x, y, confidence] of each keypoint in pixels of an image, None without one."""
-        found = self.of_image.get(image)
-        if found is None:
+    @property
+    def has_several(self) -> bool:
+        """Whether at least half of the images have several animals."""
+        return sum(map(_has_several, self.of_image.values())) * 2 >= max(1, len(self.of_image))
+
+    def shown(self, image: str, labelled: Sequence[Pose], has_several: bool) -> list[list[float] | None]:
+        """Returns [x, y, confidence] of each keypoint of each animal in pixels of an image, None without one.
+
+        Args:
+          image: its name.
+          labelled: the points of the animals in the image; the prediction of each is in its place, and the others are
+            in the places of animals without points, or after them.
+          has_several: whether images may have several animals; otherwise, an image with several predicted ones has
+            none.
+        """
+        found = self._of(image)
+        if not has_several:
+            first = next((animal for animal, pose in enumerate(labelled) if any(pose)), 0)
+            places = {first: found[0]} if len(found) == 1 else {}
+        else:
+            pairs = _pairs(labelled, found)
+            others = [pose for row, pose in enumerate(found) if row not in pairs.values()]
+            free = [animal for animal, pose in enumerate(labelled) if not any(pose)]
+            if not self.project.individuals:
+                free += range(len(labelled), len(labelled) + len(others))
+            places = {animal: found[row] for animal, row in pairs.items()} | dict(zip(free, others, strict=False))
+        none: list[list[float] | None] = [None] * len(self.project.keypoint_names)
+        return [value for animal in range(1 + max(places, default=-1)) for value in places.get(animal, none)]
+
+    def _of(self, image: str) -> list[list[list[float] | None]]:
+        """Returns the animals that are predicted in an image."""
+        if (found := self.of_image.get(image)) is None:
             return []
-        shifted = found - [*self._corner_px(image), 0]
-        return [None if np.isnan(row).any() else np.round(row, 3).tolist() for row in shifted]
+        shifted = np.round(found - [*self._corner_px(image), 0], 3)
+        return [[None if np.isnan(row).any() else row.tolist() for row in pose] for pose in shifted if _is_there(pose)]
 
     def confidence(self, image: str) -> float | None:
         """Returns the mean confidence of an image."""
         found = self.of_image.get(image)
-        return None if found is None or np.isnan(found[:, 2]).all() else round(float(np.nanmean(found[:, 2])), 3)
+        return None if found is None or np.isnan(found[..., 2]).all() else round(float(np.nanmean(found[..., 2])), 3)
 
-    def error_px(self, image: str, points: Points) -> float | None:
-        """Returns the largest distance of a prediction from its label."""
-        names = self.project.keypoint_names
-        pairs = zip(self.shown(image), map(points.get, names), strict=False)
+    def error_px(self, image: str, labelled: Sequence[Pose], has_several: bool) -> float | None:
+        """Returns the largest distance of a prediction from its label; arguments as of `shown`."""
+        shown = self.shown(image, labelled, has_several)
+        pairs = zip(shown, (point for pose in labelled for point in pose), strict=False)
         distances = [float(np.hypot(*np.subtract(a[:2], b[:2]))) for a, b in pairs if a and b]
         return round(max(distances), 2) if distances else None
 
@@ -96,6 +131,33 @@ class Predictions:
             height, width = decode_image(read_bytes(self.project.folder / image, most_bytes=None)).shape[:2]
             return crop_px[:2] if (width, height) == crop_px[2:] else (0, 0)
         return 0, 0
+
+
+def _has_several(found: np.ndarray) -> bool:
+    return sum(map(_is_there, found)) > 1
+
+
+def _is_there(pose: np.ndarray) -> bool:
+    return bool(np.isfinite(pose).all(axis=1).any())
+
+
+def _pairs(labelled: Sequence[Pose], predicted: Sequence[Sequence[list[float] | None]]) -> dict[int, int]:
+    """Returns {labelled animal: predicted animal} of one kind of animal, the nearest pairs first.
+
+    The mean distance of the points of a pair is at most the size of the labelled animal, the diagonal of its box.
+    """
+    distances: dict[tuple[int, int], float] = {}
+    for animal, pose in enumerate(labelled):
+        places_px = np.array([point[:2] for point in pose if point])
+        for row, other in enumerate(predicted):
+            both = [np.subtract(a[:2], b[:2]) for a, b in zip(pose, other, strict=True) if a and b]
+            if both and (mean := float(np.hypot(*np.transpose(both)).mean())) <= np.hypot(*np.ptp(places_px, axis=0)):
+                distances[animal, row] = mean
+    pairs: dict[int, int] = {}
+    for animal, row in sorted(distances, key=distances.__getitem__):
+        if animal not in pairs and row not in pairs.values():
+            pairs[animal] = row
+    return pairs
 
 
 def find_predictions(given: str, project: LabelProject, project_name: str) -> Predictions | None:
@@ -140,16 +202,21 @@ def _read(given: Path, project: LabelProject) -> Predictions:
     names = project.keypoint_names
     of_image: dict[str, np.ndarray] = {}
     for table in [source] if source.is_file() else _tables(source, project):
-        poses = read_predictions(table).poses
+        poses = read_image_predictions(table)
         if twice := [image for image, number in Counter(map(str, poses.frames)).items() if number > 1]:
             raise UserError(f"{table} has {twice[0]} twice: keep one of its rows")
         columns = [poses.keypoint_names.index(name) if name in poses.keypoint_names else -1 for name in names]
         # The last column is of a keypoint that the table lacks.
-        points_px, confidence = poses.one_animal()
-        values = np.pad(np.dstack([points_px, confidence]), ((0, 0), (0, 1), (0, 0)), constant_values=np.nan)
-        values[~(np.isfinite(values).all(axis=2) & (np.abs(values[..., :2]) <= _MOST_PX).all(axis=2))] = np.nan
-        images = [str(frame).rpartition(f"/{LINKS_FOLDER}/")[2] for frame in poses.frames]
-        of_image |= zip(images, values[:, columns], strict=True)
+        assert poses.confidence is not None
+        values = np.concatenate([poses.points_px, poses.confidence[..., None]], axis=-1)
+        values = np.pad(values, ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=np.nan)[:, :, columns]
+        values[~(np.isfinite(values).all(axis=-1) & (np.abs(values[..., :2]) <= _MOST_PX).all(axis=-1))] = np.nan
+        rows: dict[str, list[np.ndarray]] = {}
+        for frame, of_frame in zip(poses.frames, values, strict=True):
+            # A row of each animal of a labelled image ends with its number.
+            image = str(frame).rpartition(f"/{LINKS_FOLDER}/")[2]
+            rows.setdefault(image_of_row(image) if _ANIMAL.search(image) else image, []).append(of_frame)
+        of_image |= {image: np.concatenate(of_frame) for image, of_frame in rows.items()}
     if not any(np.isfinite(values).any() for values in of_image.values()):
         raise UserError(
             f"--predictions is {given}, which has no prediction of the keypoints {', '.join(names)}; give a run of "

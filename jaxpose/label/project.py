@@ -12,7 +12,7 @@ from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.skeleton import flip_permutation, known_pairs
 from jaxpose.errors import UserError, need
-from jaxpose.files import is_regular
+from jaxpose.files import is_regular, read_bytes
 from jaxpose.formats.deeplabcut.project import CONFIG_FILE, ProjectConfig, read_config, spelled_as
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import (
@@ -26,7 +26,7 @@ from jaxpose.formats.project import (
     without_config_file,
 )
 from jaxpose.label.coco_file import CocoFile, read_coco_file
-from jaxpose.label.label_file import LabelFile, new_label_file, read_keypoint_names, read_label_file
+from jaxpose.label.label_file import LabelFile, new_label_file, read_label_file, read_label_header
 from jaxpose.label.sleap_file import SleapFile, read_sleap_file
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
 
@@ -40,7 +40,7 @@ AnyLabelFile = LabelFile | CocoFile | SleapFile
 
 @dataclasses.dataclass(frozen=True)
 class LabelProject:
-    """A project with one camera and one animal in an image.
+    """A project with one camera.
 
     Attributes:
       path: the project: its folder, or its file (SLEAP, COCO).
@@ -50,8 +50,11 @@ class LabelProject:
       new_header: header rows of the label file of a folder that has none (DeepLabCut); () if there is one file.
       scorer: the person in the names of DeepLabCut's files.
       keypoint_names: all keypoints, in order.
+      individuals: the animals that every image has a place for, one or more; () if images get animals one by one, as
+        in SLEAP and COCO.
       edges: pairs of keypoints that are drawn with a line between them.
       partners: for each keypoint, the index of the one on the other side, or its own.
+      opened: the label file of a project that is a file, as it was read to find all this.
       crops_px: {image folder: (x, y, width, height) of the frames that its images may show}.
     """
 
@@ -62,9 +65,11 @@ class LabelProject:
     new_header: tuple[tuple[str, ...], ...]
     scorer: str
     keypoint_names: tuple[str, ...]
+    individuals: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     partners: tuple[int, ...]
     crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    opened: CocoFile | SleapFile | None = None
 
     @property
     def is_deeplabcut(self) -> bool:
@@ -91,6 +96,11 @@ class LabelProject:
     def image_folder(self, video: str) -> PurePosixPath:
         """Returns the folder of the images of a video in their names."""
         return PurePosixPath(self.files[0].name if self.is_one_file else IMAGES_FOLDER, video)
+
+    def first_read(self, file: Path) -> AnyLabelFile:
+        """Returns a label file, which is read again only if it has changed since the project was opened."""
+        is_same = self.opened is not None and self.opened.original == read_bytes(file, most_bytes=None)
+        return self.opened if self.opened and is_same else self.read(file)
 
     def read(self, file: Path) -> AnyLabelFile:
         """Reads a label file; raises as its reader."""
@@ -161,7 +171,7 @@ def open_project(given: str, labels: str) -> LabelProject:
       labels: the label file of a Lightning Pose project.
 
     Raises:
-      UserError: the project does not exist, has several cameras or animals; or a file cannot be understood.
+      UserError: the project does not exist, or has several cameras; or a file cannot be understood.
       OSError: the folder is not writable.
     """
     refuse_absent_project(given)
@@ -187,9 +197,10 @@ def open_project(given: str, labels: str) -> LabelProject:
     if file.is_symlink():
         raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
     if kind == LIGHTNING_POSE:
-        names = read_keypoint_names(file)
+        header = read_label_header(file)
+        names, individuals = header.keypoint_names, tuple(header.columns)
         # Only DeepLabCut's config.yaml has edges.
-        return LabelProject(folder, folder, kind, (file,), (), "", names, (), _partners(names))
+        return LabelProject(folder, folder, kind, (file,), (), "", names, individuals, (), _partners(names))
     return _open_file(kind, file)
 
 
@@ -199,10 +210,13 @@ def _open_file(kind: str, file: Path) -> LabelProject:
     if found.problems and not found.points:
         image, reason = next(iter(found.problems.items()))
         raise UserError(f"{file} cannot be labelled: {image}: {reason}")
+    if isinstance(found, SleapFile) and found.absent and not found.images:
+        raise UserError(f"{file} has no image to show: {next(iter(found.absent.values()))[1]}")
     names = found.keypoint_names
     skeleton = found.skeleton
     pairs = tuple(":".join(pair) for pair in skeleton.symmetries)
-    return LabelProject(file, file.parent, kind, (file,), (), "", names, skeleton.edges, _partners(names, pairs))
+    partners = _partners(names, pairs)
+    return LabelProject(file, file.parent, kind, (file,), (), "", names, (), skeleton.edges, partners, opened=found)
 
 
 def _open_deeplabcut(folder: Path) -> LabelProject:
@@ -222,14 +236,18 @@ def _open_deeplabcut(folder: Path) -> LabelProject:
             )
     for file in files:
         refuse_other_labels(folder, file)
-    labelled = [name for file in files for name in read_keypoint_names(file)]
+    headers = [read_label_header(file) for file in files]
+    labelled = [name for header in headers for name in header.keypoint_names]
     names = tuple(dict.fromkeys(spelled_as(part, labelled) or part for part in config.bodyparts) or labelled)
     if not names:
         raise UserError(f"{folder} names no keypoint: neither a label file nor {CONFIG_FILE}")
     edges = known_pairs([[spelled_as(name, names) for name in edge] for edge in config.skeleton], names)
-    header = plain_header(scorer, names, 3)
+    animals = [animal for header in headers for animal in header.columns]
+    known = [spelled_as(one, animals) or one for one in config.individuals] if len(config.individuals) > 1 else []
+    individuals = tuple(dict.fromkeys([*known, *animals])) or ("",)
+    header = plain_header(scorer, names, 3, individuals if len(individuals) > 1 else ())
     return LabelProject(
-        folder, folder, DEEPLABCUT, files, header, scorer, names, edges, _partners(names), config.crops_px
+        folder, folder, DEEPLABCUT, files, header, scorer, names, individuals, edges, _partners(names), config.crops_px
     )
 
 

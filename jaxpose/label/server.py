@@ -53,7 +53,12 @@ _PAGE = (
     "page.html",
     "page.css",
     "page.js",
+    "editor.js",
     "frame.js",
+    "frames.js",
+    "pictures.js",
+    "pointer.js",
+    "side.js",
     "stage.js",
     "keys.js",
     "queue.js",
@@ -77,6 +82,8 @@ _HEADERS = {
 _MOST_BODY_BYTES, _BODY_WAIT_S = 65_536, 10.0
 _MOST_PX, _MOST_DIGITS = 1e6, 15
 _MOST_FRAMES = 100
+# Of an image; more are a mistake of the page.
+_MOST_ANIMALS = 200
 _JPEG_QUALITY = 95
 _MOST_PICTURE_BYTES = 128 * 2**20
 
@@ -186,7 +193,7 @@ def make_app(store: Store, videos: Videos, training: Training, tokens: Tokens, o
         Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
-        Route("/api/frame/{number:str}/keep/{keypoint:str}", answers.keep, methods=["POST"]),
+        Route("/api/frame/{number:str}/keep/{place:str}", answers.keep, methods=["POST"]),
         Route("/image/{number:str}", answers.image),
         Route("/api/video/{video:str}", answers.video),
         Route("/api/video/{video:str}/confidence", answers.confidence),
@@ -252,6 +259,9 @@ class _Answers:
             "folder": str(project.path),
             "file": project.files[0].name if len(project.files) == 1 else "the label files",
             "keypoints": names,
+            "individuals": [one for one in project.individuals if one],
+            "can_add": not project.individuals,
+            "has_several": self.store.has_several,
             "edges": [[names.index(a), names.index(b)] for a, b in project.edges],
             "partners": project.partners,
             "images": self.store.images,
@@ -334,11 +344,11 @@ class _Answers:
         points = given.get("points")
         if not isinstance(given.get("revision"), str) or not isinstance(points, dict):
             raise HTTPException(400, "an edit has a revision and points")
-        count = len(self.store.project.keypoint_names)
-        changes = {_index(key, count): _point(value) for key, value in points.items()}
+        changes = {self._place_of(key): _point(value) for key, value in points.items()}
         return await run_in_threadpool(self._edit, request.path_params["number"], given["revision"], changes)
 
     def _edit(self, number: int, revision: str, changes: dict[int, Point | None]) -> Any:
+        names = self.store.project.keypoint_names
         # A label of another program may lie outside; the page can hide it, or swap it with another.
         known = {tuple(point[:2]) for point in self.store.frame(number)["points"] if point}
         for index, point in changes.items():
@@ -346,7 +356,7 @@ class _Answers:
                 width, height = self._pictures.size_px(number)
                 if not (-0.5 <= point[0] <= width - 0.5 and -0.5 <= point[1] <= height - 0.5):
                     raise UserError(
-                        f"{self.store.project.keypoint_names[index]} at ({point[0]:g}, {point[1]:g}) is outside of "
+                        f"{names[index % len(names)]} at ({point[0]:g}, {point[1]:g}) is outside of "
                         f"{self.store.images[number]}, which has {width} x {height} pixels: place it in the picture"
                     )
         return self.store.edit(number, revision, changes)
@@ -354,19 +364,21 @@ class _Answers:
     @_answering
     async def keep(self, request: Request) -> Any:
         await _read_json(request)
-        keypoint = _index(request.path_params["keypoint"], len(self.store.project.keypoint_names))
-        return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], keypoint)
+        place = self._place_of(request.path_params["place"])
+        return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], place)
+
+    def _place_of(self, text: str) -> int:
+        """Returns the place of a point, as in `Store.frame`."""
+        project = self.store.project
+        animals = len(project.individuals) or _MOST_ANIMALS
+        if not 0 <= (place := _number(text)) < len(project.keypoint_names) * animals:
+            raise HTTPException(400, f"{text[:20]} is not a keypoint")
+        return place
 
 
 def _number(text: str) -> int:
     """Returns the number that a text of digits is; -1 for any other text, and for more digits than are needed."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else -1
-
-
-def _index(text: str, count: int) -> int:
-    if not 0 <= (index := _number(text)) < count:
-        raise HTTPException(400, f"{text[:20]} is not a keypoint")
-    return index
 
 
 def _point(value: Any) -> Point | None:

@@ -1,7 +1,8 @@
 """A SLEAP file (.slp) in which the points of single frames are changed: everything else keeps its bytes.
 
 The tables of points, instances and frames are changed in a copy of the HDF5 file. A new frame comes after all others,
-and a new instance after those of its frame.
+and a new instance after those of its frame. The animals of an image are the instances of its frame that a person made,
+numbered from 0. So that the numbers stay during a session, an instance without any point leaves the file at its end.
 """
 
 import dataclasses
@@ -21,9 +22,8 @@ from jaxpose.files import read_bytes
 from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.sleap_images import SleapVideo, firsts_of_files, video_names
 from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
-from jaxpose.label.label_file import MISSING, Point, Points, WholeFile
+from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
-from jaxpose.terminal import count
 
 _FRAMES, _INSTANCES, _POINTS = "frames", "instances", "points"
 # Frames that show no animal.
@@ -35,6 +35,9 @@ _COLUMNS = {
     _POINTS: {*_POINT_COLUMNS},
 }
 _BY_HAND = 0
+_PREDICTED = "pred_points"
+# The page rounds a predicted point that is confirmed.
+_SAME_PX = 2e-3
 # Members of a file that name no instance by its number.
 _WITHOUT_LINKS = re.compile(
     r"metadata|frames|instances|points|pred_points|\w+_json|negative_frames|provenance|video_crops|video\d+"
@@ -47,15 +50,15 @@ _CACHED = ".bmp"
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where the labels of an image are: a frame of a video, its row in the table of frames and that of its instance.
+    """Where the labels of an image are: a frame of a video, its row in the table of frames, and those of its instances.
 
-    A row is -1 if the file has none yet.
+    The row is -1 if the file has none yet; `instances` are those that a person made.
     """
 
     video: int
     frame: int
     row: int = -1
-    instance: int = -1
+    instances: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,9 @@ class SleapFile(WholeFile):
       reach_px: for each video, the largest x and y of its points.
       corner_px: what the file adds to coordinates.
       has_links: whether something names instances by number.
-      predicted: {image: (k, 3) x, y and score} of images with one predicted instance and none of a person.
+      predicted: {image: (a, k, 3) x, y and score} of the predicted instances that no person has corrected.
+      absent: {video: (number of its images without a file, why the first has none)}; they are not in `images`.
+      is_final: whether instances without any point are removed.
     """
 
     places: Mapping[str, _Place]
@@ -83,6 +88,18 @@ class SleapFile(WholeFile):
     corner_px: float
     has_links: bool
     predicted: Mapping[str, np.ndarray]
+    absent: Mapping[str, tuple[int, str]]
+    is_final: bool = False
+
+    def final(self) -> "SleapFile":
+        edited = [image for image, points in self.points.items() if points != self.at_first.get(image)]
+        has_empty = any(not any(pose) for image in edited for pose in self._numbered(self.points[image]))
+        return dataclasses.replace(self, is_final=True) if has_empty and not self.has_links else self
+
+    def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
+        place = self.place_of(image)
+        used = {*map(int, filter(None, places[image]))} | {int(animal) for animal, _ in self.points.get(image, ())}
+        return str(max(len(place.instances) if place else 0, 1 + max(used, default=-1)))
 
     def media(self) -> dict[str, SleapVideo]:
         """Returns {name: video} of the video files whose frames can become images."""
@@ -107,14 +124,16 @@ class SleapFile(WholeFile):
         key = number, int(match[2])
         return self.negative.get(key, _Place(*key))
 
-    def obstacle(self, image: str, keypoint: str, point: Point | None) -> str:
-        if found := super().obstacle(image, keypoint, point):
+    def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
+        if found := super().obstacle(image, slot, point):
             return found
         place = self.place_of(image)
         if place is None:
             return f"{self.file} has no image {image}"
-        if self.has_links and place.row >= 0 > place.instance:
-            return f"{self.file} names instances by number, as of sessions: begin the labels of {image} in SLEAP"
+        if not slot[0].isdecimal():
+            return f"{self.file} has no instance {slot[0]} in {image}"
+        if self.has_links and place.row >= 0 and int(slot[0]) >= len(place.instances):
+            return f"{self.file} names instances by number, as of sessions: add the instances of {image} in SLEAP"
         return ""
 
     def path_of(self, folder: Path, image: str) -> Path:
@@ -133,18 +152,10 @@ class SleapFile(WholeFile):
 
         buffer = io.BytesIO(self.original)
         with h5py.File(buffer, "r+") as opened:
-            tables = _Tables(**_all_rows(opened))
+            predicted: Any = opened[_PREDICTED]
+            tables = _Tables(**_all_rows(opened), predicted=predicted[...][[*"xy"]])
             for image, points in edits.items():
-                place = self.place_of(image)
-                assert place is not None
-                cells = [self._cells(points[name]) for name in self.keypoint_names]
-                if place.instance < 0:
-                    frame = place.row if place.row >= 0 else tables.add_frame(self.numbers[place.video], place.frame)
-                    tables.add_instance(frame, cells)
-                else:
-                    before = self.at_first.get(image, {})
-                    is_other = [points[name] != before.get(name) for name in self.keypoint_names]
-                    tables.change(place, cells, is_other)
+                self._write(image, points, tables)
             for name, table in zip(_COLUMNS, tables.all(), strict=True):
                 _replace(opened, name, table)
             if rows := [place.row for place in map(self.place_of, edits) if place and place in self.negative.values()]:
@@ -154,6 +165,29 @@ class SleapFile(WholeFile):
                 is_kept = [mark not in labelled for mark in marks[["video_id", "frame_idx"]].tolist()]
                 _replace(opened, _NEGATIVE, marks[is_kept])
         return buffer.getvalue()
+
+    def _write(self, image: str, points: Points, tables: "_Tables") -> None:
+        place, poses, before = self.place_of(image), self.poses(points), self.poses(self.at_first.get(image, {}))
+        assert place is not None
+        row, none, kept = place.row, [None] * len(self.keypoint_names), len(place.instances)
+        for number, pose in enumerate(self._numbered(points)):
+            old = before.get(str(number), none)
+            cells = list(map(self._cells, pose))
+            if number < kept:
+                tables.change(place.instances[number], cells, [new != one for new, one in zip(pose, old, strict=True)])
+            elif any(pose) or not self.is_final:
+                row = row if row >= 0 else tables.add_frame(self.numbers[place.video], place.frame)
+                tables.add_instance(row, cells)
+        if self.is_final:
+            for animal in before:
+                if not any(poses[animal]):
+                    tables.remove(place.instances[int(animal)], len(none))
+
+    def _numbered(self, points: Points) -> list[list[Point | None]]:
+        """Returns the points of the instances of an image by number, up to the last one with points or labels."""
+        none: list[Point | None] = [None] * len(self.keypoint_names)
+        poses = self.poses(points)
+        return [poses.get(str(number), none) for number in range(1 + max(map(int, poses), default=-1))]
 
     def _cells(self, point: Point | None) -> tuple[float, float, bool, bool]:
         if not point:
@@ -169,20 +203,35 @@ def frame_image(frame: int) -> str:
 class _Tables:
     """The tables of a file while they are changed. The rows that the file had keep their order."""
 
-    def __init__(self, frames: np.ndarray, instances: np.ndarray, points: np.ndarray):
-        self._frames, self._instances, self._points = frames, instances, points
+    def __init__(self, frames: np.ndarray, instances: np.ndarray, points: np.ndarray, predicted: np.ndarray):
+        self._frames, self._instances, self._points, self._predicted = frames, instances, points, predicted
         # Where each instance that was read is now.
         self._moved = np.arange(len(instances))
 
     def all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._frames, self._instances, self._points
 
-    def change(self, place: _Place, cells: Sequence[tuple], is_other: Sequence[bool]) -> None:
-        start = int(self._instances[self._moved[place.instance]]["point_id_start"])
+    def change(self, instance: int, cells: Sequence[tuple], is_other: Sequence[bool]) -> None:
+        start = int(self._instances[self._moved[instance]]["point_id_start"])
         for k, of_point in enumerate(cells):
             if is_other[k]:
                 complete = bool(self._points[start + k]["complete"]) and not math.isnan(of_point[0])
                 self._points[start + k : start + k + 1] = self._point_rows([(*of_point[:3], complete)])
+
+    def remove(self, instance: int, keypoints: int) -> None:
+        """Removes an instance that a person made, and its points."""
+        place = int(self._moved[instance])
+        start = int(self._instances[place]["point_id_start"])
+        self._points = np.delete(self._points, np.s_[start : start + keypoints])
+        later = (self._instances["instance_type"] == _BY_HAND) & (self._instances["point_id_start"] > start)
+        for name in ("point_id_start", "point_id_end"):
+            self._instances[name][later] -= keypoints
+        self._instances = np.delete(self._instances, place)
+        self._moved -= self._moved > place
+        for name in ("instance_id_start", "instance_id_end"):
+            self._frames[name][self._frames[name] > place] -= 1
+        self._instances["instance_id"][place:] -= 1
+        self._instances["from_predicted"][self._instances["from_predicted"] > place] -= 1
 
     def add_frame(self, video: int, number: int) -> int:
         new = np.zeros(1, self._frames.dtype)
@@ -193,20 +242,38 @@ class _Tables:
         return len(self._frames) - 1
 
     def add_instance(self, row: int, cells: Sequence[tuple]) -> None:
-        """Adds an instance at the end of a frame; it replaces the only predicted one, as in SLEAP."""
+        """Adds an instance at the end of a frame; it replaces the predicted one that it confirms, as in SLEAP."""
         frame = self._frames[row]
         start, end = int(frame["instance_id_start"]), int(frame["instance_id_end"])
         if start == end:
             start = end = len(self._instances)
         new = np.zeros(1, self._instances.dtype)
         new["instance_id"], new["instance_type"], new["frame_id"] = end, _BY_HAND, frame["frame_id"]
-        is_one = end - start == 1
-        new["from_predicted"], new["track"] = (start, self._instances[start]["track"]) if is_one else (-1, -1)
+        origin = self._predicted_in(start, end, cells)
+        new["from_predicted"], new["track"] = (origin, self._instances[origin]["track"]) if origin >= 0 else (-1, -1)
         new["point_id_start"], new["point_id_end"] = len(self._points), len(self._points) + len(cells)
         self._shift(end)
         self._instances = np.insert(self._instances, end, new)
         self._frames[row]["instance_id_start"], self._frames[row]["instance_id_end"] = start, end + 1
         self._points = np.concatenate([self._points, self._point_rows(cells)])
+
+    def _predicted_in(self, start: int, end: int, cells: Sequence[tuple]) -> int:
+        """Returns the predicted instance of a frame that a new one confirms, -1 without one.
+
+        It is the only instance, or of those that none by hand replaces, the one with most points in the same places.
+        """
+        rows = self._instances[start:end]
+        if len(rows) == 1 and rows["instance_type"][0] != _BY_HAND:
+            return start
+        places_px, best, most = np.array([cell[:2] for cell in cells]), -1, 0
+        for place in np.flatnonzero(rows["instance_type"] != _BY_HAND).tolist():
+            first = int(rows["point_id_start"][place])
+            of_predicted = self._predicted[first : first + len(cells)]
+            distances_px = np.hypot(of_predicted["x"] - places_px[:, 0], of_predicted["y"] - places_px[:, 1])
+            same = int((distances_px < _SAME_PX).sum())
+            if same > most and start + place not in rows["from_predicted"]:
+                best, most = start + place, same
+        return best
 
     def _point_rows(self, cells: Sequence[tuple]) -> np.ndarray:
         """Returns rows of the table of points, whatever the order of its columns is."""
@@ -260,19 +327,20 @@ def read_sleap_file(file: Path) -> SleapFile:
     reach_px = [sleap.reach_of([one for frame in labels.labeled_frames if first_of[id(frame.video)] == number
                                 for one in frame.user_instances]) for number in range(len(videos))]  # fmt: skip
     wanted = sorted({*frames} - left_out)
-    named = _name_images(videos, video_names(videos), wanted, reach_px)
+    named, absent = _name_images(videos, video_names(videos), wanted, reach_px)
     places = {image: frames[key] for key, image in named.items()}
     problems = {named[key]: reason for key, reason in problems.items() if key in named}
-    chosen = {image: place for image, place in places.items() if place.instance >= 0 and image not in problems}
-    points = {image: _points(names, tables, place, corner_px) for image, place in chosen.items()}
-    points = {image: of_image for image, of_image in points.items() if any(of_image.values())}
+    usable = {image: place for image, place in places.items() if place.instances and image not in problems}
+    points = {image: _points(names, tables, place, corner_px) for image, place in usable.items()}
+    labelled = {image: of_image for image, of_image in points.items() if of_image}
     return SleapFile(
         file=file,
         original=original,
         keypoint_names=names,
         images=tuple(places),
-        at_first=points,
-        points=points,
+        at_first=labelled,
+        points=labelled,
+        animal_names={image: _names_of(labels, place, points[image]) for image, place in usable.items()},
         problems=problems,
         can_hide=True,
         skeleton=sleap_extras.read_skeleton(labels),
@@ -285,13 +353,26 @@ def read_sleap_file(file: Path) -> SleapFile:
         corner_px=corner_px,
         has_links=has_links,
         predicted=_predicted(labels, places),
+        absent=absent,
     )
 
 
 def _predicted(labels: Any, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
-    to_label = {image: place.row for image, place in places.items() if place.row >= 0 > place.instance}
-    of_image = {image: labels.labeled_frames[row].predicted_instances for image, row in to_label.items()}
-    return {image: found[0].numpy(scores=True) for image, found in of_image.items() if len(found) == 1}
+    found: dict[str, np.ndarray] = {}
+    for image, place in places.items():
+        if 0 <= place.row < len(labels.labeled_frames):
+            frame = labels.labeled_frames[place.row]
+            replaced = {id(one.from_predicted) for one in frame.user_instances}
+            if poses := [one.numpy(scores=True) for one in frame.predicted_instances if id(one) not in replaced]:
+                found[image] = np.stack(poses)
+    return found
+
+
+def _names_of(labels: Any, place: _Place, points: Points) -> dict[str, str]:
+    """Returns {animal: name of its track} of the animals with a point; without any, of the first instance."""
+    by_hand = labels.labeled_frames[place.row].user_instances
+    labelled = [*dict.fromkeys(animal for animal, _ in points)] or ["0"]
+    return {animal: (track.name if (track := by_hand[int(animal)].track) else "") for animal in labelled}
 
 
 def _all_rows(opened: Any) -> dict[str, np.ndarray]:
@@ -325,23 +406,10 @@ def _frames(
         key = first_of[id(frame.video)], int(frame.frame_idx)
         rows = range(int(entry["instance_id_start"]), int(entry["instance_id_end"]))
         by_hand = [row for row in rows if tables[_INSTANCES][row]["instance_type"] == _BY_HAND]
-        placed = [
-            row for row, one in zip(rows, frame.instances, strict=True) if row in by_hand and _is_placed(one, False)
-        ]
-        visible = [
-            row for row, one in zip(rows, frame.instances, strict=True) if row in placed and _is_placed(one, True)
-        ]
-        chosen = visible or placed or by_hand
         if key in places:
             problems[key] = "the file has two entries of this frame: merge them in SLEAP"
-        elif len(chosen) > 1:
-            problems[key] = f"it has {count(len(chosen), 'animal')}, and the page labels one"
-        places.setdefault(key, _Place(*key, row, chosen[0] if chosen else -1))
+        places.setdefault(key, _Place(*key, row, tuple(by_hand)))
     return places, problems
-
-
-def _is_placed(instance: Any, is_visible: bool) -> bool:
-    return bool(np.isfinite(instance.numpy(invisible_as_nan=is_visible)).any())
 
 
 def _name_images(
@@ -349,19 +417,21 @@ def _name_images(
     names: Sequence[str],
     wanted: Sequence[tuple[int, int]],
     reach_px: Sequence[np.ndarray],
-) -> dict[tuple[int, int], str]:
-    """Returns {(video, frame): name of the image}, the one that training gives it, of the frames that have an image."""
-    named = {}
+) -> tuple[dict[tuple[int, int], str], dict[str, tuple[int, str]]]:
+    """Returns {(video, frame): name of the image}, the one that training gives it, and `SleapFile.absent`."""
+    named, absent = {}, {}
     for number, video in enumerate(videos):
         frames = [frame for of_video, frame in wanted if of_video == number]
-        if _is_media(video) or not frames:
+        if (_is_media(video) and video.media_file) or not frames:
             files: Mapping[int, Path | str] = dict.fromkeys(frames, Path(f"x{_CACHED}"))
         else:
             files = sleap.frame_files(video, frames, reach_px[number], DataConfig())
         for frame, path in files.items():
             if isinstance(path, Path):
                 named[number, frame] = sleap.image_name(video, path, names[number], frame)
-    return named
+        if reasons := [path for path in files.values() if isinstance(path, str)]:
+            absent[names[number]] = len(reasons), reasons[0]
+    return named, absent
 
 
 def _is_media(video: SleapVideo) -> bool:
@@ -369,13 +439,23 @@ def _is_media(video: SleapVideo) -> bool:
 
 
 def _points(names: tuple[str, ...], tables: Mapping[str, np.ndarray], place: _Place, corner_px: float) -> Points:
-    start = int(tables[_INSTANCES][place.instance]["point_id_start"])
-    points: Points = {}
-    rows = tables[_POINTS][start : start + len(names)][[*_POINT_COLUMNS]].tolist()
-    for name, (x, y, visible, _) in zip(names, rows, strict=True):
-        at = x - corner_px, y - corner_px
-        points[name] = (*at, VISIBLE if visible else NOT_VISIBLE) if math.isfinite(x) and at != MISSING else None
-    return points
+    """Returns the points of the animals with any: if one has visible points, of those that have visible points."""
+    poses: dict[str, list[Point | None]] = {}
+    for number, instance in enumerate(place.instances):
+        start = int(tables[_INSTANCES][instance]["point_id_start"])
+        rows = tables[_POINTS][start : start + len(names)][[*_POINT_COLUMNS]].tolist()
+        poses[str(number)] = [_point(x - corner_px, y - corner_px, visible) for x, y, visible, _ in rows]
+    labelled = {animal: pose for animal, pose in poses.items() if any(pose)}
+    visible = [animal for animal, pose in labelled.items() if any(point and point[2] == VISIBLE for point in pose)]
+    return {
+        (animal, name): point
+        for animal in visible or labelled
+        for name, point in zip(names, labelled[animal], strict=True)
+    }
+
+
+def _point(x: float, y: float, is_visible: bool) -> Point | None:
+    return (x, y, VISIBLE if is_visible else NOT_VISIBLE) if math.isfinite(x) and (x, y) != MISSING else None
 
 
 def _numbers(labels: Any, frames: np.ndarray, videos: Sequence[SleapVideo]) -> list[int]:

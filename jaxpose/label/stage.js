@@ -118,9 +118,11 @@ export class Stage {
     this.changed();
   }
 
-  // Paints the picture, and the points of a frame; `names` and `edges` are of the project, `current` is a keypoint.
-  paint(frame, names, edges, current) {
-    this.shown = { frame, names, edges, current };
+  // Paints the picture, and the points that an editor shows; `names` and `edges` are of the keypoints of the project.
+  paint(editor, names, edges) {
+    const { frame, current, hasSeveral, animal } = editor;
+    const animals = hasSeveral ? new Map(editor.animals.map((one) => [one, editor.nameOf(one)])) : null;
+    this.shown = { frame, names, edges, current, animal, animals };
     if (this.pictureIsOld) this.drawPicture();
     this.pictureIsOld = false;
     this.drawPoints();
@@ -146,20 +148,45 @@ export class Stage {
   drawPoints() {
     this.svg.replaceChildren();
     if (!this.shown?.frame || !this.picture || this.hidesPoints) return;
-    const { frame, names, edges, current } = this.shown;
-    for (const [a, b] of edges) {
-      if (!frame.points[a] || !frame.points[b]) continue;
-      const [from, to] = [a, b].map((k) => this.toStage([frame.points[k].x, frame.points[k].y]));
-      this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
-    }
-    if (this.showsPredictions) frame.points.forEach((point, k) => point && !point.draft && this.drawPrediction(point, frame.predicted[k], names[k]));
-    frame.points.forEach((point, k) => point && this.drawPoint(point, k, names[k], k === current));
-    for (const [k, mine] of frame.conflicts) {
+    const { frame, current, animals } = this.shown;
+    for (const animal of frame.animals()) this.drawEdges(animal);
+    if (this.showsPredictions) frame.points.forEach((point, place) => point && !point.draft && this.drawPrediction(point, frame.predicted[place], this.nameOf(place)));
+    frame.points.forEach((point, place) => point && this.drawPoint(point, place, place === current));
+    if (animals) for (const [animal, name] of animals) this.drawName(animal, name);
+    for (const [place, mine] of frame.conflicts) {
       if (!mine) continue;
       const [x, y] = this.toStage(mine);
-      const group = this.add("g", { role: "img", "aria-label": `${names[k]}, your label` });
+      const group = this.add("g", { role: "img", "aria-label": `${this.nameOf(place)}, your label` });
       this.add("rect", { class: "mine", x: x - 7, y: y - 7, width: 14, height: 14 }, group);
     }
+  }
+
+  // The name of the keypoint in a place of the points; with several animals, after that of the animal.
+  nameOf(place) {
+    const { frame, names, animals } = this.shown, keypoint = names[place % names.length];
+    return animals ? `${animals.get(frame.animalOf(place))} ${keypoint}` : keypoint;
+  }
+
+  drawEdges(animal) {
+    const { frame, edges, animals } = this.shown;
+    for (const edge of edges) {
+      const points = edge.map((k) => frame.points[animal * frame.size + k]);
+      if (!points[0] || !points[1]) continue;
+      const [from, to] = points.map(({ x, y }) => this.toStage([x, y]));
+      const line = this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
+      if (animals) line.style.stroke = colourOf(animal);
+    }
+  }
+
+  // The name of an animal, above its points.
+  drawName(animal, name) {
+    const { frame } = this.shown;
+    const points = frame.places(animal).map((place) => frame.points[place]).filter(Boolean).map(({ x, y }) => this.toStage([x, y]));
+    if (!points.length) return;
+    const [x, y] = [0, 1].map((axis) => Math.min(...points.map((point) => point[axis])));
+    const text = this.add("text", { class: "animal", x: x - RADIUS_PX, y: y - 4 * RADIUS_PX });
+    text.style.fill = colourOf(animal);
+    text.textContent = name;
   }
 
   // A cross where a labelled point was predicted, with a line to it.
@@ -171,16 +198,21 @@ export class Stage {
     this.add("path", { d: `M${x - 5} ${y - 5}l10 10m0 -10l-10 10` }, group);
   }
 
-  drawPoint(point, k, name, isCurrent) {
+  // With several animals, the ring has the colour of the animal, and the dot that of the keypoint.
+  drawPoint(point, place, isCurrent) {
+    const { frame, names, animals, animal } = this.shown, k = place % names.length, ofAnimal = frame.animalOf(place);
     const [x, y] = this.toStage([point.x, point.y]);
     const state = point.draft ? "draft" : point.v === 1 ? "hidden" : "visible";
-    const group = this.add("g", { class: state, role: "img", "aria-label": `${name}, ${state}`, "data-keypoint": k });
+    const group = this.add("g", {
+      class: animals && ofAnimal !== animal ? `${state} other` : state, role: "img",
+      "aria-label": `${this.nameOf(place)}, ${state}`, "data-place": place,
+    });
     const radius = isCurrent ? RADIUS_PX + 3 : RADIUS_PX;
     this.add("circle", { class: "shade", cx: x, cy: y, r: radius }, group);
-    this.add("circle", { class: "ring", cx: x, cy: y, r: radius, stroke: colourOf(k) }, group);
+    this.add("circle", { class: "ring", cx: x, cy: y, r: radius, stroke: colourOf(animals ? ofAnimal : k) }, group);
     // A draft is hollow.
-    if (!point.draft) this.add("circle", { cx: x, cy: y, r: 1.5, fill: colourOf(k) }, group);
-    if (isCurrent) this.add("text", { x: x + radius + 4, y: y - radius }, group).textContent = name;
+    if (!point.draft) this.add("circle", { cx: x, cy: y, r: animals ? 2.5 : 1.5, fill: colourOf(k) }, group);
+    if (isCurrent) this.add("text", { x: x + radius + 4, y: y - radius }, group).textContent = names[k];
   }
 
   add(kind, attributes, parent = this.svg) {
@@ -189,15 +221,15 @@ export class Stage {
     return parent.appendChild(element);
   }
 
-  // The keypoint whose point is nearest to a place of the stage and at most a few pixels away, -1 without one.
+  // The place in the points of the one that is nearest to (x, y) of the stage and a few pixels away, -1 without one.
   hit([x, y]) {
     if (!this.shown?.frame || this.hidesPoints) return -1;
     let nearest = -1, least = RADIUS_PX + 4;
-    this.shown.frame.points.forEach((point, k) => {
+    this.shown.frame.points.forEach((point, place) => {
       if (!point) return;
       const [px, py] = this.toStage([point.x, point.y]);
       const distance = Math.hypot(px - x, py - y);
-      if (distance <= least) [nearest, least] = [k, distance];
+      if (distance <= least) [nearest, least] = [place, distance];
     });
     return nearest;
   }

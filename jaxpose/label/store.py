@@ -1,7 +1,11 @@
 """The labels of a project while people change them: label files, edits that these lack, and conflicts.
 
 The label files are the truth. An edit is in the journal when `edit` returns, and in the label files about a second
-later. Files that another program changes are read again, and edits are merged with the change by image and keypoint.
+later. Files that another program changes are read again, and edits are merged with the change by image, animal and
+keypoint.
+
+The page names a point of an image by a number: a place for each animal that the image has had in this session, each
+with all keypoints of the project. A new animal takes the first place after them.
 """
 
 import hashlib
@@ -18,7 +22,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.label.journal import Edit, Journal
-from jaxpose.label.label_file import LabelFile, Point, Points
+from jaxpose.label.label_file import LabelFile, Point, Points, Slot
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
 from jaxpose.label.sleap_file import SleapFile
@@ -30,7 +34,7 @@ _POLL_S = 0.25
 # How often the label files are compared with what was read.
 _LOOK_S = 1.0
 
-_Key = tuple[str, str]
+_Key = tuple[str, str, str]
 _Signature = tuple[int, ...] | None
 # File systems round the times of files to this at most; a file that is younger may change without another time.
 _COARSE_NS = 2_000_000_000
@@ -48,7 +52,9 @@ class Store:
       predictions: of its images, None without.
       images: names in the order of the queue; an image that another program adds to a label file comes last.
       context_images: number of images left out, because they are the context of labelled ones.
+      absent: {video: (number of its images that are not listed, why the first cannot be shown)}.
       adding: the lock of what writes new images.
+      has_several: whether images have several animals.
       problem: why label files cannot be written or read at the moment, "" if they can.
     """
 
@@ -70,14 +76,19 @@ class Store:
         self._backed_up: set[Path] = set()
         self._pending: dict[_Key, Edit] = {}
         self._conflicts: dict[_Key, Edit] = {}
+        self.absent: Mapping[str, tuple[int, str]] = {}
+        self._places: dict[str, list[str | None]] = {}
         self._version, self._changed_at = 0, dict[int, int]()
         self._prediction_version = 0
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
             self._signatures[file] = _signatures(file)
-            self._files[file] = found = project.read(file)
-            if not predictions and isinstance(found, SleapFile) and found.predicted:
-                self.predictions = Predictions(file, found.predicted, project)
+            self._files[file] = found = project.first_read(file)
+            if isinstance(found, SleapFile):
+                self.absent = found.absent
+                if found.predicted and not predictions:
+                    self.predictions = Predictions(file, found.predicted, project)
+        self.has_several = self._find_several()
         rows = [image for file in self._files.values() for image in file.images]
         self.images, self.context_images = project.images(rows)
         self._ids = {image: number for number, image in enumerate(self.images)}
@@ -90,22 +101,30 @@ class Store:
     # What the page asks.
 
     def frame(self, number: int) -> dict[str, Any]:
-        """Returns the state of an image as JSON: `points` and `predicted` by keypoint index, `revision` and others.
+        """Returns the state of an image as JSON: `points` and `predicted`, `revision` and others.
 
-        A conflict is [keypoint index, point]: an edit that does not fit a change from outside, which `points` has.
+        Each has K entries for each animal, in the order of `animals`, which has their names. A conflict is [place in
+        `points`, point]: an edit that does not fit a change from outside, which `points` has.
         """
         with self._lock:
             image = self.images[number]
-            points, names = self._points(image), self.project.keypoint_names
-            conflicts = [[names.index(key[1]), edit.after] for key, edit in self._conflicts.items() if key[0] == image]
-            of_file = self._file(image)
+            points, names, of_file = self._points(image), self.project.keypoint_names, self._file(image)
+            animals = self._animals(image)
+            poses = self._poses(image)
+            conflicts = [
+                [animals.index(edit.animal) * len(names) + names.index(edit.keypoint), edit.after]
+                for edit in self._conflicts.values()
+                if edit.image == image
+            ]
+            known = of_file.animals(image)
             return {
-                "points": [points.get(name) for name in names],
+                "points": sum(poses, []),
+                "animals": [known.get(animal or "", "") for animal in animals],
                 "revision": _revision(points),
                 "problem": of_file.problems.get(image, ""),
                 "can_hide": of_file.can_hide,
                 "conflicts": conflicts,
-                "predicted": self.predictions.shown(image) if self.predictions else [],
+                "predicted": self.predictions.shown(image, poses, self.has_several) if self.predictions else [],
             }
 
     def path_of(self, number: int) -> Path:
@@ -120,7 +139,7 @@ class Store:
             found = self.predictions
             if not found:
                 return {"confidence": [], "error_px": []}
-            errors = [found.error_px(image, self._points(image)) for image in self.images]
+            errors = [found.error_px(image, self._poses(image), self.has_several) for image in self.images]
             return {"confidence": list(map(found.confidence, self.images)), "error_px": errors}
 
     def take(self, predictions: Predictions | None) -> None:
@@ -153,19 +172,19 @@ class Store:
                 "version": self._version,
                 "images": len(self.images),
                 "counts": {number: self._count(self.images[number]) for number in changed},
-                "conflicts": sorted({self._ids[image] for image, _ in self._conflicts}),
+                "conflicts": sorted({self._ids[edit.image] for edit in self._conflicts.values()}),
                 "unwritten": len(self._pending),
                 "predictions": self._prediction_version,
                 "problem": self.problem,
             }
 
     def edit(self, number: int, revision: str, changes: Mapping[int, Point | None]) -> dict[str, Any]:
-        """Changes keypoints of an image; when this returns, the edit is on the disk.
+        """Changes points of an image; when this returns, the edit is on the disk.
 
         Args:
           number: of the image.
           revision: of the state on which the edit was made.
-          changes: {keypoint index: new point}.
+          changes: {place as in `frame`: new point}; one after all animals adds an animal.
 
         Returns:
           The new state, as `frame`.
@@ -179,21 +198,22 @@ class Store:
             image = self.images[number]
             if revision != _revision(self._points(image)):
                 raise Stale
-            edits = [self._edit(image, self.project.keypoint_names[index], point) for index, point in changes.items()]
+            edits = [self._edit(image, self._slot(image, place), changes[place]) for place in sorted(changes)]
             self._journal.append(edits)
             for edit in edits:
-                self._conflicts.pop((image, edit.keypoint), None)
+                self._conflicts.pop(edit.key, None)
                 self._apply(edit)
+            self.has_several = self.has_several or len(self._labelled(image)) > 1
             return self.frame(number)
 
-    def drop_conflict(self, number: int, keypoint: int) -> dict[str, Any]:
+    def drop_conflict(self, number: int, place: int) -> dict[str, Any]:
         """Keeps the point from outside instead of a conflicting edit; returns the state, as `frame`.
 
         Raises:
           OSError: the journal cannot be written.
         """
         with self._lock:
-            key = self.images[number], self.project.keypoint_names[keypoint]
+            key = self.images[number], *self._slot(self.images[number], place)
             if key in self._conflicts:
                 left = [edit for other, edit in self._conflicts.items() if other != key]
                 self._journal.replace([*self._pending.values(), *left])
@@ -203,8 +223,11 @@ class Store:
 
     # Files.
 
-    def flush(self) -> None:
+    def flush(self, is_last: bool = False) -> None:
         """Writes all edits to the label files.
+
+        Args:
+          is_last: no edit follows.
 
         Raises:
           UserError: a label file cannot be understood, or an HDF5 file has other labels than its CSV.
@@ -217,8 +240,11 @@ class Store:
                 changes: dict[Path, dict[str, Points]] = {}
                 for edit in written.values():
                     of_file = changes.setdefault(self.project.file_of(edit.image), {})
-                    of_file.setdefault(edit.image, {})[edit.keypoint] = edit.after
+                    of_file.setdefault(edit.image, {})[edit.slot] = edit.after
                 files = {file: self._base(file).changed(of_file) for file, of_file in changes.items()}
+                if is_last:
+                    ends = {file: found.final() for file, found in (self._files | files).items()}
+                    files |= {file: found for file, found in ends.items() if found is not self._files[file]}
             if files:
                 contents = {file: found.content() for file, found in files.items()}
                 h5 = self._h5(contents, files) if self.project.is_deeplabcut else {}
@@ -239,7 +265,7 @@ class Store:
         """Writes all edits to the label files and ends; raises as `flush`."""
         self._is_closing.set()
         self._thread.join()
-        self.flush()
+        self.flush(is_last=True)
 
     def _keep_files(self) -> None:
         """Writes and reads label files while the page is open."""
@@ -314,15 +340,20 @@ class Store:
 
     def _settle(self, edit: Edit) -> None:
         """Applies an edit to label files that may have changed since: it is pending, done or a conflict."""
-        key, theirs = (edit.image, edit.keypoint), self._theirs(edit.image, edit.keypoint)
-        has_place = not self._file(edit.image).obstacle(edit.image, edit.keypoint, edit.after)
+        theirs = self._theirs(edit.image, edit.slot)
+        has_place = not self._file(edit.image).obstacle(edit.image, edit.slot, edit.after)
         if theirs == edit.after and has_place:
             pass
         elif theirs == edit.before and has_place:
-            self._pending[key] = edit
+            self._keep(self._pending, edit)
         else:
-            self._conflicts[key] = edit
+            self._keep(self._conflicts, edit)
         self._touch(edit.image)
+
+    def _keep(self, edits: dict[_Key, Edit], edit: Edit) -> None:
+        """Keeps an edit; its animal has a place in the image."""
+        edits[edit.key] = edit
+        _give_place(self._animals(edit.image), edit.animal)
 
     def _h5(self, contents: Mapping[Path, bytes], files: Mapping[Path, AnyLabelFile]) -> dict[Path, bytes]:
         """Returns the HDF5 files of label files."""
@@ -342,37 +373,38 @@ class Store:
         """Applies the edits that a killed session left, and returns their number."""
         chains: dict[_Key, list[Edit]] = {}
         for edit in self._journal.read():
-            chains.setdefault((edit.image, edit.keypoint), []).append(edit)
-        for (image, keypoint), chain in chains.items():
-            if self.project.is_one_file and not self._file(image).obstacle(image, keypoint, None):
+            chains.setdefault(edit.key, []).append(edit)
+        for (image, *_), chain in chains.items():
+            slot = chain[0].slot
+            if self.project.is_one_file and not self._file(image).obstacle(image, slot, None):
                 self._know(image)
-            if image not in self._ids or keypoint not in self.project.keypoint_names:
+            if image not in self._ids or slot[1] not in self.project.keypoint_names:
                 raise UserError(
-                    f"{self._journal.file} has a label of {keypoint} in {image}, which the project no longer has: put "
+                    f"{self._journal.file} has a label of {slot[1]} in {image}, which the project no longer has: put "
                     "the image back, or copy the file and remove it"
                 )
             # The killed session may have written any of its points to the label file.
-            theirs = self._theirs(image, keypoint)
-            has_place = not self._file(image).obstacle(image, keypoint, chain[-1].after)
+            theirs = self._theirs(image, slot)
+            has_place = not self._file(image).obstacle(image, slot, chain[-1].after)
             is_ours = has_place and any(theirs in (edit.before, edit.after) for edit in chain)
-            self._settle(Edit(image, keypoint, theirs if is_ours else chain[0].before, chain[-1].after))
+            self._settle(Edit(image, *slot, theirs if is_ours else chain[0].before, chain[-1].after))
         self.flush()
         return len(chains)
 
-    def _edit(self, image: str, keypoint: str, point: Point | None) -> Edit:
-        if obstacle := self._file(image).obstacle(image, keypoint, point):
+    def _edit(self, image: str, slot: Slot, point: Point | None) -> Edit:
+        if obstacle := self._file(image).obstacle(image, slot, point):
             raise UserError(obstacle)
-        return Edit(image, keypoint, self._theirs(image, keypoint), point)
+        return Edit(image, *slot, self._theirs(image, slot), point)
 
-    def _theirs(self, image: str, keypoint: str) -> Point | None:
+    def _theirs(self, image: str, slot: Slot) -> Point | None:
         """Returns the point in the label file."""
-        return self._file(image).points.get(image, {}).get(keypoint)
+        return self._file(image).points.get(image, {}).get(slot)
 
     def _apply(self, edit: Edit) -> None:
-        key, now = (edit.image, edit.keypoint), time.monotonic()
+        now = time.monotonic()
         self._first_edit_s = self._first_edit_s if self._pending else now
         self._last_edit_s = now
-        self._pending[key] = edit
+        self._keep(self._pending, edit)
         self._touch(edit.image)
 
     def _base(self, file: Path) -> AnyLabelFile:
@@ -387,10 +419,49 @@ class Store:
 
     def _points(self, image: str) -> Points:
         points = dict(self._file(image).points.get(image, {}))
-        if self._pending:
-            edits = (self._pending.get((image, name)) for name in self.project.keypoint_names)
-            points |= {edit.keypoint: edit.after for edit in edits if edit}
-        return {name: point for name, point in points.items() if point}
+        if self._pending and image in self._places:
+            animals = [animal for animal in self._places[image] if animal is not None]
+            keys = ((image, animal, name) for animal in animals for name in self.project.keypoint_names)
+            edits = map(self._pending.get, keys)
+            points |= {edit.slot: edit.after for edit in edits if edit}
+        return {slot: point for slot, point in points.items() if point}
+
+    def _animals(self, image: str) -> list[str | None]:
+        """Returns the animals of an image, each in the place that it keeps for the session; None for one to come."""
+        places = self._places.setdefault(image, [])
+        for animal in self.project.individuals or self._file(image).animals(image):
+            _give_place(places, animal)
+        if not places:
+            places.append(None)
+        return places
+
+    def _slot(self, image: str, place: int) -> Slot:
+        """Returns the slot of a place in the points of an image; a new animal gets an id."""
+        number, keypoint = divmod(place, len(self.project.keypoint_names))
+        places = self._animals(image)
+        places += [None] * (number + 1 - len(places))
+        if (animal := places[number]) is None:
+            of_file = self._file(image)
+            assert not isinstance(of_file, LabelFile)  # All individuals have places.
+            animal = places[number] = of_file.new_animal(image, self._places)
+        return animal, self.project.keypoint_names[keypoint]
+
+    def _poses(self, image: str) -> list[list[Point | None]]:
+        points, names = self._points(image), self.project.keypoint_names
+        return [[points.get((animal or "", name)) for name in names] for animal in self._animals(image)]
+
+    def _labelled(self, image: str) -> set[str]:
+        """Returns the animals with a point in an image."""
+        return {animal for animal, _ in self._points(image)}
+
+    def _find_several(self) -> bool:
+        """Returns whether an image has labels of several animals, or half of the predicted images several animals."""
+        if len(self.project.individuals) > 1:
+            return True
+        images = (points for file in self._files.values() for points in file.points.values())
+        if any(len({animal for (animal, _), point in points.items() if point}) > 1 for points in images):
+            return True
+        return bool(self.predictions and self.predictions.has_several)
 
     def _know(self, image: str) -> None:
         if image not in self._ids:
@@ -403,6 +474,13 @@ class Store:
     def _touch(self, image: str) -> None:
         self._version += 1
         self._changed_at[self._ids[image]] = self._version
+
+
+def _give_place(places: list[str | None], animal: str) -> None:
+    """Gives an animal the first free place, unless it has one."""
+    if animal not in places:
+        free = places.index(None) if None in places else len(places)
+        places[free : free + 1] = [animal]
 
 
 def _revision(points: Points) -> str:

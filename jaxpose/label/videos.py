@@ -15,7 +15,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic, write_folder, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
-from jaxpose.label.label_file import new_label_file, read_keypoint_names
+from jaxpose.label.label_file import new_label_file, read_label_header
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
 from jaxpose.label.sleap_file import SleapFile, frame_image
@@ -43,8 +43,7 @@ class Videos:
         self._data = DataConfig(project=str(project.folder), labels=label_file)
         self._project, self._recordings = project, dict[str, Recording]()
         if project.is_one_file:
-            found = project.read(project.files[0])
-            media = found.media() if isinstance(found, SleapFile) else {}
+            media = project.opened.media() if isinstance(project.opened, SleapFile) else {}
             self._recordings = {name: video.recording for name, video in media.items()}
             self.files = {name: video.media_file for name, video in media.items() if video.media_file}
         else:
@@ -224,7 +223,7 @@ def _refuse_other_project(video: Path, labels: Path, names: list[str]) -> None:
             f"{video} is not a video of the project {folder}, whose {videos.name}/ has {others}: rename the video to "
             f"make a project of it, or give the folder {folder} to open that project"
         )
-    known = read_keypoint_names(labels)
+    known = read_label_header(labels).keypoint_names
     if names and tuple(names) != known:
         raise UserError(
             f"--keypoints is {','.join(names)}, but the project {folder} has the keypoints {','.join(known)}: leave "

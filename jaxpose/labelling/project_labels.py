@@ -40,7 +40,7 @@ from jaxpose.text_file import read_text
 # Lightning Pose has one label file, or one for each view; DeepLabCut has CollectedData_<scorer>.csv in each image
 # folder. New files get the header of existing ones, so that the same tools can read them.
 
-_HEADER = ("scorer", "bodyparts", "coords")
+_ANIMALS_HEADER = ("scorer", "individuals", "bodyparts", "coords")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +111,11 @@ def image_of(folder: str, frame: int) -> str:
 def plain_header(
     scorer: str, keypoint_names: Sequence[str], index_columns: int, individuals: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """Returns the header rows of a new label file, with a row of individuals if there are any."""
-    cells = [
-        (scorer, *animal, name, coord)
-        for animal in [(name,) for name in individuals] or [()]
-        for name in keypoint_names
-        for coord in "xy"
-    ]
-    fill, titles = ("",) * (index_columns - 1), (_HEADER[0], *["individuals"][: len(individuals)], *_HEADER[1:])
-    return tuple((row, *fill, *of_row) for row, of_row in zip(titles, zip(*cells, strict=True), strict=True))
+    """Returns the header rows of a new label file; `individuals` are the names of several animals."""
+    cells = [(scorer, one, name, coord) for one in individuals or [""] for name in keypoint_names for coord in "xy"]
+    fill = ("",) * (index_columns - 1)
+    rows = [(row, *fill, *of_row) for row, of_row in zip(_ANIMALS_HEADER, zip(*cells, strict=True), strict=True)]
+    return tuple(rows if individuals else [rows[0], *rows[2:]])
 
 
 def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
@@ -341,7 +337,8 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
     Raises:
       ValueError: a row or the header does not fit DeepLabCut.
     """
-    if len(layout.header) < 3:
+    levels = [name for name in _ANIMALS_HEADER if len(layout.header) == len(_ANIMALS_HEADER) or name != "individuals"]
+    if len(layout.header) != len(levels):
         raise ValueError("the header has no rows scorer, bodyparts and coords")
     rows = list(csv.reader(io.StringIO(content.decode(encoding).removeprefix("\ufeff"), newline="")))[
         len(layout.header) :
@@ -359,8 +356,7 @@ def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> b
         raise ValueError("an image is not called labeled-data/<video>/<name>")
     import pandas
 
-    titles = [_HEADER[0], *["individuals"][: len(layout.header) - 3], *_HEADER[1:]]
-    columns = pandas.MultiIndex.from_tuples(names, names=titles)
+    columns = pandas.MultiIndex.from_tuples(names, names=levels)
     index = pandas.MultiIndex.from_tuples([tuple(image.split("/")) for image in images])
     cells = np.array(values, np.float64).reshape(len(rows), len(names))
     return pandas_content(pandas.DataFrame(cells, index=index, columns=columns))

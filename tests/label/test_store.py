@@ -428,7 +428,9 @@ def test_predictions_of_the_newest_run_are_no_labels(
         write_predictions(tmp_path / "far.csv", [image_name(0)], names, points, confidence)
         far = find_predictions("far.csv", labelled, "p")
         assert (
-            far and far.shown(image_name(0)) == [None, [20, 10, 0.25], None] and far.confidence(image_name(0)) == 0.25
+            far
+            and far.shown(image_name(0), [], False) == [None, [20, 10, 0.25], None]
+            and far.confidence(image_name(0)) == 0.25
         )
     # A run of another project does not keep anyone from labelling.
     (tmp_path / "other.csv").rename(tmp_path / "runs/p/new/predictions.csv")

@@ -31,6 +31,7 @@ from jaxpose.label.videos import Videos
 from tests.formats.other_projects import KEYPOINTS, LABELLED
 from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import make_labels, save
+from tests.label.small_projects import serving
 from tests.label.test_store import LABELS, edit
 from tests.small_run import environment
 
@@ -332,7 +333,7 @@ def test_a_killed_session_and_a_change_of_another_program(tmp_path: Path) -> Non
             if file == sleap:
                 video = Videos(store.project)
                 edit(store, store.images[video.extract(0, 7, store)], **{KEYPOINTS[0]: NEW})
-        assert store.project.journal_file.exists()
+        assert store.project.journal_file.stat().st_mode & 0o777 == 0o600
         with opened(file) as store:
             assert store.recovered == 1 + (file == sleap) and store.frame(0)["points"][0] == NEW
             edit(store, first, **{KEYPOINTS[0]: (20.0, 21.0, 2), KEYPOINTS[2]: (22.0, 23.0, 2)})
@@ -424,21 +425,46 @@ def test_predictions_of_images_with_other_file_names(tmp_path: Path) -> None:
     write_predictions(table, [f"/runs/.label_001/{LINKS_FOLDER}/{image}"], KEYPOINTS, points, np.full((1, 4), 0.5))
     project = open_project(str(file), LABELS)
     predictions = find_predictions(str(table), project, str(file))
-    assert predictions and predictions.shown(image)[1] == [2.0, 3.0, 0.5]
+    assert predictions and predictions.shown(image, [], False)[1] == [2.0, 3.0, 0.5]
 
 
-def test_images_of_several_animals_keep_their_labels(tmp_path: Path) -> None:
+def test_a_sleap_file_is_read_once_and_images_of_a_missing_video_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read = sleap_project(tmp_path), []
+    monkeypatch.setattr(sleap_format, "load", lambda file, load=sleap_format.load: read.append(file) or load(file))
+    with opened(file) as store:
+        assert Videos(store.project).names == ["cam1_day", "cam2_day"] and read == [file] and not store.absent
+        listed = store.images
+    (tmp_path / "cam2/day.mp4").unlink()
+    before = points_of(sleap_io.load_slp(str(file), open_videos=False))
+    with serving(file) as served:
+        assert served.lines[1].startswith("3 of 4 images labelled")
+        reason = f"its video {tmp_path}/cam2/day.mp4 does not exist; put it at "
+        assert served.lines[-2].startswith(f"not listed: 5 images of cam2_day: {reason}")
+        assert served.stop() == 0
+    with opened(file) as store:
+        assert store.images == [image for image in listed if "cam1" in image]
+        edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
+        store.flush()
+    after = points_of(sleap_io.load_slp(str(file), open_videos=False))
+    assert [key for key in before if before[key] != after[key]] == [(str(tmp_path / "cam1/day.mp4"), LABELLED[0])]
+    (tmp_path / "cam1/day.mp4").unlink()
+    with pytest.raises(UserError, match=r"labels\.slp has no image to show: its video .*cam1/day\.mp4 does not exist"):
+        open_project(str(file), LABELS)
+
+
+@pytest.mark.parametrize("other", [str, float])
+def test_an_image_id_of_another_type_is_named(other: Any, tmp_path: Path) -> None:
     file = coco_project(tmp_path)
-    change(file, lambda tree: tree | {"annotations": [*tree["annotations"], tree["annotations"][0] | {"id": 999}]})
+    tree = json.loads(file.read_text())
+    tree["annotations"][1]["image_id"] = other(tree["annotations"][1]["image_id"])
+    file.write_text(json.dumps(tree))
     before = file.read_bytes()
     with opened(file) as store:
-        assert store.counts()[0] == -1
-        with pytest.raises(UserError, match="cannot be used: it has 2 animals, and the page labels one"):
-            edit(store, store.images[0], **{KEYPOINTS[0]: NEW})
+        assert store.counts()[:3] == [4, -1, 4]
+        given = repr(tree["annotations"][1]["image_id"])
+        with pytest.raises(UserError, match=f"annotation 101 has the image_id {given}, and the image has the id 11"):
+            edit(store, store.images[1], **{KEYPOINTS[0]: NEW})
         store.close()
     assert file.read_bytes() == before
-    labels = make_labels(tmp_path / "s")
-    for frame in labels.labeled_frames:
-        frame.instances = [*frame.instances, *frame.user_instances]
-    with pytest.raises(UserError, match=r"two.slp cannot be labelled: .*: it has 2 animals"):
-        open_project(str(save(labels, tmp_path / "two.slp")), LABELS)

@@ -43,6 +43,7 @@ class ProjectConfig:
       videos: {video: path in the file}: a path on the machine where the project was made.
       analysis_crop_px: the crop of all analysed videos, () without a crop.
       skeleton: pairs of bodyparts that videos show connected by a line.
+      individuals: the names of the animals of a project with several.
     """
 
     scorer: str = ""
@@ -51,6 +52,7 @@ class ProjectConfig:
     videos: dict[str, str] = dataclasses.field(default_factory=dict)
     analysis_crop_px: tuple[int, ...] = ()
     skeleton: tuple[tuple[str, ...], ...] = ()
+    individuals: tuple[str, ...] = ()
 
 
 def is_config(file: Path) -> bool:
@@ -91,7 +93,9 @@ def read_config(file: Path) -> ProjectConfig:
         analysis_crop_px = _crop(file, "x1, x2, y1, y2", [tree.get(key) for key in ("x1", "x2", "y1", "y2")])
     edges = words.get("skeleton")
     skeleton = [tuple(map(str, edge)) for edge in edges if isinstance(edge, list)] if isinstance(edges, list) else []
-    return ProjectConfig(scorer, bodyparts, crops_px, videos, analysis_crop_px, tuple(skeleton))
+    named = words.get("individuals") if tree.get("multianimalproject") else None
+    individuals = tuple(map(str, named)) if isinstance(named, list) else ()
+    return ProjectConfig(scorer, bodyparts, crops_px, videos, analysis_crop_px, tuple(skeleton), individuals)
 
 
 def spelled_as(name: str, labelled: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import is_coords_row, named, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.files import naming_errors, open_atomic, open_new, write_atomic
-from jaxpose.formats.prediction_table import PredictionTable, check_individuals, individual_columns
+from jaxpose.formats.prediction_table import PredictionTable, check_individuals, each_individual, individual_columns
 from jaxpose.poses import NOT_USED, SETS, VISIBLE, Poses
 from jaxpose.text_file import open_unicode, save_as_utf_8
 
@@ -333,11 +333,32 @@ def write_individuals(file: Path, table: PredictionTable) -> None:
 
 
 def read_individuals(file: Path) -> PredictionTable | None:
-    """Reads a prediction file of several animals in DeepLabCut's layout; returns None for another file.
+    """Reads a prediction file of a video with several animals in DeepLabCut's layout; returns None for another file.
 
     Raises:
       UserError: the rows cannot be understood; the message names the row.
     """
+    if (read := _read_individuals(file)) is None:
+        return None
+    columns, cells, found = read
+    return check_individuals(file, found.scorer, found.poses.frames, columns, cells, 5)
+
+
+def read_image_predictions(file: Path) -> Poses:
+    """Reads the predictions of images, of one animal or several; `frames` are the paths of the images.
+
+    Raises:
+      UserError: as `read_predictions`.
+    """
+    if not file.is_file() or (read := _read_individuals(file)) is None:
+        return read_predictions(file).poses
+    columns, cells, found = read
+    individuals, names, content = each_individual(file, columns, cells)
+    return Poses(names, found.poses.frames, content[..., :2], content[..., 2], individuals=individuals)
+
+
+def _read_individuals(file: Path) -> tuple[list[tuple[str, str]], np.ndarray, PredictionTable] | None:
+    """Returns the m pairs (individual, keypoint), the cells (n, m, 3) and the rows; None for another layout."""
     try:
         with open_unicode(file) as stream:
             lines = csv.reader(stream)
@@ -357,8 +378,7 @@ def read_individuals(file: Path) -> PredictionTable | None:
     except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
     points_px, confidence = found.poses.one_animal()
-    cells = np.concatenate([points_px, confidence[..., None]], axis=2)
-    return check_individuals(file, found.scorer, found.poses.frames, columns, cells, 5)
+    return columns, np.concatenate([points_px, confidence[..., None]], axis=2), found
 
 
 def first_row(file: Path) -> int:

@@ -1,0 +1,243 @@
+// The edits of the shown labels, and their history: each action changes the points of the current animal or keypoint.
+//
+// `current` is a place in the points of the frame; it names an animal and one of its keypoints.
+
+const copyOf = (points) => points.map((point) => point && { ...point });
+const asText = (point) => JSON.stringify(point ?? null);
+
+export class Editor {
+  // `page` has say(text), draw() and open(frame), which shows the image of another frame.
+  constructor(stage, page) {
+    this.stage = stage;
+    this.page = page;
+    this.frame = null;
+    this.isOld = true;
+    this.current = 0;
+    this.hidesNext = false;
+    this.undone = [];
+    this.done = [];
+  }
+
+  // Takes the project, as the server tells it.
+  set(project) {
+    this.partners = project.partners;
+    this.individuals = project.individuals;
+    this.canAdd = project.can_add;
+    this.size = project.keypoints.length;
+  }
+
+  // Takes the labels that are shown from now on, null without any.
+  show(frame) {
+    const animal = this.animal;
+    this.frame = frame;
+    this.isOld = false;
+    this.hidesNext = false;
+    if (!frame) return;
+    const labelled = frame.animals().find((other) => frame.has(other)) ?? 0;
+    // A named individual stays the current one in other images.
+    this.current = this.firstOpen(this.individuals.length > 1 ? animal : labelled);
+  }
+
+  get animal() { return Math.floor(this.current / this.size) || 0; }
+  get keypoint() { return this.current - this.animal * this.size || 0; }
+
+  // The animals to choose from: all individuals, or those with points and the current one.
+  get animals() {
+    if (!this.frame) return [];
+    if (this.individuals.length > 1) return this.individuals.map((_, animal) => animal);
+    return this.frame.animals().filter((animal) => this.frame.has(animal) || animal === this.animal);
+  }
+
+  get hasSeveral() { return this.animals.length > 1; }
+
+  nameOf(animal) { return this.individuals[animal] || this.frame?.names[animal] || `animal ${animal + 1}`; }
+
+  // Until another image has come, nothing changes the labels of the one before.
+  get canEdit() { return Boolean(this.frame && !this.isOld && this.stage.picture && !this.frame.problem); }
+
+  // Changes the points of the frame by a function, and keeps the change for undo; equal kinds in a row are one change.
+  change(alter, kind = "") {
+    if (!this.canEdit) return;
+    const frame = this.frame, before = copyOf(frame.points);
+    alter(frame.points);
+    if (before.length === frame.points.length && JSON.stringify(before) === JSON.stringify(frame.points)) return;
+    const last = this.done.at(-1);
+    const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length;
+    if (goesOn) last.after = copyOf(frame.points);
+    else this.done.push({ frame, before, after: copyOf(frame.points), kind });
+    this.undone = [];
+    this.send(frame);
+  }
+
+  send(frame) {
+    if (frame === this.frame) this.page.draw();
+    frame.send();
+  }
+
+  async restore(from, to, side) {
+    const entry = from.pop();
+    if (!entry) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
+    to.push(entry);
+    entry.kind = "";
+    const { frame, before, after } = entry;
+    await this.page.open(frame);
+    const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
+    for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+    if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
+    this.send(frame);
+  }
+
+  undo() { return this.restore(this.done, this.undone, "before"); }
+  redo() { return this.restore(this.undone, this.done, "after"); }
+
+  put(points, place, at, v) {
+    const [x, y] = this.stage.inside(at);
+    points[place] = { x, y, v, draft: false };
+  }
+
+  // Places the current keypoint at (x, y) of the image.
+  place(at) {
+    const v = this.hidesNext ? 1 : this.frame.points[this.current]?.v ?? 2;
+    this.hidesNext = false;
+    this.change((points) => this.put(points, this.current, at, v));
+  }
+
+  placeHere() { if (this.canEdit) this.place(this.stage.target()); }
+
+  // Goes on to the next keypoint of the animal without a label.
+  advance() {
+    this.current = this.frame?.places(this.animal).find((place) => place > this.current && this.isOpen(place)) ?? this.current;
+    this.page.draw();
+  }
+
+  isOpen(place) { return !this.frame.points[place] || this.frame.points[place].draft; }
+
+  // The first keypoint of an animal without a label, or its first one.
+  firstOpen(animal) { return this.frame.places(animal).find((place) => this.isOpen(place)) ?? animal * this.size; }
+
+  choose(place) {
+    this.current = place;
+    this.hidesNext = false;
+    this.page.draw();
+  }
+
+  chooseKeypoint(k) { this.choose(this.animal * this.size + k); }
+
+  nextKeypoint(steps) { this.chooseKeypoint((this.keypoint + steps + this.size) % this.size); }
+
+  // Animals -----------------------------------------------------------------------------------------------------------
+
+  chooseAnimal(animal) { if (this.frame) this.choose(this.firstOpen(animal)); }
+
+  nextAnimal(steps) {
+    const animals = this.animals, place = animals.indexOf(this.animal);
+    if (animals.length < 2) return this.page.say("this image has no other animal");
+    this.chooseAnimal(animals[(place + steps + animals.length) % animals.length]);
+  }
+
+  addAnimal() {
+    if (!this.canEdit) return;
+    if (this.individuals.length > 1) {
+      const free = this.individuals.findIndex((_, animal) => !this.frame.has(animal));
+      return free >= 0 ? this.chooseAnimal(free) : this.page.say(`all ${this.individuals.length} individuals of the project have points`);
+    }
+    if (!this.canAdd) return this.page.say("the label file of this project has columns for one animal");
+    this.chooseAnimal(this.frame.freeAnimal());
+    this.page.say("place the first point of the new animal");
+  }
+
+  removeAnimal() {
+    if (!this.canEdit) return;
+    const animal = this.animal;
+    if (!this.frame.has(animal)) return this.page.say("this animal has no point");
+    this.change((points) => this.frame.places(animal).forEach((place) => { points[place] = null; }));
+    this.frame.removed.add(animal);
+    if (this.individuals.length < 2) this.current = this.firstOpen(this.frame.animals().find((other) => this.frame.has(other)) ?? animal);
+    this.page.say(`deleted ${this.nameOf(animal)}; Ctrl+Z brings it back`);
+    this.page.draw();
+  }
+
+  // Keypoints ---------------------------------------------------------------------------------------------------------
+
+  hide() {
+    if (!this.canEdit) return;
+    if (!this.frame.canHide) return this.page.say("this label file has no \"visible\" columns, so it cannot mark hidden points; X leaves a point out");
+    const place = this.current, point = this.frame.points[place];
+    if (point) return this.change((points) => { points[place] = { x: point.x, y: point.y, v: 3 - point.v, draft: false }; });
+    this.hidesNext = !this.hidesNext;
+    this.page.draw();
+  }
+
+  remove() {
+    this.change((points) => { points[this.current] = null; });
+    this.hidesNext = false;
+    if (this.canEdit) this.chooseKeypoint(Math.min(this.keypoint + 1, this.size - 1));
+  }
+
+  // Copies the points of another frame that are missing here, those of an animal with a name to the one of this name.
+  copy(other) {
+    const target = (place) => {
+      const animal = other ? other.animalOf(place) : 0, name = other.names[animal];
+      const same = name ? this.frame.names.indexOf(name) : -1;
+      return place + (same < 0 ? 0 : same - animal) * this.size;
+    };
+    const isMissing = (point, place) => point && !this.frame.points[target(place)] && this.stage.covers([point.x, point.y]);
+    if (!this.canEdit || !other?.points.some(isMissing)) return this.page.say("the previous image has no point that is missing here");
+    this.change((points) => {
+      const found = other.points.map((point, place) => [point, place]).filter((entry) => isMissing(...entry));
+      this.frame.extend(this.frame.animalOf(Math.max(...found.map(([, place]) => target(place)))));
+      for (const [point, place] of found) points[target(place)] = { x: point.x, y: point.y, v: point.v, draft: true };
+    });
+    this.page.say("hollow points are not labels yet: Enter confirms all of them; moving a point confirms it");
+  }
+
+  swap() {
+    if (this.partners.every((other, k) => other === k)) return this.page.say("no two keypoint names form a left and right pair");
+    const first = this.animal * this.size;
+    this.change((points) => {
+      const before = copyOf(points);
+      this.partners.forEach((other, k) => { points[first + k] = before[first + other]; });
+    });
+  }
+
+  nudge(dx, dy) {
+    const place = this.current, point = this.frame?.points[place];
+    if (!point) return this.page.say("place the keypoint first: click, or P");
+    this.change((points) => this.put(points, place, [point.x + dx, point.y + dy], point.v), `nudge ${place}`);
+  }
+
+  // Makes the hollow points labels, of one animal or of all.
+  confirm(animal) {
+    const places = animal === undefined ? this.frame?.points.map((_, place) => place) : this.frame?.places(animal);
+    if (!places?.some((place) => this.frame.points[place]?.draft)) return false;
+    this.change((points) => {
+      for (const place of places) {
+        if (points[place]) points[place] = { x: points[place].x, y: points[place].y, v: points[place].v, draft: false };
+      }
+    });
+    return true;
+  }
+
+  confirmAnimal() {
+    if (!this.canEdit) return;
+    if (!this.confirm(this.animal)) return this.page.say("this animal has no hollow point");
+    if (this.hasSeveral) this.nextAnimal(1);
+  }
+
+  // The conflict that is shown: the place of a point, undefined without one.
+  conflict() { return [...(this.frame?.conflicts.keys() ?? [])][0]; }
+
+  takeMine() {
+    const place = this.conflict();
+    if (place !== undefined) return this.frame.takeMine(place).then(() => this.page.draw());
+    const predicted = this.frame?.predicted[this.current];
+    if (!predicted || !this.canEdit) return this.page.say("there is no prediction of this keypoint");
+    this.place([predicted.x, predicted.y]);
+    this.advance();
+  }
+
+  keepTheirs() {
+    const place = this.conflict();
+    if (place !== undefined) this.frame.keepTheirs(place);
+  }
+}

@@ -1,0 +1,60 @@
+// The labels of the images that were shown: fetched together with those of the next images, and the latest ones kept.
+
+import { Frame, ask } from "/frame.js";
+
+const MOST_FRAMES = 200;
+// Labels of this many images come with one request.
+const AT_ONCE = 16;
+const AHEAD = Array.from({ length: AT_ONCE - 1 }, (_, step) => step + 1);
+
+export class Frames {
+  // `near` returns the images some steps from one in the list; `tell` is as in `Frame`.
+  constructor(near, tell) {
+    this.near = near;
+    this.tell = tell;
+    this.kept = new Map();
+    this.shown = null;
+  }
+
+  // `size` is the number of keypoints of an animal.
+  set(size) { this.size = size; }
+
+  // The labels of an image, null if the server does not answer.
+  async get(number) {
+    if (this.kept.has(number)) return this.kept.get(number);
+    const numbers = [number, ...this.near(number, AHEAD).filter((other) => !this.kept.has(other))];
+    const answer = ask(`/api/frames?numbers=${numbers}`);
+    numbers.forEach((other, place) => this.kept.set(other, answer.then(({ status, content }) => {
+      if (status === 200) return new Frame(other, content[place], this.size, this.tell);
+      this.kept.delete(other);
+      return null;
+    })));
+    for (const [other, kept] of [...this.kept].slice(0, Math.max(0, this.kept.size - MOST_FRAMES))) {
+      // Labels that are not saved yet, and copied drafts, stay.
+      kept.then((frame) => {
+        if (frame?.isSaved && frame !== this.shown && !frame.points.some((point) => point?.draft && point.p === undefined)) this.kept.delete(other);
+      });
+    }
+    return this.kept.get(number);
+  }
+
+  // Keeps the labels of an image, which the history of edits has.
+  keep(frame) { this.kept.set(frame.number, Promise.resolve(frame)); }
+
+  // Asks for the labels of an image anew, if it was shown.
+  async reload(number) {
+    const frame = await this.kept.get(number);
+    if (frame && !frame.sending) await frame.reload();
+  }
+
+  // Asks for the predictions of all images that were shown.
+  async predict() {
+    const numbers = [...this.kept.keys()];
+    for (let first = 0; first < numbers.length; first += AT_ONCE) {
+      const some = numbers.slice(first, first + AT_ONCE);
+      const { status, content } = await ask(`/api/frames?numbers=${some}`);
+      if (status !== 200) return;
+      for (const [place, number] of some.entries()) (await this.kept.get(number))?.predict(content[place].predicted);
+    }
+  }
+}

@@ -1,0 +1,73 @@
+// The mouse on the stage: a click places or chooses a keypoint, a drag moves a point or pans, the wheel zooms.
+
+const DRAG_PX = 3;
+
+export class Pointer {
+  // `page` has say(text), draw() and isVideo, whether frames of a video are shown.
+  constructor(stage, editor, page) {
+    this.stage = stage;
+    this.editor = editor;
+    this.page = page;
+    this.drag = null;
+    this.spaceIsDown = false;
+    const element = stage.element;
+    element.addEventListener("pointerdown", (event) => this.down(event));
+    element.addEventListener("pointermove", (event) => this.moved(event));
+    element.addEventListener("pointerup", (event) => this.up(event));
+    element.addEventListener("pointerleave", () => { stage.cursor = null; });
+    element.addEventListener("contextmenu", (event) => event.preventDefault());
+    element.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      // Wheel events have whole pixels only; the cursor is more exact.
+      stage.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), stage.cursor ?? stage.place(event));
+    }, { passive: false });
+  }
+
+  down(event) {
+    this.stage.element.focus({ preventScroll: true });
+    const at = this.stage.place(event);
+    const pans = event.button !== 0 || this.spaceIsDown;
+    this.drag = { pans, at, start: at, place: pans ? -1 : this.stage.hit(at), hasMoved: false };
+    this.stage.element.setPointerCapture(event.pointerId);
+    this.stage.element.classList.toggle("panning", pans);
+  }
+
+  moved(event) {
+    const at = this.stage.place(event), drag = this.drag, editor = this.editor;
+    this.stage.cursor = at;
+    if (!drag) return this.stage.magnify();
+    drag.hasMoved ||= Math.hypot(at[0] - drag.start[0], at[1] - drag.start[1]) > DRAG_PX;
+    if (drag.pans) {
+      this.stage.pan(at[0] - drag.at[0], at[1] - drag.at[1]);
+    } else if (drag.place >= 0 && drag.hasMoved && editor.canEdit) {
+      // Shown at once, and one change at the end.
+      const points = editor.frame.points;
+      drag.before ??= { ...points[drag.place] };
+      const first = this.stage.toStage([drag.before.x, drag.before.y]);
+      editor.put(points, drag.place, this.stage.toImage(first.map((value, axis) => value + at[axis] - drag.start[axis])), drag.before.v);
+      editor.current = drag.place;
+      this.page.draw();
+    }
+    drag.at = at;
+  }
+
+  up(event) {
+    const drag = this.drag, editor = this.editor;
+    this.drag = null;
+    this.stage.element.classList.remove("panning");
+    if (this.page.isVideo && !drag?.pans) this.page.say("Enter makes this frame an image to label");
+    if (!drag || drag.pans || !editor.canEdit) return;
+    const at = this.stage.toImage(this.stage.place(event));
+    if (drag.before) {
+      const moved = editor.frame.points[drag.place];
+      editor.frame.points[drag.place] = drag.before;
+      editor.change((points) => { points[drag.place] = moved; });
+    } else if (drag.place >= 0 && (editor.frame.points[editor.current] || editor.frame.animalOf(drag.place) !== editor.animal)) {
+      // All placed, or a point of another animal: a click on a point chooses it.
+      editor.choose(drag.place);
+    } else if (!drag.hasMoved && this.stage.covers(at)) {
+      editor.place(at);
+      editor.advance();
+    }
+  }
+}

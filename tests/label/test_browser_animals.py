@@ -1,0 +1,142 @@
+"""The page of `jaxpose label` with several animals in an image, in a headless Chromium."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import sleap_io
+from playwright.sync_api import Page, expect
+from pycocotools.coco import COCO
+
+from jaxpose.formats.lightning_pose.tables import PredictionWriter
+from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
+from tests.formats.other_projects import KEYPOINTS
+from tests.formats.test_coco import coco_project
+from tests.label.small_projects import serving
+from tests.label.test_browser import point, press
+from tests.label.test_several_animals import several_deeplabcut, several_sleap
+
+pytestmark = needs_browser
+expect.set_options(timeout=PATIENCE_MS)
+
+
+def shows(page: Page, *animals: str) -> None:
+    """Waits until the list has these animals, each with its number of points; the current one begins with *."""
+    rows = page.locator("#animals button")
+    expect(rows).to_have_text([animal.removeprefix("*") for animal in animals])
+    current = [place for place, animal in enumerate(animals) if animal.startswith("*")]
+    for place in current:
+        expect(rows.nth(place)).to_have_attribute("aria-current", "true")
+
+
+def test_individuals_are_labelled_by_keys(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    file = project / "labeled-data/day1/CollectedData_me.csv"
+    lines = file.read_text().splitlines()
+    with serving(project) as served:
+        with opened(served.address, 1280, 800) as page:
+            shows(page, "*mus1", "mus2", "mus3")
+            press(page, "p e p ArrowRight Shift+E Shift+E")
+            shows(page, "mus11", "mus21", "*mus3")
+            # A new animal is the next individual without points; a click on another one's point chooses it.
+            press(page, "s s ArrowRight i p ArrowDown x Control+z Shift+X Control+z")
+            shows(page, "mus11", "mus21", "*mus31")
+            point(page, "mus3 nose", "visible")
+            colours = {ring.get_attribute("stroke") for ring in page.locator("#points .ring").all()}
+            assert len(colours) == 3
+            box = page.locator("#points g[aria-label='mus2 nose, visible'] .ring").bounding_box()
+            assert box
+            press(page, "e i")
+            page.mouse.click(box["x"] + box["width"] / 2 + 4, box["y"] + box["height"] / 2)
+            shows(page, "mus11", "*mus21", "mus31")
+            expect(page.locator("#message")).to_have_text("all 3 individuals of the project have points")
+            press(page, "ArrowDown Shift+X")
+            shows(page, "mus11", "*mus2", "mus31")
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+            press(page, "Control+z")
+            shows(page, "mus11", "*mus21", "mus31")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    now = file.read_text().splitlines()
+    assert now[:6] == lines[:6] and now[7:] == lines[7:]
+    table = pd.read_hdf(file.with_suffix(".h5"))
+    placed = table["me"].iloc[2].dropna()
+    assert list(placed.index) == [(f"mus{number}", "nose", coord) for number in (1, 2, 3) for coord in "xy"]
+    np.testing.assert_array_equal(placed.to_numpy(), [31.5, 23.5, 32.5, 24.5, 31.5, 24.5])
+
+
+def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:
+    file, table = coco_project(tmp_path), tmp_path / "table.csv"
+    tree = json.loads(file.read_text())
+    # Without the image that has no file.
+    file.write_text(json.dumps(tree | {"images": tree["images"][:-1], "annotations": []}))
+    names = [f"images/{entry['file_name']}" for entry in tree["images"][:3]]
+    points = np.arange(3 * 2 * 4 * 2.0).reshape(3, 2, 4, 2) % 40
+    points[2, 1] = np.nan
+    confidence = np.where(np.isnan(points[..., 0]), np.nan, 0.8)
+    with PredictionWriter(table, KEYPOINTS, individuals=("animal1", "animal2")) as writer:
+        writer.append(names, points, confidence)
+    with serving(file, "--predictions", str(table)) as served:
+        with opened(served.address, 1280, 800) as page:
+            shows(page, "*animal 14?", "animal 24?")
+            expect(page.locator("#points .draft")).to_have_count(8)
+            # One key takes both, another one only the current animal.
+            press(page, "Enter")
+            expect(page.locator("#image")).to_have_text(names[1])
+            press(page, "Shift+R")
+            shows(page, "animal 14", "*animal 24?")
+            press(page, "Shift+X")
+            expect(page.locator("#animals")).to_be_hidden()
+            press(page, "i p d")
+            expect(page.locator("#image")).to_have_text(names[2])
+            expect(page.locator("#animals")).to_be_hidden()
+            press(page, "a")
+            shows(page, "*animal 14", "animal 31")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    coco = COCO(str(file))
+    found = [[one["keypoints"] for one in coco.loadAnns(coco.getAnnIds(imgIds=[number]))] for number in (10, 11, 12)]
+    marked = np.insert(points, 2, 2, axis=-1).reshape(3, 2, -1).tolist()
+    assert found == [marked[0], [marked[1][0], [31.5, 23.5, 2, *[0] * 9]], []]
+
+
+def test_a_kill_and_two_browsers_at_two_animals(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with serving(file) as served, opened(served.address, 1280, 800) as page:
+        page.select_option("#filter", "labelled")
+        page.locator("#rows .row").first.click()
+        shows(page, "*a4", "b4")
+        press(page, "i p")
+        shows(page, "a4", "b4", "*animal 31")
+        # It is in the journal, or in the file already.
+        expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
+        served.kill()
+    with serving(file) as served:
+        with opened(served.address, 1280, 800) as page:
+            assert page.context.browser
+            other = page.context.browser.new_page(viewport={"width": 1280, "height": 800})
+            other.set_default_timeout(PATIENCE_MS)
+            # It does not hear of the first one's labels before it sends its own.
+            other.add_init_script("window.setInterval = () => 0")
+            other.goto(served.address)
+            for one in (page, other):
+                one.select_option("#filter", "labelled")
+                one.locator("#rows .row").first.click()
+                shows(one, "*a4", "b4", "animal 31")
+            press(page, "e p ArrowUp")
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(other, "e e s p")
+            shows(other, "a4", "b4", "*animal 32")
+            expect(other.locator("#conflicts")).to_be_empty()
+            expect(other.locator("#saved")).to_have_text("saved")
+            for name in ("b nose", "animal 3 right_ear"):
+                point(page, name, "visible")
+                point(other, name, "visible")
+        assert served.stop() == 0
+    poses = [one.numpy().tolist() for one in sleap_io.load_slp(str(file))[0].user_instances]
+    assert [poses[1][0], poses[2][0], poses[2][2]] == [[31.5, 22.5], [31.5, 23.5], [31.5, 23.5]]

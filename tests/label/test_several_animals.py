@@ -1,0 +1,283 @@
+"""`jaxpose label` in projects of several animals: pandas, sleap-io and pycocotools read the labels; all else stays."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import sleap_io
+import yaml
+from pycocotools.coco import COCO
+
+from jaxpose.config import DataConfig
+from jaxpose.formats import coco as coco_format
+from jaxpose.formats import sleap as sleap_format
+from jaxpose.label.store import Store
+from jaxpose.label.videos import Videos
+from tests.formats.other_projects import KEYPOINTS, LABELLED, deeplabcut_project
+from tests.formats.test_coco import change, coco_project
+from tests.formats.test_sleap import make_labels, save
+from tests.label.test_whole_files import contents, opened
+
+K = len(KEYPOINTS)
+INDIVIDUALS = ("mus1", "mus2", "mus3")
+NEW = (10.0, 11.5, 2)
+
+
+def edit(store: Store, number: int, animal: int, **points: Any) -> dict[str, Any]:
+    """Changes keypoints of an animal of an image, on its present state."""
+    changes = {animal * K + KEYPOINTS.index(name): point for name, point in points.items()}
+    return store.edit(number, store.frame(number)["revision"], changes)
+
+
+def remove(store: Store, number: int, animal: int) -> dict[str, Any]:
+    return edit(store, number, animal, **dict.fromkeys(KEYPOINTS))
+
+
+def poses_of(store: Store, number: int) -> list[list[Any]]:
+    points = store.frame(number)["points"]
+    return [points[first : first + K] for first in range(0, len(points), K)]
+
+
+def several_deeplabcut(folder: Path) -> Path:
+    """A project of two animals, written with pandas as DeepLabCut does; the third individual has no label yet."""
+    deeplabcut_project(folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config |= {"multianimalproject": True, "multianimalbodyparts": list(KEYPOINTS), "individuals": list(INDIVIDUALS)}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"bodyparts": "MULTI!", "uniquebodyparts": []}))
+    names = ["scorer", "individuals", "bodyparts", "coords"]
+    columns = pd.MultiIndex.from_product([["me"], INDIVIDUALS, KEYPOINTS, ["x", "y"]], names=names)
+    for number, video in enumerate(("day1", "day2")):
+        values = np.random.default_rng(number).uniform(2, 30, (len(LABELLED), len(INDIVIDUALS), K * 2)).round(6)
+        values[:, 2], values[1, 1] = np.nan, np.nan
+        values[2] = np.nan
+        index = pd.MultiIndex.from_tuples([("labeled-data", video, f"img{frame:02}.png") for frame in LABELLED])
+        table = pd.DataFrame(values.reshape(len(LABELLED), -1), index=index, columns=columns)
+        file = folder / "labeled-data" / video / "CollectedData_me.csv"
+        table.to_csv(file)
+        table.to_hdf(file.with_suffix(".h5"), key="df_with_missing", mode="w")
+    return folder
+
+
+def test_individuals_of_deeplabcut_get_points_in_csv_and_h5(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    file = project / "labeled-data/day1/CollectedData_me.csv"
+    before = {path: path.read_bytes() for path in project.glob("labeled-data/*/*")}
+    lines = file.read_text().splitlines()
+    with opened(project) as store:
+        assert store.frame(0)["animals"] == list(INDIVIDUALS) and store.has_several
+        assert store.counts()[:3] == [2 * K, K, 0]
+        first = poses_of(store, 0)
+        edit(store, 0, 2, nose=NEW)
+        edit(store, 1, 1, tail=(3.25, 4.0, 2))
+        remove(store, 0, 1)
+        edit(store, 2, 0, nose=NEW)
+        # A change of mind restores the bytes of a row.
+        edit(store, 2, 0, nose=None)
+        store.close()
+        assert poses_of(store, 0) == [first[0], [None] * K, [NEW, None, None, None]]
+    now = file.read_text().splitlines()
+    assert [number for number, line in enumerate(now) if line != lines[number]] == [4, 5]
+    kept = ",".join(lines[4].split(",")[: 3 + 2 * K])
+    assert now[4] == f"{kept}{',' * 2 * K},10.0,11.5{',' * (2 * K - 2)}"
+    assert {path for path in before if path.read_bytes() != before[path]} == {file, file.with_suffix(".h5")}
+    table, of_csv = pd.read_hdf(file.with_suffix(".h5")), pd.read_csv(file, header=[0, 1, 2, 3], index_col=[0, 1, 2])
+    assert list(table.columns.names) == ["scorer", "individuals", "bodyparts", "coords"]
+    np.testing.assert_array_equal(table.to_numpy(), of_csv.to_numpy())
+    assert table["me"]["mus2"]["tail"].iloc[1].tolist() == [3.25, 4.0]
+
+
+def test_a_new_folder_of_a_project_gets_a_file_with_its_individuals(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    for path in (project / "labeled-data/day1").glob("CollectedData*"):
+        path.unlink()
+    with opened(project) as store:
+        edit(store, 0, 1, nose=NEW, tail=(3.0, 4.0, 2))
+        store.flush()
+    table = pd.read_hdf(project / "labeled-data/day1/CollectedData_me.h5")
+    assert table.shape == (1, len(INDIVIDUALS) * K * 2)
+    assert table["me"]["mus2"].iloc[0].dropna().tolist() == [10.0, 11.5, 3.0, 4.0]
+
+
+def several_sleap(folder: Path) -> Path:
+    """Labels with a second animal and tracks in the first frame, and a frame with two predicted animals."""
+    labels = make_labels(folder)
+    labels.tracks += [sleap_io.Track("a"), sleap_io.Track("b"), sleap_io.Track("c")]
+    first, predicted = labels.labeled_frames[0], labels.labeled_frames[-1]
+    second = sleap_io.Instance.from_numpy(np.arange(8.0).reshape(4, 2) + 20, labels.skeletons[0])
+    first.instances = [first.instances[0], second]
+    first.instances[0].track, second.track = labels.tracks[:2]
+    poses = (np.full((4, 2), 5.0) + np.arange(4)[:, None], np.full((4, 2), 25.1234567) + np.arange(4)[:, None])
+    predicted.instances = [
+        sleap_io.PredictedInstance.from_numpy(pose, labels.skeletons[0], np.full(4, 0.9), score=0.9, track=track)
+        for pose, track in zip(poses, labels.tracks[:2], strict=True)
+    ]
+    return save(labels, folder / "labels.slp")
+
+
+def by_hand(file: Path, row: int = 0) -> list[tuple[str | None, list[Any]]]:
+    frame = sleap_io.load_slp(str(file)).labeled_frames[row]
+    return [(one.track and one.track.name, one.numpy(invisible_as_nan=False).tolist()) for one in frame.user_instances]
+
+
+def test_instances_of_sleap_are_changed_added_and_removed(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    original, raw, before = file.read_bytes(), contents(file), by_hand(file)
+    frames = len(sleap_io.load_slp(str(file)).labeled_frames)
+    with opened(file) as store:
+        assert store.frame(0)["animals"] == ["a", "b"] and store.counts()[0] == 2 * K
+        edit(store, 0, 1, left_ear=NEW)
+        # The first animal goes; a new one comes, and another that is removed again.
+        first = poses_of(store, 0)[0]
+        remove(store, 0, 0)
+        edit(store, 0, 2, nose=(2.0, 3.0, 2), tail=(4.0, 5.0, 1))
+        edit(store, 0, 3, nose=NEW)
+        edit(store, 0, 3, nose=None)
+        store.flush()
+        # During the session, the animals keep their places in the file, and a removal can be undone.
+        assert len(by_hand(file)) == 3 and [store.frame(0)["animals"], len(poses_of(store, 0))] == [
+            ["a", "b", "", ""],
+            4,
+        ]
+        edit(store, 0, 0, **dict(zip(KEYPOINTS, first, strict=True)))
+        store.flush()
+        assert by_hand(file)[0] == before[0]
+        remove(store, 0, 0)
+        store.close()
+    changed = [list(point) for point in before[1][1]]
+    changed[1] = [10.0, 11.5]
+    (name, pose), (added, new) = by_hand(file)
+    assert (name, pose, added) == ("b", changed, None)
+    np.testing.assert_array_equal(new, [[2, 3], [np.nan] * 2, [np.nan] * 2, [4, 5]])
+    after = contents(file)
+    assert {key for key in raw if raw[key] != after[key]} == {"instances", "points"}
+    labels = sleap_io.load_slp(str(file))
+    assert len(labels.labeled_frames) == frames
+    old = sleap_io.load_slp(str(write(tmp_path / "old.slp", original)))
+    for mine, theirs in zip(labels.labeled_frames[1:], old.labeled_frames[1:], strict=True):
+        assert repr([one.numpy().tolist() for one in mine]) == repr([one.numpy().tolist() for one in theirs])
+    assert sleap_format.read_labels(file, DataConfig()).poses.frames[:2] == (store.images[0], store.images[0])
+
+
+def write(file: Path, content: bytes) -> Path:
+    file.write_bytes(content)
+    return file
+
+
+def test_predicted_animals_of_a_sleap_file_are_confirmed_with_their_tracks(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with opened(file) as store:
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        predicted = store.frame(number)["predicted"]
+        assert len(predicted) == 2 * K and predicted[K] == [25.123, 25.123, 0.9]
+        # The second one first, as the page rounds it; then an animal that nobody predicted.
+        edit(store, number, 1, **{name: (*point[:2], 2) for name, point in zip(KEYPOINTS, predicted[K:], strict=True)})
+        store.flush()
+        assert [point and point[2] for point in store.frame(number)["predicted"]] == [0.9] * 2 * K
+        edit(store, number, 2, nose=(50.0, 40.0, 2))
+        store.close()
+    frame = sleap_io.load_slp(str(file)).labeled_frames[-1]
+    confirmed, free = frame.user_instances
+    assert confirmed.from_predicted is frame.predicted_instances[1] and confirmed.track.name == "b"
+    assert free.from_predicted is None and free.track is None and len(frame.predicted_instances) == 2
+
+
+def several_coco(folder: Path) -> Path:
+    file = coco_project(folder)
+
+    def with_second(tree: dict[str, Any]) -> dict[str, Any]:
+        first = tree["annotations"][0]
+        keypoints = np.reshape(first["keypoints"], (-1, 3))
+        keypoints[:, :2] += keypoints[:, 2:] > 0
+        second = {
+            "id": 999,
+            "keypoints": keypoints.ravel().tolist(),
+            "segmentation": [[1, 2, 3, 4, 5, 6]],
+            "track_id": 7,
+        }
+        return tree | {"annotations": [*tree["annotations"], first | second]}
+
+    change(file, with_second)
+    return file
+
+
+def test_annotations_of_coco_are_changed_added_and_removed(tmp_path: Path) -> None:
+    file = several_coco(tmp_path)
+    original, tree = file.read_bytes(), json.loads(file.read_text())
+    image_id = tree["annotations"][0]["image_id"]
+    with opened(file) as store:
+        assert store.has_several and store.counts()[0] == 2 * sum(map(bool, tree["annotations"][0]["keypoints"][2::3]))
+        second = poses_of(store, 0)[1]
+        edit(store, 0, 1, nose=NEW)
+        store.flush()
+        assert store.frame(0)["animals"] == ["", ""]
+        edit(store, 0, 1, nose=second[0])
+        store.flush()
+        assert file.read_bytes() == original
+        edit(store, 0, 2, nose=(1.0, 2.0, 2), tail=(5.0, 8.0, 2))
+        edit(store, 1, 1, nose=(3.0, 4.0, 2))
+        remove(store, 0, 0)
+        edit(store, 0, 1, nose=NEW)
+        store.close()
+    coco, found = COCO(str(file)), json.loads(file.read_text())
+    assert {name: found[name] for name in found if name != "annotations"} == {
+        name: tree[name] for name in tree if name != "annotations"
+    }
+    assert [one["id"] for one in found["annotations"]] == [*[one["id"] for one in tree["annotations"][1:]], 1000, 1001]
+    same = [one for one in found["annotations"] if one in tree["annotations"]]
+    assert len(same) == len(tree["annotations"]) - 2
+    mine = {one["id"]: one for one in coco.loadAnns(coco.getAnnIds(imgIds=[image_id]))}
+    old = tree["annotations"][-1]
+    # The one with id 2 is a box of another category.
+    assert {*mine} == {2, 999, 1000}
+    assert mine[999] == {**old, "keypoints": [10.0, 11.5, 2, *old["keypoints"][3:]], "num_keypoints": 4}
+    added: Any = mine[1000]
+    assert added["keypoints"] == [1.0, 2.0, 2, 0, 0, 0, 0, 0, 0, 5.0, 8.0, 2] and added["bbox"] == [1, 2, 4, 6]
+    assert Counter(coco_format.read_labels(file, DataConfig()).poses.frames)[store.images[0]] == 2
+
+
+@pytest.mark.parametrize("kind", ["sleap", "coco", "deeplabcut"])
+def test_a_killed_session_and_a_change_of_another_program(kind: str, tmp_path: Path) -> None:
+    makers = {"sleap": several_sleap, "coco": several_coco, "deeplabcut": several_deeplabcut}
+    file = makers[kind](tmp_path / "p" if kind == "deeplabcut" else tmp_path)
+    with opened(file) as store:
+        first = poses_of(store, 0)
+        edit(store, 0, 2, nose=NEW)
+        edit(store, 0, 1, tail=(7.0, 8.0, 2))
+    with opened(file) as store:
+        assert store.recovered == 2 and poses_of(store, 0)[2][0] == NEW and poses_of(store, 0)[0] == first[0]
+        assert poses_of(store, 0)[1][3] == (7.0, 8.0, 2) and not store.project.journal_file.exists()
+        # A removal in the file, and edits after it that are only in the journal.
+        remove(store, 0, 0)
+        store.flush()
+        edit(store, 0, 1, nose=(1.0, 2.0, 2))
+        edit(store, 0, 2, tail=(3.0, 4.0, 2))
+    with opened(file) as store:
+        assert store.recovered == 2 and not store.frame(0)["conflicts"]
+        poses = [pose for pose in poses_of(store, 0) if any(pose)]
+        assert [pose[0] for pose in poses] == [(1.0, 2.0, 2), NEW] and [pose[3][:2] for pose in poses] == [
+            (7, 8),
+            (3, 4),
+        ]
+        store.close()
+    with opened(file) as store:
+        assert [pose[0] for pose in poses_of(store, 0) if any(pose)] == [(1.0, 2.0, 2), NEW]
+
+
+def test_an_animal_on_a_frame_without_labels_takes_one_row(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with h5py.File(file) as raw:
+        rows = len(raw["frames"])
+    with opened(file) as store:
+        videos = Videos(store.project)
+        number = videos.extract(0, 15, store)
+        edit(store, number, 0, nose=NEW)
+        edit(store, number, 1, nose=(20.0, 21.0, 2))
+        store.close()
+    with h5py.File(file) as raw:
+        assert len(raw["frames"]) == rows + 1
+    assert [pose[0] for _, pose in by_hand(file, -1)] == [[10.0, 11.5], [20.0, 21.0]]
