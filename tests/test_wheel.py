@@ -20,7 +20,7 @@ from tests.small_run import environment
 ROOT = Path(__file__).resolve().parents[1]
 # Building takes long, and the environment.
 pytestmark = pytest.mark.slow
-LABEL_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "icon.svg")
+PAGE_SUFFIXES = (".html", ".css", ".js", ".svg")
 # What a checkout may hold that is not its own.
 NOT_COPIED = ("__pycache__", ".git", ".*_cache", ".hypothesis", ".venv", "build", "dist", "*.egg-info", "runs", "logs")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -77,12 +77,11 @@ def test_the_wheel_holds_every_module_the_configs_the_templates_and_the_mark_of_
         if file.is_file()
     }
     assert len(configs) >= 7 and len(templates) >= 4
-    assert names == modules | configs | templates | {
-        "jaxpose/py.typed",
-        *(f"jaxpose/label/{name}" for name in LABEL_PAGE),
-        "jaxpose/report/page.css",
-        "jaxpose/report/page.js",
+    pages = {
+        str(file.relative_to(ROOT)) for file in (ROOT / "jaxpose").rglob("*.*") if file.suffix in PAGE_SUFFIXES
     }
+    assert {"jaxpose/label/page.html", "jaxpose/label/icon.svg", "jaxpose/report/page.js"} < pages
+    assert names == modules | configs | templates | pages | {"jaxpose/py.typed"}
 
 
 def test_the_source_distribution_holds_the_package_the_pages_and_the_tests(distributions: Path) -> None:

@@ -75,7 +75,7 @@ def test_devices_without_shards_agree_to_rounding() -> None:
     compare_layouts(Trainer(make_config(kind="finder", batch=10, microbatch=6, precision="f64", norm="group")), (3,))
 
 
-SIDE_PX, STEPS, MOST = 96, 200, 4
+SIDE_PX, STEPS, MOST = 96, 250, 4
 # Nearer centres are one maximum.
 APART_PX = 10
 
