@@ -6,8 +6,8 @@
 Draws calls: a verb, then files, flags of its --help and options of the config with values that do not fit, or that fit
 by chance. The files are a small project, damaged and empty files, folders, links in a circle and names that no file
 has. Each call is a process with a limit of memory, and is stopped after --limit seconds. Appends one JSON line for each
-verb, and one for each call that ends with a traceback, a signal or a code that is not documented. Without --calls,
-prints the table.
+verb, and one for each call that ends with a traceback, a signal or a code that is not documented; with such a call, it
+ends with 1. Without --calls, prints the table.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def main() -> int:
         return 0
     draw = random.Random(given.seed)
     verbs = [verb for verb in console.VERBS if verb not in LEFT_OUT]
+    are_good = True
     found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     with tempfile.TemporaryDirectory() as work:
         files = make_files(Path(work) / "given")
@@ -104,11 +105,12 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
             found[verb][end] += 1
             if end not in (*map(str, CODES), "stopped"):
+                are_good = False
                 append_line(given.out, {"call": [shorten(word) for word in words], "end": end, "said": said[-600:]})
     for verb, ends in found.items():
         append_line(given.out, {"verb": verb, "seed": given.seed, "ends": dict(ends)})
     show(read_lines(given.out))
-    return 0
+    return int(not are_good)
 
 
 def shorten(word: str) -> str:
@@ -167,9 +169,9 @@ def draw_words(draw: random.Random, verb: str, flags: list[str], files: list[str
             yield value
 
 
-def change(draw: random.Random, words: list[str], flags: list[str], files: list[str]) -> list[str]:
+def change(draw: random.Random, given: Sequence[str], flags: list[str], files: list[str]) -> list[str]:
     """Returns the arguments of a call with one to three words replaced, left out, repeated or added."""
-    words = list(words)
+    words = [*given]
     for _ in range(draw.choice((1, 1, 2, 3))):
         at = draw.randrange(len(words))
         odd = draw.choice((draw.choice(files), draw.choice(TEXTS)))

@@ -18,6 +18,7 @@ STARTED = {
     "loader.py": "--out {out} --batches 2 --turns 1",
     "loop.py": "--out {out} --work {work} --turns 1 --steps 10 --measure loop",
     "public_files.py": "{project} --out {out}",
+    "odd_calls.py": "--calls 40 --seed 3 --out {out}",
     "members.py": "cost --out {out} --work {work} --members 1 --turns 1 --threads 1",
 }
 _TRAINS = "trains networks for minutes or hours, by jaxpose train"
