@@ -101,7 +101,8 @@ def _merge_animals(given: argparse.Namespace, new: Path, found: Sequence[NewFile
         )
         numbers = {file: len(rows.get(file, ())) for file in contents}
         _report(new, found, project, write_contents(new, found, project, contents, numbers))
-    print_lines("\n".join(about))
+    for line in about:
+        print_lines(line)
 
 
 def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged: Merged) -> None:
