@@ -240,13 +240,20 @@ def of_a_vit(folder: Path, model: str, views: int) -> tuple[Path, torch.Tensor, 
 
 @pytest.mark.parametrize(("model", "views"), [("vit", 1), ("vit", 3), ("dinov2", 3)])
 def test_vision_transformers_of_one_and_of_all_cameras_have_the_maps_of_the_tool(
-    model: str, views: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: str,
+    views: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Trained with a loss in 3D and masks, which the config names."""
     name = {"vit": "vit_small", "dinov2": "dinov2_small"}[model]
     monkeypatch.setitem(vit.FORMS, name, dataclasses.replace(published(model).form, patch_px=16))
     checkpoint, pixels, expected = of_a_vit(tmp_path / "theirs", model, views)
-    convert_checkpoint(checkpoint, tmp_path / "run")
+    with caplog.at_level("INFO", logger="jaxpose"):
+        convert_checkpoint(checkpoint, tmp_path / "run")
+    assert views == 1 or " data.views=view0,view1,view2 " in caplog.text and "class_token=False" in caplog.text
     network = load_network(tmp_path / "run")
     own = network.config.model
     assert (own.kind, own.class_token) == (("multiview", False) if views > 1 else ("heatmap", True))
