@@ -195,10 +195,11 @@ def test_a_context_network_has_both_heads(reference: Path, tmp_path: Path) -> No
     assert network.params["head"]["layers"][1]["kernel"].shape == (2, 2, 17, 68)
 
 
-def of_all_cameras(folder: Path, model: str, views: int = 3) -> tuple[Path, torch.Tensor, torch.Tensor]:
-    """The checkpoint of a multi-view transformer of random weights beside its config, with 0..255 pixels and its maps.
+def of_a_vit(folder: Path, model: str, views: int) -> tuple[Path, torch.Tensor, torch.Tensor]:
+    """The checkpoint of a vision transformer of random weights beside its config, with 0..255 pixels and its maps.
 
-    Pixels are (moments, v, 3, 64, 64) and maps (moments v, k, 16, 16), by the layers of transformers and torch.
+    Pixels are (4 v, 3, 64, 64) and maps (4 v, k, 16, 16), by the layers of transformers and torch. One that sees
+    several views does without class tokens.
     """
     torch.manual_seed(0)
     theirs = published(model).model
@@ -209,31 +210,26 @@ def of_all_cameras(folder: Path, model: str, views: int = 3) -> tuple[Path, torc
     head = torch.nn.ConvTranspose2d(24 // 4, 5, 3, stride=2, padding=1, output_padding=1)
     torch.nn.init.normal_(head.weight)
     vectors = torch.randn(views, 24)
-    pixels = torch.randint(0, 256, (2, views, 3, 64, 64)).float()
-    frames = (pixels / 255 - torch.tensor(MEAN, dtype=torch.float32)[:, None, None]) / torch.tensor(
-        STD, dtype=torch.float32
-    )[:, None, None]
+    pixels = torch.randint(0, 256, (4 * views, 3, 64, 64)).float()
+    mean, std = (torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (MEAN, STD))
     with torch.no_grad():
         resized = {} if model == "dinov2" else {"interpolate_pos_encoding": True}
-        # Without the class token.
-        tokens = theirs.embeddings(frames.reshape(-1, 3, 64, 64), **resized)[:, 1:]
-        tokens = tokens.reshape(2, views, -1, 24) + vectors[:, None]
-        tokens = tokens.reshape(2, -1, 24)
+        tokens = theirs.embeddings((pixels / 255 - mean) / std, **resized)
+        if views > 1:
+            tokens = (tokens[:, 1:].reshape(4, views, -1, 24) + vectors[:, None]).reshape(4, -1, 24)
         for layer in theirs.layers if hasattr(theirs, "layers") else theirs.encoder.layer:
             tokens = layer(tokens)
-        features = theirs.layernorm(tokens).reshape(2 * views, 4, 4, 24).permute(0, 3, 1, 2)
-        maps = head(torch.nn.functional.pixel_shuffle(features.float(), 2))
+        features = theirs.layernorm(tokens).reshape(4 * views, -1, 24)[:, -16:].reshape(4 * views, 4, 4, 24)
+        maps = head(torch.nn.functional.pixel_shuffle(features.permute(0, 3, 1, 2), 2))
         maps = torch.softmax(maps.flatten(2), -1).reshape(maps.shape)
     tensors = {f"backbone.vision_encoder.{name}": tensor for name, tensor in theirs.state_dict().items()}
-    tensors |= {"view_embeddings": vectors}
     tensors |= {f"head.upsampling_layers.1.{name}": tensor.detach() for name, tensor in head.named_parameters()}
+    tensors |= {"view_embeddings": vectors} if views > 1 else {}
     folder.mkdir()
     torch.save({"state_dict": tensors, "global_step": 9}, folder / "model.ckpt")
     config = yaml.safe_load((ROOT / "tests/formats/lightning_pose/config_default_multiview.yaml").read_text())
-    config["model"] |= {
-        "model_type": "heatmap_multiview_transformer",
-        "backbone": f"vits_{model}".replace("_vit", "_dino"),
-    }
+    kind = "heatmap_multiview_transformer" if views > 1 else "heatmap"
+    config["model"] |= {"model_type": kind, "backbone": f"vits_{model}".replace("_vit", "_dino")}
     names = [f"view{number}" for number in range(views)]
     config["data"] |= {"view_names": names, "csv_file": [f"CollectedData_{name}.csv" for name in names]}
     config["data"] |= {"keypoint_names": list("abcde"), "num_keypoints": 5, "bbox_file": None}
@@ -242,18 +238,26 @@ def of_all_cameras(folder: Path, model: str, views: int = 3) -> tuple[Path, torc
     return folder / "model.ckpt", pixels, maps
 
 
-@pytest.mark.parametrize("model", ["vit", "dinov2"])
-def test_a_network_of_all_cameras_has_the_maps_of_the_tool(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("model", "views"), [("vit", 1), ("vit", 3), ("dinov2", 3)])
+def test_vision_transformers_of_one_and_of_all_cameras_have_the_maps_of_the_tool(
+    model: str,
+    views: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Trained with a loss in 3D and masks, which its config names."""
+    """Trained with a loss in 3D and masks, which the config names."""
     name = {"vit": "vit_small", "dinov2": "dinov2_small"}[model]
     monkeypatch.setitem(vit.FORMS, name, dataclasses.replace(published(model).form, patch_px=16))
-    checkpoint, pixels, expected = of_all_cameras(tmp_path / "theirs", model)
-    convert_checkpoint(checkpoint, tmp_path / "run")
+    checkpoint, pixels, expected = of_a_vit(tmp_path / "theirs", model, views)
+    with caplog.at_level("INFO", logger="jaxpose"):
+        convert_checkpoint(checkpoint, tmp_path / "run")
+    assert views == 1 or " data.views=view0,view1,view2 " in caplog.text and "class_token=False" in caplog.text
     network = load_network(tmp_path / "run")
-    assert (network.config.model.kind, network.config.model.class_token) == ("multiview", False)
-    frames = jnp.asarray(pixels.numpy().transpose(0, 1, 3, 4, 2).reshape(-1, 1, 64, 64, 3))
+    own = network.config.model
+    assert (own.kind, own.class_token) == (("multiview", False) if views > 1 else ("heatmap", True))
+    frames = jnp.asarray(pixels.numpy().transpose(0, 2, 3, 1)[:, None])
     params = jax.tree.map(jnp.asarray, network.params)
     with jax.default_matmul_precision("highest"):
         counted, count = [jnp.ones(frames.shape[:2], bool)], jnp.ones(())
@@ -261,13 +265,14 @@ def test_a_network_of_all_cameras_has_the_maps_of_the_tool(
         maps = jax.nn.softmax(outputs[0][:, 0, 0], axis=(-2, -1))
     assert expected.std() > 1e-3
     np.testing.assert_allclose(maps, expected, rtol=0, atol=1e-5)
-    file = checkpoint.with_name("config.yaml")
-    config = yaml.safe_load(file.read_text())
-    for key in ("view_names", "csv_file"):
-        config["data"][key].pop()
-    file.write_text(yaml.safe_dump(config))
-    assert convert.main(["lightning-pose", str(checkpoint), "--out", str(tmp_path / "two")]) == 2
-    assert "sees 3 cameras, but its config names 2 in data.view_names" in capsys.readouterr().err
+    if views > 1:
+        file = checkpoint.with_name("config.yaml")
+        config = yaml.safe_load(file.read_text())
+        for key in ("view_names", "csv_file"):
+            config["data"][key].pop()
+        file.write_text(yaml.safe_dump(config))
+        assert convert.main(["lightning-pose", str(checkpoint), "--out", str(tmp_path / "two")]) == 2
+        assert "sees 3 cameras, but its config names 2 in data.view_names" in capsys.readouterr().err
 
 
 def test_mistakes_in_the_arguments_are_named(

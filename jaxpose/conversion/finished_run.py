@@ -15,7 +15,7 @@ from jaxpose.run.pca import Subspaces, save_subspaces
 from jaxpose.run.status import CONVERTED
 from jaxpose.run.weights import export_parameters
 
-_OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px")
+_OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px", "data.views")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def options_of_network(config: Config) -> list[str]:
     """Returns the network and input options that differ from their defaults."""
     defaults = flat_options(Config())
     return [
-        f"{name}={value}"
+        f"{name}={','.join(value) if isinstance(value, tuple) else value}"
         for name, (_, value) in flat_options(config).items()
         if (name.startswith("model.") or name in _OPTIONS_OF_INPUT) and value != defaults[name][1]
     ]
