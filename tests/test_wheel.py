@@ -20,7 +20,9 @@ from tests.small_run import environment
 ROOT = Path(__file__).resolve().parents[1]
 # Building takes long, and the environment.
 pytestmark = pytest.mark.slow
-LABEL_PAGE = ("page.html", "page.css", "page.js", "frame.js", "stage.js", "keys.js", "queue.js", "icon.svg")
+LABEL_PAGE = tuple(
+    file.name for file in (ROOT / "jaxpose/label").iterdir() if file.suffix in (".html", ".css", ".js", ".svg")
+)
 # What a checkout may hold that is not its own.
 NOT_COPIED = ("__pycache__", ".git", ".*_cache", ".hypothesis", ".venv", "build", "dist", "*.egg-info", "runs", "logs")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")

@@ -153,6 +153,12 @@ def read_coco_file(file: Path) -> CocoFile:
             continue
         # As training, which reads images with several animals.
         marks.update(*(of_animal[:, 2].tolist() for of_animal in of_image))
+        if len(places) > 1 and not labelled:
+            problems[image] = (
+                f"it has {count(len(places), 'annotation')} without keypoints, and the page does not know which one is "
+                "of which animal: label a keypoint of each in the program that drew them"
+            )
+            continue
         annotations[image] = {ids_of[place]: place for place in labelled or places}
         if labelled:
             values[image] = dict(zip(annotations[image], of_image, strict=True))

@@ -137,6 +137,18 @@ def test_a_kill_and_two_browsers_at_two_animals(tmp_path: Path) -> None:
             for name in ("b nose", "animal 3 right_ear"):
                 point(page, name, "visible")
                 point(other, name, "visible")
+            # Both begin an animal: the points of the second browser are kept aside, not mixed with the first one's.
+            press(page, "i p")
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(other, "i s p")
+            expect(other.locator("#conflicts")).to_contain_text("animal 4: left_ear was also changed elsewhere")
+            point(other, "animal 4 nose", "visible")
+            point(other, "animal 4 left_ear", "your label")
+            press(other, "k i s p")
+            shows(other, "a4", "b4", "animal 32", "animal 41", "*animal 51")
+            expect(other.locator("#saved")).to_have_text("saved")
         assert served.stop() == 0
     poses = [one.numpy().tolist() for one in sleap_io.load_slp(str(file))[0].user_instances]
-    assert [poses[1][0], poses[2][0], poses[2][2]] == [[31.5, 22.5], [31.5, 23.5], [31.5, 23.5]]
+    middle = [31.5, 23.5]
+    assert [poses[1][0], poses[2][0], poses[2][2]] == [[31.5, 22.5], middle, middle]
+    assert [np.isfinite(pose).sum() for pose in poses[3:]] == [2, 2] and [poses[3][0], poses[4][1]] == [middle, middle]
