@@ -140,20 +140,8 @@ def read_coco_file(file: Path) -> CocoFile:
     categories = _categories(file, tree)
     names, ids = coco.names_of_keypoints(file, categories), tuple(category["id"] for category in categories)
     names_of_images, paths, problems = _images(file, images)
-    chosen: dict[str, list[int]] = {}
-    by_text = {str(key): (key, name) for key, name in names_of_images.items()}
-    for place, annotation in enumerate(tree["annotations"]):
-        if not _is_of_animal(annotation, ids):
-            continue
-        image_id = annotation.get("image_id")
-        if isinstance(image_id, str | int) and (image := names_of_images.get(image_id)):
-            chosen.setdefault(image, []).append(place)
-        elif found := by_text.get(_as_text(image_id)):
-            # Its labels would be lost without a word.
-            problems[found[1]] = (
-                f"annotation {annotation.get('id')} has the image_id {image_id!r}, and the image has the id "
-                f"{found[0]!r}: write both as a number, or both as text"
-            )
+    chosen, unmatched = _annotations(tree["annotations"], names_of_images, ids)
+    problems |= unmatched
     annotations, values, marks = dict[str, dict[str, int]](), dict[str, dict[str, np.ndarray]](), set[float]()
     ids_of = _ids_of(tree["annotations"])
     for image, places in chosen.items():
@@ -165,6 +153,12 @@ def read_coco_file(file: Path) -> CocoFile:
             continue
         # As training, which reads images with several animals.
         marks.update(*(of_animal[:, 2].tolist() for of_animal in of_image))
+        if len(places) > 1 and not labelled:
+            problems[image] = (
+                f"it has {count(len(places), 'annotation')} without keypoints, and the page does not know which one is "
+                "of which animal: label a keypoint of each in the program that drew them"
+            )
+            continue
         annotations[image] = {ids_of[place]: place for place in labelled or places}
         if labelled:
             values[image] = dict(zip(annotations[image], of_image, strict=True))
@@ -192,6 +186,27 @@ def read_coco_file(file: Path) -> CocoFile:
         paths=paths,
         category_ids=ids,
     )
+
+
+def _annotations(
+    annotations: list[Any], names: Mapping[Any, str], category_ids: tuple[Any, ...]
+) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Returns {image: indices of its animals' annotations}, and {image: why an annotation names it by another id}."""
+    chosen, problems = dict[str, list[int]](), dict[str, str]()
+    by_text = {str(key): (key, name) for key, name in names.items()}
+    for place, annotation in enumerate(annotations):
+        if not _is_of_animal(annotation, category_ids):
+            continue
+        image_id = annotation.get("image_id")
+        if isinstance(image_id, str | int) and (image := names.get(image_id)):
+            chosen.setdefault(image, []).append(place)
+        elif found := by_text.get(_as_text(image_id)):
+            # Its labels would be lost without a word.
+            problems[found[1]] = (
+                f"annotation {annotation.get('id')} has the image_id {image_id!r}, and the image has the id "
+                f"{found[0]!r}: write both as a number, or both as text"
+            )
+    return chosen, problems
 
 
 def _categories(file: Path, tree: dict[str, Any]) -> list[dict[str, Any]]:

@@ -127,11 +127,16 @@ export class Frame {
   // Takes over a state of the server; where both sides changed a keypoint, the server's point is shown and mine kept aside.
   merge(state) {
     this.extend(state.animals.length - 1);
-    state.points.forEach((theirs, k) => {
-      const mine = asValue(this.points[k]);
-      if (same(theirs, this.saved[k]) || same(mine, theirs)) return;
-      if (!same(mine, this.saved[k])) this.ownConflicts.set(k, mine);
-      this.points[k] = asPoint(theirs);
+    // Two browsers may have begun another animal in the same place: their points are not mixed.
+    const begun = new Set(this.animals().filter((animal) => animal > 0 && !state.animals[animal] &&
+      this.places(animal).every((place) => !this.saved[place]) && this.places(animal).some((place) => state.points[place])));
+    state.points.forEach((theirs, place) => {
+      const mine = asValue(this.points[place]);
+      const isBegun = begun.has(this.animalOf(place));
+      if (!isBegun && same(theirs, this.saved[place])) return;
+      if (same(mine, theirs) && !(isBegun && this.points[place]?.draft)) return;
+      if (!same(mine, this.saved[place])) this.ownConflicts.set(place, mine);
+      this.points[place] = asPoint(theirs);
     });
     this.take(state);
     this.tell(this, "changed", "");

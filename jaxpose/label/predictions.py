@@ -18,7 +18,7 @@ from jaxpose.data.checked_table import refuse_name_outside
 from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.formats.lightning_pose.tables import read_image_predictions, read_predictions
+from jaxpose.formats.lightning_pose.tables import read_image_predictions
 from jaxpose.label.label_file import Point
 from jaxpose.label.project import LabelProject
 from jaxpose.run.paths import (
@@ -34,6 +34,9 @@ from jaxpose.terminal import print_lines
 # Images with other names than their files are predicted by links in a folder of this name.
 LINKS_FOLDER = "label_images"
 _MOST_PARTS = 2000
+# The table of a video with several animals ends with this.
+_DETECTIONS = "_detections"
+# The row of an animal of a labelled image ends with this.
 _ANIMAL = re.compile(r"#\d+$")
 # A network that fails may place a keypoint anywhere; one that is farther away is no prediction.
 _MOST_PX = 1e6
@@ -111,12 +114,14 @@ class Predictions:
         Args:
           names: those that its table in the run may have.
         """
-        for name in dict.fromkeys(names):
+        for name in (f"{one}{ending}" for one in dict.fromkeys(names) for ending in ("", _DETECTIONS)):
             tables = list(self.source.glob(f"{VIDEO_TABLES_FOLDER}/**/{glob.escape(name)}.csv"))
             if len(tables) == 1:
                 with contextlib.suppress(UserError, OSError):
-                    _, confidence = read_predictions(tables[0]).poses.one_animal()
-                    of_frame = np.nan_to_num(confidence).mean(axis=1)
+                    confidence = read_image_predictions(tables[0]).confidence
+                    assert confidence is not None
+                    animals = np.isfinite(confidence).any(axis=2).sum(axis=1)
+                    of_frame = np.nan_to_num(confidence).mean(axis=2).sum(axis=1) / np.maximum(animals, 1)
                     starts = np.linspace(0, len(of_frame), min(len(of_frame), _MOST_PARTS), endpoint=False).astype(int)
                     return np.minimum.reduceat(of_frame, starts).round(3).tolist() if len(of_frame) else []
         return []

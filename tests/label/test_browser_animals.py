@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import sleap_io
 from playwright.sync_api import Page, expect
 from pycocotools.coco import COCO
@@ -13,13 +15,18 @@ from pycocotools.coco import COCO
 from jaxpose.formats.lightning_pose.tables import PredictionWriter
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.formats.other_projects import KEYPOINTS
-from tests.formats.test_coco import coco_project
+from tests.formats.test_coco import change, coco_project
 from tests.label.small_projects import serving
 from tests.label.test_browser import point, press
-from tests.label.test_several_animals import several_deeplabcut, several_sleap
+from tests.label.test_several_animals import several_coco, several_deeplabcut, several_sleap
 
 pytestmark = needs_browser
 expect.set_options(timeout=PATIENCE_MS)
+# Keys of edits, and of moves between them.
+EDITS = (
+    "e", "Shift+E", "i", "p", "ArrowUp", "Shift+ArrowLeft", "x", "Shift+X", "v", "l", "s", "w", "c", "r", "Shift+R",
+    "a", "d", "Control+z", "Control+Shift+z",
+)  # fmt: skip
 
 
 def shows(page: Page, *animals: str) -> None:
@@ -137,6 +144,49 @@ def test_a_kill_and_two_browsers_at_two_animals(tmp_path: Path) -> None:
             for name in ("b nose", "animal 3 right_ear"):
                 point(page, name, "visible")
                 point(other, name, "visible")
+            # Both begin an animal: the points of the second browser are kept aside, not mixed with the first one's.
+            press(page, "i p")
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(other, "i s p")
+            expect(other.locator("#conflicts")).to_contain_text("animal 4: left_ear was also changed elsewhere")
+            point(other, "animal 4 nose", "visible")
+            point(other, "animal 4 left_ear", "your label")
+            press(other, "k i s p")
+            shows(other, "a4", "b4", "animal 32", "animal 41", "*animal 51")
+            expect(other.locator("#saved")).to_have_text("saved")
         assert served.stop() == 0
     poses = [one.numpy().tolist() for one in sleap_io.load_slp(str(file))[0].user_instances]
-    assert [poses[1][0], poses[2][0], poses[2][2]] == [[31.5, 22.5], [31.5, 23.5], [31.5, 23.5]]
+    middle = [31.5, 23.5]
+    assert [poses[1][0], poses[2][0], poses[2][2]] == [[31.5, 22.5], middle, middle]
+    assert [np.isfinite(pose).sum() for pose in poses[3:]] == [2, 2] and [poses[3][0], poses[4][1]] == [middle, middle]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [several_coco, several_sleap, several_deeplabcut])
+def test_undo_of_random_edits_restores_the_bytes(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    project = make(tmp_path / "p" if make is several_deeplabcut else tmp_path)
+    if make is several_coco:
+        # Without the image that has no file.
+        change(project, lambda tree: tree | {"images": tree["images"][:-1]})
+    files = [project] if project.is_file() else sorted(project.glob("labeled-data/*/*.csv"))
+    before, random = [file.read_bytes() for file in files], np.random.default_rng(0)
+    with serving(project) as served:
+        with opened(served.address, 1000, 700) as page:
+            page.select_option("#filter", "all")
+            page.locator("#rows .row").first.click()
+            expect(page.locator("#animals")).to_be_visible()
+            box = page.locator("#stage").bounding_box()
+            assert box
+            for _ in range(100):
+                press(page, random.choice(EDITS))
+                if random.random() < 0.2:
+                    across, down = random.uniform(0.3, 0.7, 2)
+                    page.mouse.click(box["x"] + box["width"] * across, box["y"] + box["height"] * down)
+            undone = 0
+            while page.inner_text("#message") != "nothing to undo":
+                press(page, "Control+z")
+                undone += 1
+            assert undone > 20
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    assert [file.read_bytes() for file in files] == before

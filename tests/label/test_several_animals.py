@@ -14,6 +14,7 @@ import yaml
 from pycocotools.coco import COCO
 
 from jaxpose.config import DataConfig
+from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
 from jaxpose.label.store import Store
@@ -238,6 +239,19 @@ def test_annotations_of_coco_are_changed_added_and_removed(tmp_path: Path) -> No
     added: Any = mine[1000]
     assert added["keypoints"] == [1.0, 2.0, 2, 0, 0, 0, 0, 0, 0, 5.0, 8.0, 2] and added["bbox"] == [1, 2, 4, 6]
     assert Counter(coco_format.read_labels(file, DataConfig()).poses.frames)[store.images[0]] == 2
+
+
+def test_boxes_of_several_animals_without_keypoints_are_not_guessed(tmp_path: Path) -> None:
+    file = coco_project(tmp_path)
+    boxes = [{"id": number, "image_id": 10, "category_id": 3, "bbox": [number, 0, 9, 9]} for number in (800, 801)]
+    change(file, lambda tree: tree | {"annotations": [*tree["annotations"][1:], *boxes]})
+    before = file.read_bytes()
+    with opened(file) as store:
+        assert store.counts()[0] == -1
+        with pytest.raises(UserError, match="it has 2 annotations without keypoints, and the page does not know"):
+            edit(store, 0, 0, nose=NEW)
+        store.close()
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", ["sleap", "coco", "deeplabcut"])

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import write_predictions
+from jaxpose.formats.lightning_pose.tables import PredictionWriter, write_predictions
 from jaxpose.label.__main__ import main
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import open_project
@@ -100,6 +100,12 @@ def test_the_confidence_along_a_video_shows_its_lowest_frames(store: Store) -> N
     found = videos.confidence(0, predictions)
     assert len(found) == 2000 and found[int(1234 / 2.5)] == min(found) == 0.3 and max(found) == 0.9
     assert videos.confidence(1, predictions) == videos.confidence(0, None) == []
+    # Of several animals, those that a frame has count.
+    several = np.stack([np.full((4, 3), 0.9), np.full((4, 3), 0.5)], axis=1)
+    several[1, 1] = several[3] = np.nan
+    with PredictionWriter(run / "video_preds/w_detections.csv", KEYPOINTS, individuals=("animal1", "animal2")) as table:
+        table.append(list(map(str, range(4))), np.repeat(several[..., None], 2, axis=-1), several)
+    assert videos.confidence(1, predictions) == [0.7, 0.9, 0.7, 0.0]
 
 
 @needs_browser
