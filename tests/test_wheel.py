@@ -77,9 +77,7 @@ def test_the_wheel_holds_every_module_the_configs_the_templates_and_the_mark_of_
         if file.is_file()
     }
     assert len(configs) >= 7 and len(templates) >= 4
-    pages = {
-        str(file.relative_to(ROOT)) for file in (ROOT / "jaxpose").rglob("*.*") if file.suffix in PAGE_SUFFIXES
-    }
+    pages = {str(file.relative_to(ROOT)) for file in (ROOT / "jaxpose").rglob("*.*") if file.suffix in PAGE_SUFFIXES}
     assert {"jaxpose/label/page.html", "jaxpose/label/icon.svg", "jaxpose/report/page.js"} < pages
     assert names == modules | configs | templates | pages | {"jaxpose/py.typed"}
 
