@@ -6,9 +6,10 @@ DATA has the folders centred-pair, home-cage, two-flies and two-mice. The detect
 their tracks and compared with the proofread file, as are the tracks that the file had, and the oracle: the same
 detections, each with the identity of the nearest animal of the truth, and one identity for all false ones. Degraded
 files are of two-flies/clip.slp. Of two-mice, a person has checked only ten frames: the line counts the animals whose
-identity is right in these. With --crowds, instead makes crowds of four flies of the same files, and degrades them. The
-first rows of each review are answered from the truth, and the tracks are solved again. With --frames N, instead
-measures time and memory for 10 made animals in N frames. Appends one JSON line for each.
+identity is right in these. With --videos, instead tracks the same detections with their videos. With --crowds, instead
+makes crowds of four flies of the same files, and degrades them. The first rows of each review are answered from the
+truth, and the tracks are solved again. With --frames N, instead measures time and memory for 10 made animals in N
+frames. Appends one JSON line for each.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from jaxpose.tracking.corrections import DIFFERENT, SAME, UNKNOWN, Correction, s
 from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.metrics import GATE, track_errors
 from jaxpose.tracking.review import EXTRA, MISSING, Doubt, find_doubts
+from jaxpose.tracking.silhouettes import read_areas, told_apart
 from jaxpose.tracking.tracks import Number, Solution, solve
 
 SETS = {
@@ -40,6 +42,12 @@ SETS = {
 }
 # A person has checked only some frames of these.
 CHECKED = {"two-mice/predictions.slp": "two-mice/labels.slp"}
+VIDEOS = {
+    "home-cage": "home-cage/video.mp4",
+    "centred-pair": "centred-pair/video.mp4",
+    "two-flies": "two-flies/clip.mp4",
+    "two-mice": "two-mice/mice.mp4",
+}
 CROWDS = ("two-flies/clip.slp", "centred-pair/clean.slp")
 ANIMALS = 2
 # So many first rows of a review are answered.
@@ -53,6 +61,7 @@ def main() -> int:
     arguments.add_argument(
         "--degraded", type=Path, nargs="*", default=[], help="worse detections of two-flies/clip.slp"
     )
+    arguments.add_argument("--videos", action="store_true", help="measure tracks that also use the videos")
     arguments.add_argument("--crowds", action="store_true", help="measure made crowds of four flies")
     arguments.add_argument("--frames", type=int, default=0, help="measure the cost of a made video of so many frames")
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
@@ -62,6 +71,12 @@ def main() -> int:
         return 0
     pairs = [(name, given.data / name, given.data / truth) for name, truth in SETS.items()]
     pairs += [(file.name, file, given.data / "two-flies/clip.slp") for file in given.degraded]
+    if given.videos:
+        pairs += [(name, given.data / name, given.data / truth) for name, truth in CHECKED.items()]
+        for name, file, truth in pairs:
+            video = given.data / VIDEOS[truth.parent.name]
+            _write(given.out, {"detections": name} | _with_video(read_slp(truth).poses, read_slp(file).poses, video))
+        return 0
     if given.crowds:
         for name in CROWDS:
             crowd = _crowd(read_slp(given.data / name).poses)
@@ -99,6 +114,24 @@ def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
         names = ["idf1", "hota"] if kind.endswith("_true") else errors
         found |= {f"{kind}_{name}": round(errors[name], 4) for name in names}
     return found
+
+
+def _with_video(truth: Poses, detections: Poses, video: Path) -> dict:
+    """Measures tracks by motion alone, and by motion and silhouettes."""
+    found, begun = find_detections(detections), time.process_time()
+    areas = read_areas(video, found)
+    line: dict = {"video_cpu_seconds": round(time.process_time() - begun, 1)}
+    motion = solve(found, Number(ANIMALS, ANIMALS))
+    begun = time.process_time()
+    solution = told_apart(motion, areas)
+    line |= {
+        "cpu_seconds": round(time.process_time() - begun, 2),
+        "measured": round(float(np.isfinite(areas).mean()), 4),
+    }
+    for kind, one in (("motion", motion), ("video", solution)):
+        errors = track_errors(truth, one.named(detections))
+        line |= {f"{kind}_idf1": round(errors.idf1, 4), f"{kind}_switches": errors.switches}
+    return line
 
 
 def _check(truth: Poses, detections: Poses, animals: int) -> dict:

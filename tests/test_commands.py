@@ -123,6 +123,7 @@ RUN_BY = {
     "track --corrections": _REVIEW,
     "track --out": _TRACK,
     "track --overwrite": _REVIEW,
+    "track --video": "tests/tracking/test_silhouettes.py::test_the_video_tells_animals_of_two_sizes_apart",
     "draw": _DRAW,
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",
