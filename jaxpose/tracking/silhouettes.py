@@ -78,7 +78,8 @@ def read_areas(file: Path, found: Detections) -> np.ndarray:
         centres_px=scale * (found.centres_px + 0.5) - 0.5,
     )
     reach_px, step = _REACH * scale * body_px, max(found.frame_count // _BACKGROUND_FRAMES, 1)
-    some = [(number, frame) for number, frame in _frames(video, scale, found.frame_count) if number % step == 0]
+    # A copy, as a frame is a view of its whole chunk.
+    some = [(number, frame.copy()) for number, frame in _frames(video, scale, found.frame_count) if number % step == 0]
     owners = [_owners(small, number, frame.shape[:2], reach_px) for number, frame in some]
     background = _background(np.stack([frame for _, frame in some]), np.stack(owners) >= 0)
     values = [_change(frame, background)[owner >= 0] for (_, frame), owner in zip(some, owners, strict=True)]
@@ -123,8 +124,10 @@ def _frames(video: Video, scale: float, count: int) -> Iterator[tuple[int, np.nd
 
 def _background(frames: np.ndarray, is_animal: np.ndarray) -> np.ndarray:
     """Returns the median (h, w, 3) of frames (f, h, w, 3) without animals, NaN where they show none without."""
-    shown = np.ma.array(frames, mask=np.repeat(is_animal[..., None], 3, axis=3))
-    background = np.ma.median(shown, axis=0).filled(np.nan) if is_animal.any() else np.median(frames, axis=0)
+    background = np.full(frames.shape[1:], np.nan)
+    for row in range(frames.shape[1]):
+        mask = np.repeat(is_animal[:, row, :, None], 3, axis=2)
+        background[row] = np.ma.median(np.ma.array(frames[:, row], mask=mask), axis=0).filled(np.nan)
     background[(~is_animal).mean(axis=0) < _LEAST_FREE] = np.nan
     return background.astype(np.float32)
 

@@ -45,7 +45,8 @@ def painted(file: Path, poses: Poses, widths_px: tuple[int, int], frames: int | 
             for (x, y), width in zip(places, widths_px, strict=True):
                 if np.isfinite(x):
                     cv2.ellipse(image, (round(x), round(y)), (13, width // 2), 0, 0, 360, 40, -1)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.stack([image] * 3, axis=-1), format="rgb24")))
+            frame = np.stack([image] * 3, axis=-1).astype(np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
     return file
 
