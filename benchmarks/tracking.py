@@ -2,12 +2,14 @@
 
     python benchmarks/tracking.py DATA --degraded D0.slp D1.slp D2.slp --out benchmarks/tracking.jsonl
 
-DATA has the folders centred-pair, home-cage and two-flies. The detections of each .slp are tracked without their tracks
-and compared with the proofread file, as are the tracks that the file had, and the oracle: the same detections, each
-with the identity of the nearest animal of the truth, and one identity for all false ones. Degraded files are of
-two-flies/clip.slp. With --crowds, instead makes crowds of four flies of the same files, and degrades them. The first
-rows of each review are answered from the truth, and the tracks are solved again. With --frames N, instead measures time
-and memory for 10 made animals in N frames. Appends one JSON line for each.
+DATA has the folders centred-pair, home-cage, two-flies and two-mice. The detections of each .slp are tracked without
+their tracks and compared with the proofread file, as are the tracks that the file had, and the oracle: the same
+detections, each with the identity of the nearest animal of the truth, and one identity for all false ones. Degraded
+files are of two-flies/clip.slp. Of two-mice, a person has checked only ten frames: the line counts the animals whose
+identity is right in these. With --videos, instead tracks the same detections with their videos. With --crowds, instead
+makes crowds of four flies of the same files, and degrades them. The first rows of each review are answered from the
+truth, and the tracks are solved again. With --frames N, instead measures time and memory for 10 made animals in N
+frames. Appends one JSON line for each.
 """
 
 import argparse
@@ -30,12 +32,21 @@ from jaxpose.tracking.corrections import DIFFERENT, SAME, UNKNOWN, Correction, s
 from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.metrics import GATE, track_errors
 from jaxpose.tracking.review import EXTRA, MISSING, Doubt, find_doubts
+from jaxpose.tracking.silhouettes import read_areas, told_apart
 from jaxpose.tracking.tracks import Number, Solution, solve
 
 SETS = {
     "home-cage/sleap_tracked.slp": "home-cage/proofread.slp",
     "centred-pair/predictions.slp": "centred-pair/clean.slp",
     "two-flies/clip.predictions.slp": "two-flies/clip.slp",
+}
+# A person has checked only some frames of these.
+CHECKED = {"two-mice/predictions.slp": "two-mice/labels.slp"}
+VIDEOS = {
+    "home-cage": "home-cage/video.mp4",
+    "centred-pair": "centred-pair/video.mp4",
+    "two-flies": "two-flies/clip.mp4",
+    "two-mice": "two-mice/mice.mp4",
 }
 CROWDS = ("two-flies/clip.slp", "centred-pair/clean.slp")
 ANIMALS = 2
@@ -50,6 +61,7 @@ def main() -> int:
     arguments.add_argument(
         "--degraded", type=Path, nargs="*", default=[], help="worse detections of two-flies/clip.slp"
     )
+    arguments.add_argument("--videos", action="store_true", help="measure tracks that also use the videos")
     arguments.add_argument("--crowds", action="store_true", help="measure made crowds of four flies")
     arguments.add_argument("--frames", type=int, default=0, help="measure the cost of a made video of so many frames")
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
@@ -59,6 +71,12 @@ def main() -> int:
         return 0
     pairs = [(name, given.data / name, given.data / truth) for name, truth in SETS.items()]
     pairs += [(file.name, file, given.data / "two-flies/clip.slp") for file in given.degraded]
+    if given.videos:
+        pairs += [(name, given.data / name, given.data / truth) for name, truth in CHECKED.items()]
+        for name, file, truth in pairs:
+            video = given.data / VIDEOS[truth.parent.name]
+            _write(given.out, {"detections": name} | _with_video(read_slp(truth).poses, read_slp(file).poses, video))
+        return 0
     if given.crowds:
         for name in CROWDS:
             crowd = _crowd(read_slp(given.data / name).poses)
@@ -68,6 +86,9 @@ def main() -> int:
         return 0
     for name, file, truth in pairs:
         _write(given.out, {"detections": name} | _compare(read_slp(truth).poses, read_slp(file).poses, ANIMALS))
+    for name, truth in CHECKED.items():
+        poses = read_slp(given.data / truth).poses, read_slp(given.data / name).poses
+        _write(given.out, {"detections": name} | _check(*poses, ANIMALS))
     return 0
 
 
@@ -93,6 +114,43 @@ def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
         names = ["idf1", "hota"] if kind.endswith("_true") else errors
         found |= {f"{kind}_{name}": round(errors[name], 4) for name in names}
     return found
+
+
+def _with_video(truth: Poses, detections: Poses, video: Path) -> dict:
+    """Measures tracks by motion alone, and by motion and silhouettes."""
+    found, begun = find_detections(detections), time.process_time()
+    areas = read_areas(video, found)
+    line: dict = {"video_cpu_seconds": round(time.process_time() - begun, 1)}
+    motion = solve(found, Number(ANIMALS, ANIMALS))
+    begun = time.process_time()
+    solution = told_apart(motion, areas)
+    line |= {
+        "cpu_seconds": round(time.process_time() - begun, 2),
+        "measured": round(float(np.isfinite(areas).mean()), 4),
+    }
+    for kind, one in (("motion", motion), ("video", solution)):
+        errors = track_errors(truth, one.named(detections))
+        line |= {f"{kind}_idf1": round(errors.idf1, 4), f"{kind}_switches": errors.switches}
+    return line
+
+
+def _check(truth: Poses, detections: Poses, animals: int) -> dict:
+    """Counts the animals of checked frames: detected, with the right identity, and with it if all links were right."""
+    begun = time.perf_counter()
+    solution = solve(find_detections(detections), Number(animals, animals))
+    seconds = round(time.perf_counter() - begun, 2)
+    is_checked = (np.asarray(truth.identity) >= 0) & np.isfinite(truth.points_px[..., 0]).any(axis=2)
+    found, oracle = solution.found, _oracle(truth, detections)
+    true = np.asarray(oracle.identity)[found.frames, found.places]
+    is_known = true < len(truth.individuals)
+    tracks, tracklets = (np.zeros((count, len(truth.individuals)), int) for count in (animals, len(solution.made)))
+    is_used = is_known & (solution.of_detections >= 0)
+    np.add.at(tracks, (solution.of_detections[is_used], true[is_used]), 1)
+    np.add.at(tracklets, (solution.made.numbers[is_used], true[is_used]), 1)
+    right = int(tracks[linear_sum_assignment(tracks, maximize=True)].sum())
+    line = {"seconds": seconds, "tracklets": len(solution.made), "checked_frames": int(is_checked.any(axis=1).sum())}
+    line |= {"checked": int(is_checked.sum()), "detected": int(is_known.sum()), "ours_right": right}
+    return line | {"right_if_links_were": int(tracklets.max(axis=1).sum())}
 
 
 def _used(tracked: Poses) -> Poses:

@@ -28,6 +28,12 @@ def main(argv: list[str] | None = None) -> int:
         help="number of animals: N, even while one is out of sight, or at-most:N; default: any number",
     )
     arguments.add_argument(
+        "--video",
+        default="",
+        metavar="VIDEO",
+        help="video of the detections, by a camera that stands still: tells animals apart by their size",
+    )
+    arguments.add_argument(
         "--corrections",
         default="",
         metavar="CSV",

@@ -124,6 +124,7 @@ RUN_BY = {
     "track --corrections": _REVIEW,
     "track --out": _TRACK,
     "track --overwrite": _REVIEW,
+    "track --video": "tests/tracking/test_silhouettes.py::test_the_video_tells_animals_of_two_sizes_apart",
     "smooth": _SMOOTH,
     "smooth --method": _SMOOTH,
     "smooth --min_confidence": _SMOOTH,

@@ -15,6 +15,7 @@ from jaxpose.errors import UserError
 from jaxpose.text_file import read_unicode
 from jaxpose.tracking.detections import Detections
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
+from jaxpose.tracking.silhouettes import told_apart
 from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
 
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
@@ -128,18 +129,31 @@ def _correction(place: str, row: dict[str, str]) -> Correction:
     return Correction(place, answer, turn, first, last, track_a, "" if track_b == track_a else track_b)
 
 
-def solve_corrected(found: Detections, number: Number, corrections: Sequence[Correction]) -> Solution:
+def solve_corrected(
+    found: Detections, number: Number, corrections: Sequence[Correction], areas: np.ndarray | None = None
+) -> Solution:
     """Returns the cheapest tracks in which all corrections hold.
+
+    Args:
+      found: the m detections.
+      number: the number of animals.
+      corrections: a person's.
+      areas: (m,) areas of silhouettes, by which animals are told apart; None: by motion alone.
 
     Raises:
       UserError: a correction names an unknown track or frame, or cannot hold with the others.
     """
-    solution, demands = solve(found, number), list[_Demand]()
+    solution, demands = _uncorrected(found, number, areas), list[_Demand]()
     for turn in sorted({one.round for one in corrections}):
         for correction in corrections:
             demands += _demands(solution, correction) if correction.round == turn else []
-        solution = _solve(solution, number, demands)
+        solution = _solve(solution, number, demands, areas)
     return solution
+
+
+def _uncorrected(found: Detections, number: Number, areas: np.ndarray | None) -> Solution:
+    solution = solve(found, number)
+    return solution if areas is None else told_apart(solution, areas)
 
 
 def rounds(corrections: Sequence[Correction]) -> int:
@@ -175,7 +189,7 @@ def _end(solution: Solution, name: str, frame: int, step: int) -> int:
     return int(chain[place]) if 0 <= place < len(chain) else -1
 
 
-def _solve(solution: Solution, number: Number, demands: Sequence[_Demand]) -> Solution:
+def _solve(solution: Solution, number: Number, demands: Sequence[_Demand], areas: np.ndarray | None) -> Solution:
     # First those that need another solution; an exchange leaves everything else as it is.
     ordered = sorted(demands, key=lambda demand: demand.is_one)
     for _ in range(_MOST_TURNS):
@@ -185,7 +199,7 @@ def _solve(solution: Solution, number: Number, demands: Sequence[_Demand]) -> So
         if broken[0].is_one:
             solution = _exchanged(solution, broken[0], demands)
         else:
-            solution, number = _parted(solution, broken[0], number, demands)
+            solution, number = _parted(solution, broken[0], number, demands, areas)
     raise _contradiction(broken[0])
 
 
@@ -243,7 +257,9 @@ def _joined(found: Detections, links: np.ndarray) -> Detections:
     return dataclasses.replace(found, joined=np.concatenate([old[stays], links]))
 
 
-def _parted(solution: Solution, broken: _Demand, number: Number, demands: Sequence[_Demand]) -> tuple[Solution, Number]:
+def _parted(
+    solution: Solution, broken: _Demand, number: Number, demands: Sequence[_Demand], areas: np.ndarray | None
+) -> tuple[Solution, Number]:
     """Returns a solution in which the weakest link between two detections is none, and the number of animals for it."""
     found, made, count = solution.found, solution.made, len(solution.names)
     chain = solution.chain(int(solution.of_detections[broken.here]))
@@ -252,7 +268,7 @@ def _parted(solution: Solution, broken: _Demand, number: Number, demands: Sequen
     less = _less_needed(solution, chain, weakest, demands)
     parted = dataclasses.replace(found, parted=np.concatenate([found.parted, chain[None, weakest : weakest + 2]]))
     for then in [number] + [Number(count + 1, number.most)] * (number.most is None or count < number.most):
-        solved = solve(parted, then)
+        solved = _uncorrected(parted, then, areas)
         if _holds(broken, solved.of_detections) and _LEAST_SHARE * _changed(solution, solved) <= len(less):
             return solved, then
     if any(one.is_one and (one.here, one.there) == (broken.here, broken.there) for one in demands):

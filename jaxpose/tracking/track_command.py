@@ -30,6 +30,7 @@ from jaxpose.terminal import count, print_lines, say
 from jaxpose.tracking.corrections import Correction, read_corrections, rounds, solve_corrected
 from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
+from jaxpose.tracking.silhouettes import read_areas
 from jaxpose.tracking.tracks import Number
 
 FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
@@ -63,7 +64,8 @@ def run(given: argparse.Namespace) -> int:
     for note in table.notes:
         say(note)
     corrections = _corrections(given.corrections, _review_of(out))
-    print_lines("\n".join(write_tracks(table, number, out, table.footage, given.overwrite, corrections)))
+    video = Path(given.video).expanduser() if given.video else None
+    print_lines("\n".join(write_tracks(table, number, out, table.footage, given.overwrite, corrections, video)))
     return DONE
 
 
@@ -74,6 +76,7 @@ def write_tracks(
     footage: Footage | None,
     overwrite: bool,
     corrections: Sequence[Correction] = (),
+    video: Path | None = None,
 ) -> list[str]:
     """Makes and writes the tracks of detections, and their review next to them; returns lines about them.
 
@@ -84,13 +87,16 @@ def write_tracks(
       footage: the video, which .slp files need.
       overwrite: replace files with other content.
       corrections: a person's, of earlier tracks.
+      video: tells the animals apart by their silhouettes; None: motion alone does.
 
     Raises:
-      UserError: corrections contradict each other, or a file exists.
+      UserError: corrections contradict each other, a file exists, or the video does not fit the detections.
       OSError: a file cannot be written.
     """
     with phase(f"tracking {table.file.name}"):
-        solution = solve_corrected(find_detections(table.poses), number, corrections)
+        found = find_detections(table.poses)
+        areas = read_areas(video, found) if video else None
+        solution = solve_corrected(found, number, corrections, areas)
         doubts = find_doubts(solution)
     poses, review = solution.named(table.poses), _review_of(out)
     tracked = _without_others(dataclasses.replace(table, poses=poses))
@@ -98,7 +104,7 @@ def write_tracks(
     with output_folder(out.parent, overwrite) as folder:
         write_form(folder / out.name, tracked, footage, target)
         write_atomic(folder / review.name, review_table(doubts, solution.names, rounds(corrections)))
-    return [*_report(out, poses), _review_line(review, doubts, solution.names)]
+    return [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
 
 
 def _review_of(out: Path) -> Path:
@@ -151,6 +157,13 @@ def _report(out: Path, poses: Poses) -> list[str]:
     if left := int((is_there & (identity < 0)).sum()):
         lines.append(f"left out: {count(left, 'detection')} that belong to no track")
     return lines
+
+
+def _area_lines(video: Path | None, areas: np.ndarray | None) -> list[str]:
+    if areas is None:
+        return []
+    known = int(np.isfinite(areas).sum())
+    return [f"{video}: the silhouettes of {known:,} of {count(len(areas), 'detection')} were measured"]
 
 
 def _review_line(file: Path, doubts: Sequence[Doubt], names: Sequence[str]) -> str:
