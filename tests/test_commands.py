@@ -55,6 +55,9 @@ _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
 _DISTILL = "tests/test_pretrain.py::test_a_distillation_is_the_same_on_any_devices_and_after_a_stop_and_has_one_teacher"
 _RIG = "tests/training/test_cameras.py::test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop"
+_MULTIVIEW = (
+    "tests/training/test_multiview.py::test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop"
+)
 _AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wrote"
 _LABEL = "tests/label/test_server.py::test_a_killed_server_loses_no_label_and_ctrl_c_writes_them"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
@@ -77,6 +80,9 @@ RUN_BY = {
     "train .yaml": "tests/formats/test_lightning_pose_config.py::"
     "test_the_command_line_prints_every_message_once_and_takes_options",
     "train .slp": "tests/formats/test_sleap.py::test_labels_and_images_are_as_sleap_io_reads_them",
+    "train augment.mask_end_epochs": _MULTIVIEW,
+    "train augment.mask_share": _MULTIVIEW,
+    "train augment.mask_start_epochs": _MULTIVIEW,
     "train data.boxes": _CROP,
     "train data.calibration": _RIG,
     "train data.input_height_px": _REAL,

@@ -30,7 +30,7 @@ def files_of(row: str) -> dict[str, list[Path]]:
 
 
 def is_file_name(name: str) -> bool:
-    return name.rpartition(".")[2] in {"py", "md", "toml", "yml", "yaml", "cff"}
+    return name.rpartition(".")[2] in {"py", "js", "md", "toml", "yml", "yaml", "cff"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip()[:50])

@@ -56,7 +56,8 @@ def test_no_other_type_has_the_keypoints_of_frames() -> None:
                     holders.add(one.name)
                 elif "np.ndarray" in kind and any(word in name for word in ("keypoints", "points_px", "visibility")):
                     others.add(one.name)
-    assert holders == {"LabelTable", "Project", "Samples", "PredictionTable", "Recording"} and others == {"Poses"}
+    expected = {"LabelTable", "Project", "Samples", "PredictionTable", "Recording", "Crowd"}
+    assert holders == expected and others == {"Poses"}
 
 
 def all_arrays(rng: np.random.Generator, frames: list[str], names: tuple[str, ...]) -> Poses:
