@@ -44,12 +44,12 @@ class _Animal:
 
     Attributes:
       individual: its name in its file.
-      points_px: (k, 2) in pixels of the image, NaN without a label.
+      pose_px: (k, 2) in pixels of the image, NaN without a label.
       row: its row in the table of its file.
     """
 
     individual: str
-    points_px: np.ndarray
+    pose_px: np.ndarray
     row: int
 
 
@@ -288,7 +288,7 @@ def _add_to_image(
       animals, cells: the new labels, and the text of their cells.
       image: that of the project.
       file, layout: its label file, and the form of this.
-      names: the keypoints of `points_px`.
+      names: the keypoints of `pose_px`.
       size_px: the body size.
     """
     partners, problems = _partners(animals, image, size_px)
@@ -303,9 +303,9 @@ def _add_to_image(
             plan.added.append(f"{image.name} ({name})")
             changed |= {(name, *at): cell for at, cell in given.items()}
         else:
-            distances = np.linalg.norm(one.points_px - partner.points_px, axis=1)
+            distances = np.linalg.norm(one.pose_px - partner.pose_px, axis=1)
             plan.pairs.append(Pair(image.name, partner.individual, one.individual, distances))
-            is_new = np.isfinite(one.points_px).all(axis=1) & np.isnan(partner.points_px).any(axis=1)
+            is_new = np.isfinite(one.pose_px).all(axis=1) & np.isnan(partner.pose_px).any(axis=1)
             lacking = {names[place] for place in np.flatnonzero(is_new).tolist()}
             plan.filled += len(lacking)
             changed |= {(partner.individual, *at): cell for at, cell in given.items() if at[0] in lacking}
@@ -339,8 +339,8 @@ def _partners(animals: list[_Animal], image: _Image, size_px: float) -> tuple[li
 
 def _oks(one: _Animal, other: _Animal, size_px: float) -> float:
     """Returns the OKS of the keypoints that both have; of their means if they share none."""
-    away = one.points_px - other.points_px
+    away = one.pose_px - other.pose_px
     away = away[np.isfinite(away).all(axis=1)]
     if not len(away):
-        away = (np.nanmean(one.points_px, axis=0) - np.nanmean(other.points_px, axis=0))[None]
+        away = (np.nanmean(one.pose_px, axis=0) - np.nanmean(other.pose_px, axis=0))[None]
     return float(np.exp(-np.square(away).sum(axis=1) / (2 * (2 * _SIGMA * size_px) ** 2)).mean())
