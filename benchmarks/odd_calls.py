@@ -204,12 +204,12 @@ def call(words: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
         try:
             console.main()
         except SystemExit as ended:
-            code = ended.code
+            code = ended.code or 0
         except BaseException:
             traceback.print_exc()
         sys.stderr.flush()
         # The child is a copy of this process, and must not clean up its folders.
-        os._exit(code or 0)
+        os._exit(code if isinstance(code, int) else 1)
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         done, status = os.waitpid(child, os.WNOHANG)

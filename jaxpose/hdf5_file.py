@@ -20,18 +20,37 @@ def read_hdf5(file: Path) -> Iterator[Any]:
 
     Raises:
       UserError: a part of it lies in another file.
-      OSError: it cannot be read.
+      OSError: it cannot be read, or is damaged.
+    """
+    import h5py
+
+    state = file.stat()
+    if found := _part_elsewhere(file, state.st_size, state.st_mtime_ns):
+        name, other = found
+        raise UserError(f"{file}: {name!r} lies in another file, {other!r}; such files are not followed: copy it in")
+    try:
+        with h5py.File(file, "r") as opened:
+            yield opened
+    # HDF5 and h5py raise these for some damaged files.
+    except (RuntimeError, SystemError) as error:
+        raise OSError(f"it is damaged ({error})") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _part_elsewhere(file: Path, size: int, changed_ns: int) -> tuple[str, str] | None:
+    """Returns the name of a part of a file that lies in another file, and that file; remembers it while it is the same.
+
+    Raises:
+      OSError: as `read_hdf5`.
     """
     import h5py
 
     with h5py.File(file, "r") as opened:
-        found = opened.visititems_links(_linked_file) or opened.visititems(_stored_file)
-        if found:
-            name, other = found
-            raise UserError(
-                f"{file}: {name!r} lies in another file, {other!r}; jaxpose reads no file that a file names"
-            )
-        yield opened
+        try:
+            return opened.visititems_links(_linked_file) or opened.visititems(_stored_file)
+        except Exception as error:
+            # On damaged files, the walk may raise any error.
+            raise OSError(f"it is damaged ({type(error).__name__}: {error})") from None
 
 
 def _linked_file(name: str, link: Any) -> tuple[str, str] | None:

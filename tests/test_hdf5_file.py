@@ -11,7 +11,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose.cameras.calibration_files import read_cameras, write_cameras
 from jaxpose.errors import UserError
-from jaxpose.formats.project import read_project
+from jaxpose.formats.project import prepare, read_project
 from jaxpose.formats.sleap_files import read_analysis
 from tests.cameras.test_calibration_files import RIG
 from tests.formats.other_projects import deeplabcut_project
@@ -84,3 +84,34 @@ def test_values_in_another_file_are_refused_with_its_name(
     with pytest.raises(UserError) as refused:
         read()
     assert str(file) in str(refused.value) and f"lies in another file, {str(secret)!r}" in str(refused.value)
+
+
+def test_a_file_behind_a_block_of_the_user_is_no_way_round(tmp_path: Path) -> None:
+    secret, images = tmp_path / "secret.h5", tmp_path / "images.h5"
+    with h5py.File(secret, "w") as opened:
+        opened["frames"] = np.zeros((40, 48, 64, 3), np.uint8)
+    with h5py.File(images, "w", userblock_size=512) as opened:
+        opened["frames"] = np.zeros((40, 48, 64, 3), np.uint8)
+        as_virtual(opened, "frames", secret)
+    labels = make_labels(tmp_path / "made")
+    for video in labels.videos:
+        video.replace_filename(str(images), open=False)
+        video.backend_metadata = {"type": "HDF5Video", "dataset": "frames", "filename": str(images)}
+    file = save(labels, tmp_path / "labels.slp")
+    with pytest.raises(UserError, match="lies in another file"):
+        prepare(read_project(c.DataConfig(project=str(file))))
+
+
+def test_a_damaged_file_is_the_users_mistake(tmp_path: Path) -> None:
+    file, _, _ = analysis(tmp_path / "made")
+    content, random = file.read_bytes(), np.random.default_rng(0)
+    endings = set()
+    for place in random.integers(0, len(content), 60).tolist():
+        file.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            read_analysis(file)
+        except UserError:
+            endings.add("refused")
+        else:
+            endings.add("read")
+    assert endings == {"refused", "read"}

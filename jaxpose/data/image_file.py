@@ -341,6 +341,9 @@ def image_facts(content: bytes) -> ImageFacts:
     """
     pixels, orientation = decode_values(content), read_orientation(content)
     height, width = pixels.shape[:2]
+    # OpenCV lacks the limit if it was imported before jaxpose.
+    if width * height > MAX_PIXELS:
+        raise UserError(_TOO_LARGE)
     if min(width, height) < MIN_SIDE_PX:
         raise UserError(f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}")
     values, is_negative, is_upright = range_of(pixels), _is_negative(content), _is_tiff(content)

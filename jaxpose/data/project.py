@@ -20,7 +20,7 @@ from jaxpose.data.label_table import LabelTable, is_hidden
 from jaxpose.data.labels import labels_checksum, read_table
 from jaxpose.errors import UserError
 from jaxpose.poses import VISIBLE, Poses, join_poses
-from jaxpose.terminal import count
+from jaxpose.terminal import count, listed
 
 LISTED_PROBLEMS = 20
 # Of those that lack images.
@@ -206,7 +206,10 @@ class Project:
         return rows
 
     def describe_absent(self) -> str:
-        """Returns how many moments lack images, of which views, and the first ones; "" if none does."""
+        """Returns how many moments lack images, of which views, and the first ones; "" if none does.
+
+        Names sessions of which only one view has images, as if their name were misspelled.
+        """
         is_absent = self.rows_of_moments() < 0
         if not is_absent.any():
             return ""
@@ -215,7 +218,12 @@ class Project:
         lacking = ", ".join(f"{number} of {view}" for view, number in of_views if number)
         first = ", ".join(names[moment] for moment in moments[:_LISTED_MOMENTS])
         more = f" and {len(moments) - _LISTED_MOMENTS} more" * (len(moments) > _LISTED_MOMENTS)
-        return f"{len(moments)} of {count(len(names), 'moment')} lack an image ({lacking}): {first}{more}"
+        views_of_session: dict[str, set[int]] = {}
+        for name, absent in zip(names, is_absent, strict=True):
+            views_of_session.setdefault(name.rpartition("/")[0], set()).update(np.flatnonzero(~absent).tolist())
+        single = [name for name, views in views_of_session.items() if len(views) == 1]
+        alone = f"; only one view has images of {listed(single, 3)}: are the names of the others spelled alike?"
+        return f"{len(moments)} of {count(len(names), 'moment')} lack an image ({lacking}): {first}{more}{alone * bool(single)}"
 
     def moment_names(self) -> tuple[str, ...]:
         """Returns m names: the image, in a folder without the view."""

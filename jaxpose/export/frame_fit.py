@@ -26,7 +26,8 @@ Matrices = tuple[np.ndarray, np.ndarray]
 class FrameFit:
     """A mean over blocks of pixels, a blur and a sampling, each rounded to whole grey levels.
 
-    The grey levels are OpenCV's, except where a value in floating point is within a last bit of a half.
+    The grey levels are OpenCV's, except where a value in floating point is within a last bit of a half. Cubic
+    interpolation (`data.resize=lightning_pose`) differs by one level in up to 5 of 100 values of small frames.
 
     Attributes:
       frame_size_px: (width, height) of the frames.

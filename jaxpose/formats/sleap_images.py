@@ -271,7 +271,6 @@ def video_names(videos: list[SleapVideo]) -> list[str]:
     return [names[number] for number in firsts]
 
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 _MOST = 65535
 
 
@@ -355,12 +354,13 @@ def _open(path: Path, given: dict[str, Any], has_pages: bool) -> Iterator[tuple[
       given: the .slp's facts about it.
       has_pages: whether it is a TIFF file in which each page is a frame.
     """
-    with open(path, "rb") as stream:
-        is_hdf5 = stream.read(len(_HDF5)) == _HDF5
     if has_pages:
         yield lambda frame: _read_page(path, frame), cv2.imcount(str(path), cv2.IMREAD_UNCHANGED)
         return
-    with _open_hdf5(path, given) if is_hdf5 else _open_by_sleap(path, given) as opened:
+    import h5py
+
+    # Its signature may follow a block of the user's.
+    with _open_hdf5(path, given) if h5py.is_hdf5(path) else _open_by_sleap(path, given) as opened:
         yield opened
 
 
@@ -394,7 +394,10 @@ def _refuse_number_kind(path: Path) -> None:
 
 def _read_page(path: Path, frame: int) -> np.ndarray:
     """Returns the values (h, w, 3) of a TIFF page."""
-    is_read, pages = cv2.imreadmulti(str(path), start=frame, count=1, flags=cv2.IMREAD_UNCHANGED)
+    try:
+        is_read, pages = cv2.imreadmulti(str(path), start=frame, count=1, flags=cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise UserError(f"its page {frame} cannot be read: {error.err}") from None
     if not is_read:
         raise UserError(f"it has no page {frame}, or one that is damaged")
     return _as_rgb(pages[0] if pages[0].ndim == 2 else pages[0][..., 2::-1])
@@ -465,6 +468,7 @@ def _open_by_sleap(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable
     try:
         # By default, it keeps only the first channel if the first frame it reads looks grey.
         backend = VideoBackend.from_filename(str(path), grayscale=_is_grey(given), format=given.get("format"))
+        frames = backend.num_frames
     except Exception as error:
         # On damaged files, its parsers may raise any error.
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
@@ -478,6 +482,6 @@ def _open_by_sleap(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable
         return _as_rgb(values)
 
     try:
-        yield read, backend.num_frames
+        yield read, frames
     finally:
         getattr(backend, "close", lambda: None)()

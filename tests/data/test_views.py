@@ -199,6 +199,15 @@ def test_rows_are_matched_by_name_and_a_moment_may_lack_views(tmp_path: Path) ->
     assert project.describe_absent() == (
         "2 of 5 moments lack an image (1 of top, 1 of bot): labeled-data/s/2.png, labeled-data/s/9.png"
     )
+    # Session t has images of both views; u_top has a name that no folder of the other view has.
+    other = small_project(tmp_path / "other", {"top": ["s/1.png", "u/1.png"], "bot": ["s/1.png", "v/1.png"]})
+    assert (
+        read_project(other)
+        .describe_absent()
+        .endswith(
+            "; only one view has images of labeled-data/u, labeled-data/v: are the names of the others spelled alike?"
+        )
+    )
     sets = assign_sets(project, dataclasses.replace(data, train_share=0.6, val_share=0.4))
     assert all(len(set(sets[row[row >= 0]].tolist())) == 1 for row in project.rows_of_moments())
 
