@@ -223,7 +223,8 @@ class Project:
             views_of_session.setdefault(name.rpartition("/")[0], set()).update(np.flatnonzero(~absent).tolist())
         single = [name for name, views in views_of_session.items() if len(views) == 1]
         alone = f"; only one view has images of {listed(single, 3)}: are the names of the others spelled alike?"
-        return f"{len(moments)} of {count(len(names), 'moment')} lack an image ({lacking}): {first}{more}{alone * bool(single)}"
+        text = f"{len(moments)} of {count(len(names), 'moment')} lack an image ({lacking}): {first}{more}"
+        return text + alone * bool(single)
 
     def moment_names(self) -> tuple[str, ...]:
         """Returns m names: the image, in a folder without the view."""

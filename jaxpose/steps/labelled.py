@@ -239,7 +239,7 @@ def masked_patches(
     first, last = mask_steps(on, steps_per_epoch)
     step = draw // (config.train.batch_size * len(config.data.views))
     # Both may round to one step.
-    progress = jnp.clip((step - first).astype(jnp.float32) / max(last - first, 1), 0, 1) if last > first else 1.0
+    progress = jnp.clip((step - first).astype(jnp.float32) / (last - first), 0, 1) if last > first else 1.0
     share = jnp.where(step < first, 0, on.mask_share_start + progress * (on.mask_share - on.mask_share_start))
     keys = augment.sample_keys(seed, LABELLED, draw, _MASKS)
     return augment.draw_masks(keys, share, (size_px[0] // patch_px, size_px[1] // patch_px))

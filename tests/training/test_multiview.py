@@ -22,6 +22,7 @@ from jaxpose.model.pose_net import apply_network, make_network
 from jaxpose.predict import load
 from jaxpose.predict import main as predict_main
 from jaxpose.run.load import LoadedNetwork
+from jaxpose.run.start_run import refuse_other_weights
 from jaxpose.steps.clip_step import clip_microbatches, network_input
 from jaxpose.steps.labelled import augmented_frames, masked_patches
 from jaxpose.steps.objective import terms_of
@@ -99,6 +100,12 @@ def test_patches_are_masked_by_the_draw_of_their_view_and_the_step(rig_project: 
     assert len({masked.tobytes() for masked in np.concatenate(seen[2:])}) > 6
     again = masked_patches(jnp.asarray(draws[4][::-1]), jnp.uint32(7), config, per_epoch, (32, 32))
     np.testing.assert_array_equal(np.asarray(again)[::-1], seen[4])
+    # A start and an end that round up to one step: all of the share from there on.
+    at_once = dataclasses.replace(
+        config, augment=dataclasses.replace(config.augment, mask_start_epochs=0.6, mask_end_epochs=0.9)
+    )
+    full = masked_patches(jnp.asarray(draws[2]), jnp.uint32(7), at_once, per_epoch, (32, 32))
+    assert set(np.asarray(full).sum((1, 2)).tolist()) == {3}
     other_seed = masked_patches(jnp.asarray(draws[4]), jnp.uint32(8), config, per_epoch, (32, 32))
     assert (np.asarray(other_seed) != seen[4]).any()
 
@@ -208,6 +215,14 @@ def test_cameras_keep_their_vectors_by_name_in_a_network_that_starts_from_anothe
             np.testing.assert_array_equal(params["backbone"]["views"][at], expected)
             assert (f"the vector of the camera {view}" in remade) == (at not in kept)
         np.testing.assert_array_equal(params["backbone"]["class_token"], old.params["backbone"]["class_token"])
+
+
+@pytest.mark.parametrize(("name", "old", "told"), [("class_token", False, "false"), ("joint_layers", 2, "2")])
+def test_a_network_that_starts_from_a_run_mixes_its_tokens_alike(name: str, old: Any, told: str) -> None:
+    """Its weights fit any other, and would be those of another network."""
+    before, now = c.ModelConfig(kind="multiview", **{name: old}), c.ModelConfig(kind="multiview")
+    with pytest.raises(UserError, match=f"train.init_from is run, a run with {name} = {told}; model.{name} is "):
+        refuse_other_weights(before, now, Path("run"), "train.init_from")
 
 
 @pytest.mark.slow
