@@ -221,7 +221,7 @@ def test_cameras_keep_their_vectors_by_name_in_a_network_that_starts_from_anothe
 def test_a_network_that_starts_from_a_run_mixes_its_tokens_alike(name: str, old: Any, told: str) -> None:
     """Its weights fit any other, and would be those of another network."""
     before, now = c.ModelConfig(kind="multiview", **{name: old}), c.ModelConfig(kind="multiview")
-    with pytest.raises(UserError, match=f"train.init_from is run, a run with {name} = {told}; model.{name} is "):
+    with pytest.raises(UserError, match=f"train.init_from is run, a run with {name} = {told}, and model.{name} is "):
         refuse_other_weights(before, now, Path("run"), "train.init_from")
 
 
