@@ -178,14 +178,16 @@ def _of_animal(poses: Poses, place: int, rows: slice, options: PredictConfig) ->
     one = dataclasses.replace(one, confidence=confidence[:, None])
     if has_no_score:
         return one, "; it has no scores, so all its positions count"
-    empty = np.isnan(one.points_px).any(axis=(0, 1, 3))
+    empty = np.asarray(np.isnan(one.points_px).any(axis=(0, 1, 3)))
     reasons = {
         "no prediction is sure enough (--min_confidence)": empty & (is_there & is_scored).any(axis=0),
         "its predictions have no score": empty & is_there.any(axis=0) & ~(is_there & is_scored).any(axis=0),
         "nothing is predicted there": empty & ~is_there.any(axis=0),
     }
     return one, "".join(
-        f"; {_named(poses, which)} empty, because {reason}" for reason, which in reasons.items() if which.any()
+        f"; {_named(poses, np.asarray(which))} empty, because {reason}"
+        for reason, which in reasons.items()
+        if np.any(which)
     )
 
 

@@ -140,6 +140,32 @@ def test_a_number_that_all_labels_have_is_expected_also_if_most_frames_lack_an_a
     assert all(frame >= LOST for frame in reasons if frame != TOUCH)
 
 
+@pytest.mark.parametrize("kind", ["csv", "coco"])
+def test_suggestions_lack_what_lies_outside_of_their_image_and_animals_that_coincide(tmp_path: Path, kind: str) -> None:
+    project, (points, confidence) = OPEN[kind](tmp_path / "project"), animals()
+    points[UNSURE, 0, 2] = (96, 30)
+    points[LOST, 0] = (-9, 5)
+    points[DOUBTFUL, 1] = points[DOUBTFUL, 0]
+    (run, video), out = make_run(tmp_path, project, (points, confidence)), tmp_path / "out"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "6", "--apart", "0", "--out", str(out)]) == 0
+    found = labels_in(out, kind)
+    assert [len(found[frame]) for frame in (DOUBTFUL, UNSURE)] == [1, 2]
+    assert len(found[LOST]) == 0
+    assert (found[UNSURE][1, 2] == 0).all() if kind == "coco" else np.isnan(found[UNSURE][1, 2]).all()
+    if kind == "csv":
+        assert merge(out, project) == 0
+
+
+def test_a_frame_without_an_animal_has_no_unsure_or_crowded_one_as_its_reason(tmp_path: Path) -> None:
+    project, (points, confidence) = csv_project(tmp_path / "project"), animals()
+    points[2:], confidence[2:] = np.nan, np.nan
+    run, video = make_run(tmp_path, project, (points, confidence))
+    out = tmp_path / "out"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "9", "--apart", "10", "--out", str(out)]) == 0
+    reasons = {reason for frame, reason in suggested(out).items() if frame > 10 and frame != DOUBTFUL}
+    assert reasons == {"nothing stands out"}
+
+
 def test_what_cannot_be_suggested_is_said(tmp_path: Path, capsys: Capture) -> None:
     project = csv_project(tmp_path / "project")
     run, video = make_run(tmp_path, project)
