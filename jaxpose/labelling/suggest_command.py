@@ -186,7 +186,8 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
 def _in_images(recordings: list[Recording], predicted: list[Poses], data: DataConfig, choices: list[Choice]) -> Poses:
     """Returns the predictions of the chosen frames in pixels of their images, without those outside a crop.
 
-    Several animals have no point outside of a whole frame either. The animals of a frame are ordered from left to right; of two that coincide exactly, one is left out.
+    Several animals have no point outside a whole frame either. The animals of a frame are ordered from left to right;
+    of two that coincide exactly, one is left out.
     """
     names = data.keypoint_names
     frames, points, confidences = list[str](), list[np.ndarray](), list[np.ndarray]()
