@@ -22,7 +22,8 @@ def main(argv: list[str] | None = None) -> int:
         "--out",
         default="",
         metavar="FILE",
-        help="table to write, in any of these forms; default: <table>_smoothed, in the form of the table",
+        help="table to write, in any of these forms (.parquet: of one animal); default: <table>_smoothed, in the form "
+        "of the table",
     )
     arguments.add_argument("--method", default="kalman", metavar="KIND", help="kalman (default) or median")
     arguments.add_argument(

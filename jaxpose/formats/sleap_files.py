@@ -250,6 +250,21 @@ def read_slp(file: Path) -> PredictionTable:
     return _with_tracks(found, labels, instances)
 
 
+def only_track(file: Path) -> str:
+    """Returns the name of the only track of a project or an analysis of SLEAP; "" without one, and for other files.
+
+    The readers leave it out of tables of one animal.
+    """
+    if file.suffix.lower() == ".slp":
+        names = [str(track.name) for track in sleap.load(file).tracks]
+    elif is_analysis(file):
+        with read_hdf5(file) as opened:
+            names = [name.decode() for name in opened["track_names"][...].tolist()]
+    else:
+        return ""
+    return names[0] if len(names) == 1 else ""
+
+
 def _read_frame(frame: Any, is_of_one: bool) -> list[Any]:
     """Returns the instances of a frame; a predicted one gives way to that of a person which replaces it."""
     if is_of_one:

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import DONE, program
@@ -100,14 +101,24 @@ def _merge_animals(given: argparse.Namespace, new: Path, found: Sequence[NewFile
             plan, project, {file: extended(file, of_file, project) for file, of_file in rows.items()}
         )
         numbers = {file: len(rows.get(file, ())) for file in contents}
-        _report(new, found, project, write_contents(new, found, project, contents, numbers))
+        changed = {file: len(of_file) for file, of_file in plan.changes.items()}
+        _report(new, found, project, write_contents(new, found, project, contents, numbers), changed)
     for line in about:
         print_lines(line)
 
 
-def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged: Merged) -> None:
+def _report(
+    new: Path,
+    found: Sequence[NewFile],
+    project: ProjectLabels,
+    merged: Merged,
+    changed: Mapping[Path, int] = MappingProxyType({}),
+) -> None:
+    """Prints what a merge wrote; `changed` has the number of rows of the project that got cells, by label file."""
     for file, rows in merged.rows.items():
-        print_lines(f"{file}: {count(rows, 'new row')}")
+        added = [count(rows, "new row")] if rows or file not in changed else []
+        of_project = [f"{count(changed[file], 'row')} of the project changed"] if file in changed else []
+        print_lines(f"{file}: {', '.join([*added, *of_project])}")
     print_lines(f"{count(merged.images, 'image')} copied")
     if empty := sum(file.empty for file in found):
         print_lines(f"left out: {count(empty, 'row')} without any label")

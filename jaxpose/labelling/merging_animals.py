@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from jaxpose.data.animals import body_size_px
+from jaxpose.data.animals import BOX_RATIO, body_size_px
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.labelling.merging import (
@@ -32,6 +32,9 @@ from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 # As COCO's similarity of keypoints, with the square of the body size as area: the same animal from an OKS of 0.5, which
 # is a distance of 0.24 body sizes; another one below 0.1, or 0.43 body sizes.
 _SIGMA, _SAME, _OTHER = 0.1, 0.5, 0.1
+# Two poses without a common keypoint may be parts of one animal if both lie in a square of this many body sizes, the
+# box of an animal. Incomplete labels make the body size too small, so only twice the box excludes it.
+_ONE_BOX, _TWO_BOXES = BOX_RATIO, 2 * BOX_RATIO
 _LISTED = 5
 
 # (individual, keypoint, coordinate): the text of the cell.
@@ -86,7 +89,8 @@ class Plan:
       rows: {label file: new rows}, each an image and its cells.
       changes: {label file: {line: cells to fill in the row that begins there}}.
       pairs: the animals that both label.
-      added: "IMAGE (individual)" of the animals added to images of the project.
+      added: "IMAGE (individual)" of the animals added to images of the project under their own individual.
+      renamed: "IMAGE (individual as INDIVIDUAL)" of those added under one that was free.
       filled: number of points added to animals of the project.
       absent: number of animals of the project that new labels of the same image lack.
     """
@@ -95,6 +99,7 @@ class Plan:
     changes: dict[Path, dict[int, Cells]] = dataclasses.field(default_factory=dict)
     pairs: list[Pair] = dataclasses.field(default_factory=list)
     added: list[str] = dataclasses.field(default_factory=list)
+    renamed: list[str] = dataclasses.field(default_factory=list)
     filled: int = 0
     absent: int = 0
 
@@ -123,6 +128,10 @@ class Plan:
         new = "; new rows have those of the new labels: are they the same animals?" * bool(self.rows)
         lines += [f"other individuals: {listed(other, _LISTED)}; those of the project stay{new}"] if other else []
         lines += [f"added to images of the project: {listed(self.added, _LISTED)}"] if self.added else []
+        renamed = (
+            f"added under a free individual, because their own is another animal there: {listed(self.renamed, _LISTED)}"
+        )
+        lines += [renamed] if self.renamed else []
         lines += [f"filled: {count(self.filled, 'point')} that the project lacked"] if self.filled else []
         lines += [f"only in the project: {count(self.absent, 'animal')} of these images"] if self.absent else []
         return lines
@@ -149,12 +158,13 @@ def plan_merge(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -
         for row, name in enumerate(table.poses.frames):
             of_image.setdefault(name, []).append(row)
         for name, rows in of_image.items():
-            source, frame = _row_of(table.sources[rows[0]]), frame_of(name)
+            source, frame = _row_of(table.sources[rows[0]], table.poses.individuals), frame_of(name)
             target, inside = target_file(project, file.view, name), known.get(frame)
             animals = [_animal(table.poses.with_keypoints(names), row) for row in rows]
             reasons = [image_problem(table, row, project, folder) for row in rows]
             reasons += [target_problem(project, target, file.cells[row]) for row in rows]
-            reasons += [_unknown_individual(animals, layout_of(project, target))]
+            reasons += [_unknown_individual(animals, layout_of(project, target)), _same_animal(name, animals)]
+            reasons += [_unread(inside, project)] if inside else []
             if earlier := places.get(frame):
                 reasons = [f"{name} is already labelled in {earlier}; remove one of the two"]
             elif inside and inside.name != name:
@@ -237,10 +247,11 @@ def _images_of(project: ProjectLabels, names: tuple[str, ...]) -> dict[tuple[str
     found = dict[tuple[str, int | str], _Image]()
     for table in project.all_tables():
         for image in table.without_animals:
-            found.setdefault(frame_of(image.name), _Image(image.name, image.source, []))
+            source = _row_of(image.source, table.poses.individuals)
+            found.setdefault(frame_of(image.name), _Image(image.name, source, []))
         poses = table.poses.with_keypoints(names)
         for row, name in enumerate(poses.frames):
-            image = found.setdefault(frame_of(name), _Image(name, _row_of(table.sources[row]), []))
+            image = found.setdefault(frame_of(name), _Image(name, _row_of(table.sources[row], poses.individuals), []))
             image.animals.append(_animal(poses, row))
     return found
 
@@ -251,9 +262,10 @@ def _file_of(image: _Image, target: Path) -> Path:
     return target if target.is_file() and target.samefile(file) else file
 
 
-def _row_of(source: str) -> str:
-    """Returns FILE:LINE from FILE:LINE (individual)."""
-    return source.rpartition(" (")[0] or source
+def _row_of(source: str, individuals: Sequence[str]) -> str:
+    """Returns FILE:LINE from FILE:LINE (individual), whatever signs the individual's name has."""
+    ends = [end for end in (f" ({name})" for name in individuals) if source.endswith(end)]
+    return source.removesuffix(max(ends, key=len, default=""))
 
 
 def _animal(poses: Poses, row: int) -> _Animal:
@@ -269,6 +281,25 @@ def _unknown_individual(animals: Sequence[_Animal], layout: LabelLayout) -> str:
         return ""
     what = f"has no individual {unknown[0]}; it" if unknown[0] else "names animals, and these labels do not: it"
     return f"the project {what} has {', '.join(layout.individuals)}"
+
+
+def _same_animal(image: str, animals: Sequence[_Animal]) -> str:
+    """Returns which animals of an image coincide: the readers of labels refuse the second one."""
+    first = dict[bytes, _Animal]()
+    for one in animals:
+        # The sum turns -0.0 into 0.0.
+        other = first.setdefault((one.pose_px + 0.0).tobytes(), one)
+        if other is not one:
+            which = f"{one.individual} of {image} is the same animal as {other.individual}"
+            return f"{which}: correct or remove one of the two"
+    return ""
+
+
+def _unread(image: _Image, project: ProjectLabels) -> str:
+    """Returns a problem of an animal in the project's row of an image; its individual only seems to be free."""
+    starts = f"{image.source} (", f"{image.source}: "
+    found = [problem for table in project.all_tables() for problem in table.problems if problem.startswith(starts)]
+    return f"correct the row of the project first: {found[0]}" if found else ""
 
 
 def _add_to_image(
@@ -293,14 +324,19 @@ def _add_to_image(
     """
     partners, problems = _partners(animals, image, size_px)
     free = [name for name in layout.individuals if name not in {one.individual for one in image.animals}]
+    added = [one.individual for one, partner in zip(animals, partners, strict=True) if partner is None]
+    # Those whose own name is free have it, whatever the order of the animals.
+    others = iter([name for name in free if name not in added])
     changed = Cells()
     for one, given, partner in zip(animals, cells, partners, strict=True):
-        if partner is None and not free:
-            problems.append(f"{image.name} has no free individual in {image.source} for {one.individual}")
-        elif partner is None:
-            name = one.individual if one.individual in free else free[0]
-            free.remove(name)
-            plan.added.append(f"{image.name} ({name})")
+        if partner is None:
+            name = one.individual if one.individual in free else next(others, "")
+            if not name and not problems:
+                problems.append(f"{image.name} has no free individual in {image.source} for {one.individual}")
+            elif name == one.individual:
+                plan.added.append(f"{image.name} ({name})")
+            else:
+                plan.renamed.append(f"{image.name} ({one.individual} as {name})")
             changed |= {(name, *at): cell for at, cell in given.items()}
         else:
             distances = np.linalg.norm(one.pose_px - partner.pose_px, axis=1)
@@ -325,22 +361,49 @@ def _partners(animals: list[_Animal], image: _Image, size_px: float) -> tuple[li
     for row, place in zip(rows.tolist(), places.tolist(), strict=True):
         if oks[row, place] >= _SAME:
             partners[row] = image.animals[place]
-    # Next to an animal that has its partner, a person labelled a second one.
-    oks[:, [place for place, other in enumerate(image.animals) if any(other is one for one in partners)]] = 0
     for row, one in enumerate(animals):
-        nearest = image.animals[int(oks[row].argmax())]
-        if partners[row] is None and oks[row].max() >= _OTHER:
-            problems.append(
-                f"{one.individual} of {image.name} may be {nearest.individual} in {image.source}, which it overlaps: "
-                "correct or remove one of the two"
-            )
+        same = [other for other in _without_partner(image, partners) if other.individual == one.individual]
+        if partners[row] is None and same and _boxes_between(one, same[0], size_px) <= _ONE_BOX:
+            partners[row] = same[0]
+    # Next to an animal that has its partner, a person labelled a second one.
+    left = _without_partner(image, partners)
+    for one in (one for one, partner in zip(animals, partners, strict=True) if partner is None):
+        unclear = [other for other in left if _OTHER <= _oks(one, other, size_px)]
+        apart = [other for other in left if _boxes_between(one, other, size_px) <= _TWO_BOXES]
+        for others, why in ((unclear, "which it overlaps"), (apart, "with which it shares no keypoint")):
+            if others:
+                nearest = max(others, key=lambda at: (_oks(one, at, size_px), at.individual == one.individual))
+                why = why if size_px else "and animals of one keypoint have no size that tells"
+                problems.append(
+                    f"{one.individual} of {image.name} may be {nearest.individual} in {image.source}, {why}: correct "
+                    "or remove one of the two"
+                )
+                break
     return partners, problems
 
 
+def _without_partner(image: _Image, partners: Sequence[_Animal | None]) -> list[_Animal]:
+    return [other for other in image.animals if not any(other is partner for partner in partners)]
+
+
 def _oks(one: _Animal, other: _Animal, size_px: float) -> float:
-    """Returns the OKS of the keypoints that both have; of their means if they share none."""
+    """Returns the OKS of the keypoints that both have, 0 if they share none.
+
+    Animals without a size, of one keypoint, are the same at the same place; elsewhere, nothing tells.
+    """
     away = one.pose_px - other.pose_px
     away = away[np.isfinite(away).all(axis=1)]
     if not len(away):
-        away = (np.nanmean(one.pose_px, axis=0) - np.nanmean(other.pose_px, axis=0))[None]
+        return 0.0
+    if not size_px:
+        return _OTHER if away.any() else 1.0
     return float(np.exp(-np.square(away).sum(axis=1) / (2 * (2 * _SIGMA * size_px) ** 2)).mean())
+
+
+def _boxes_between(one: _Animal, other: _Animal, size_px: float) -> float:
+    """Returns the side in body sizes of the square around two poses that share no keypoint; infinity if they do."""
+    if np.isfinite(one.pose_px + other.pose_px).all(axis=1).any():
+        return np.inf
+    both = np.concatenate([one.pose_px, other.pose_px])
+    # Without a size, they may be one animal, but nothing shows it.
+    return float(np.ptp(both[np.isfinite(both).all(axis=1)], axis=0).max() / size_px) if size_px else _TWO_BOXES

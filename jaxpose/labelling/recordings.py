@@ -256,6 +256,7 @@ def _read_pose_errors(table: Path) -> np.ndarray | None:
 
 # A signal with at least this evidence is given as a reason.
 NAMED = 0.5
+NOTHING = "nothing stands out"
 # A frame that fails in the same way as a chosen frame counts this share less.
 _LIKENESS_COST = 0.5
 
@@ -322,13 +323,14 @@ def describe(
 ) -> str:
     """Returns the signals (signals, views k) that stand out, at least the largest, each with its worst keypoint.
 
-    Those in `of_frames` are about whole frames, and have none.
+    Those in `of_frames` are about whole frames, and have none. Without any evidence, nothing stands out.
     """
     worst = pattern.argmax(axis=1).tolist()
     largest = pattern.max(axis=1)
-    named = [place for place in range(len(signals)) if largest[place] >= min(NAMED, largest.max())]
+    least = min(NAMED, largest.max())
+    named = [place for place in range(len(signals)) if largest[place] >= least and largest[place] > 0]
     keypoints = {signals[place]: f": {keypoint_names[worst[place] % len(keypoint_names)]}" for place in named}
-    return "; ".join(f"{name}{keypoint * (name not in of_frames)}" for name, keypoint in keypoints.items())
+    return "; ".join(f"{name}{keypoint * (name not in of_frames)}" for name, keypoint in keypoints.items()) or NOTHING
 
 
 # Chooses frames that look different by k-means over small copies; needs no network.

@@ -75,7 +75,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
             )
         choose = _choose_crowded if data.animals > 1 else _choose_unusual
         predicted, choices = choose(given, runs, data, project, recordings, skipped)
-        shown = None if given.empty else _in_images(recordings, predicted, data.keypoint_names, choices)
+        shown = None if given.empty else _in_images(recordings, predicted, data, choices)
     else:
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
@@ -183,28 +183,41 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
     return [{number for name, number in frames if name in found.folders.values()} for found in recordings]
 
 
-def _in_images(
-    recordings: list[Recording], predicted: list[Poses], names: tuple[str, ...], choices: list[Choice]
-) -> Poses:
+def _in_images(recordings: list[Recording], predicted: list[Poses], data: DataConfig, choices: list[Choice]) -> Poses:
     """Returns the predictions of the chosen frames in pixels of their images, without those outside a crop.
 
-    The animals of a frame are ordered from left to right.
+    Several animals have no point outside a whole frame either. The animals of a frame are ordered from left to right;
+    of two that coincide exactly, one is left out.
     """
+    names = data.keypoint_names
     frames, points, confidences = list[str](), list[np.ndarray](), list[np.ndarray]()
+    places = {choice.recording for choice in choices}
+    sizes_px = {place: np.repeat(_sizes_px(recordings[place], data), len(names), axis=0) for place in places}
     for choice in choices:
         recording, poses = recordings[choice.recording], predicted[choice.recording]
         keypoints_px = poses.points_px[choice.frame].copy()
         if recording.crop_px:
-            x, y, width, height = recording.crop_px
-            keypoints_px -= (x, y)
-            is_outside = ((keypoints_px < -0.5) | (keypoints_px > np.array([width, height]) - 0.5)).any(axis=-1)
+            keypoints_px -= recording.crop_px[:2]
+        if recording.crop_px or data.animals > 1:
+            is_outside = ((keypoints_px < -0.5) | (keypoints_px > sizes_px[choice.recording] - 0.5)).any(axis=-1)
             keypoints_px[is_outside] = np.nan
+        # The sum turns -0.0 into 0.0.
+        poses_of_frame = [one.tobytes() for one in keypoints_px + 0.0]
+        keypoints_px[[one in poses_of_frame[:place] for place, one in enumerate(poses_of_frame)]] = np.nan
         # NaN, of absent animals, is sorted to the end.
         order = np.argsort(np.fmin.reduce(keypoints_px[..., 0], axis=1), kind="stable")
         frames += [image_of(folder, choice.frame) for folder in recording.folders.values()]
         points += np.split(keypoints_px[order], len(recording.folders), axis=1)
         confidences += np.split(np.asarray(poses.confidence)[choice.frame][order], len(recording.folders), axis=1)
     return Poses(names, frames, np.stack(points), np.stack(confidences), pixels="image")
+
+
+def _sizes_px(recording: Recording, data: DataConfig) -> np.ndarray:
+    """Returns the (width, height) of the images of each view: (v, 2)."""
+    if recording.crop_px:
+        return np.array([recording.crop_px[2:]])
+    shown = [as_labelled(scan(path), labelled_sizes_px(data)) for path in recording.videos.values()]
+    return np.array([(video.width_px, video.height_px) for video in shown])
 
 
 def _report(

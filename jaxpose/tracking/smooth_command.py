@@ -26,8 +26,9 @@ from jaxpose.conversion.prediction_tables import (
 from jaxpose.data.labels import SINGLE
 from jaxpose.errors import UserError
 from jaxpose.files import output_folder
-from jaxpose.formats.lightning_pose.tables import write_smoothed
+from jaxpose.formats.lightning_pose.tables import only_individual, write_individuals, write_smoothed
 from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.formats.sleap_files import is_analysis, only_track
 from jaxpose.pose.smooth import FILLED, smooth_poses
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
@@ -48,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
       OSError: the file cannot be written.
     """
     options, file = _options(given), Path(given.table).expanduser()
-    table = read_table(file, several=True)
+    table = _with_names(read_table(file, several=True))
     out = Path(given.out).expanduser() if given.out else file.with_name(f"{file_stem(file)}_smoothed{_suffix(file)}")
     form = form_of(out)
     if form not in FORMS:
@@ -61,9 +62,15 @@ def run(given: argparse.Namespace) -> int:
             f"--out is {out}, but {file} does not name its video, which .slp files describe: write an .h5 file, then "
             "give it and --video VIDEO to jaxpose convert predictions --to slp"
         )
+    placed = table.placed()
+    if form == PARQUET and not (table.is_plain or placed.is_plain):
+        endings = ", ".join(SUFFIXES[known] for known in FORMS if known not in (PARQUET, SLP))
+        raise UserError(
+            f"{file} has {count(placed.animals, 'animal')}; parquet files that jaxpose writes hold one: give --out a "
+            f"name that ends in one of {endings}"
+        )
     for note in table.notes:
         say(note)
-    placed = table.placed()
     with phase(f"smoothing {file.name}"):
         poses, lines = _smoothed(placed.poses, options)
         if table.unique:
@@ -71,12 +78,39 @@ def run(given: argparse.Namespace) -> int:
             placed, lines = dataclasses.replace(placed, unique=unique), [*lines, *more]
     smooth, target = dataclasses.replace(placed, poses=poses), Target(form, out, scorer_for_deeplabcut(table))
     with output_folder(out.parent, given.overwrite) as folder:
-        if form == CSV and smooth.is_plain:
+        if form == CSV and smooth.is_plain and not poses.individuals:
             write_smoothed(folder / out.name, poses, smooth.scorer)
+        elif form == CSV:
+            write_individuals(folder / out.name, smooth)
         else:
             write_form(folder / out.name, smooth, table.footage, target)
-    print_lines("\n".join([f"{out}: {options.smooth}", *lines, *_left_out(table, target)]))
+    print_lines("\n".join([f"{out}: {options.smooth}", *lines, *_left_out(table, placed, target)]))
     return DONE
+
+
+def _with_names(table: PredictionTable) -> PredictionTable:
+    """Returns a table in which an animal alone keeps the name of its track, and its pieces their tracks.
+
+    An empty second place makes it a table of several animals, of which each has its own place (`placed`).
+    """
+    name, is_named = "", bool(table.poses.individuals)
+    if table.is_plain and not is_named:
+        name = only_individual(table.file) if form_of(table.file) == CSV else only_track(table.file)
+    if not table.is_plain or not (name or is_named):
+        return table
+    poses = table.poses
+    if name:
+        identity = np.where(np.isfinite(poses.points_px[..., 0]).any(axis=2), 0, -1)
+        poses = dataclasses.replace(poses, identity=identity, individuals=(name,))
+
+    def with_place(values: np.ndarray | None) -> np.ndarray | None:
+        if values is None:
+            return None
+        empty = {"f": np.nan, "b": False}.get(values.dtype.kind, -1)
+        return np.concatenate([values, np.full_like(values, empty)], axis=1)
+
+    arrays = {name: with_place(getattr(poses, name)) for name in ("points_px", "confidence", "identity", "score")}
+    return dataclasses.replace(table, poses=dataclasses.replace(poses, **arrays), by_hand=with_place(table.by_hand))
 
 
 def _options(given: argparse.Namespace) -> PredictConfig:
@@ -119,40 +153,69 @@ def _smoothed(poses: Poses, options: PredictConfig) -> tuple[Poses, list[str]]:
       `smooth_poses`.
     """
     if not poses.individuals:
-        one = _of_animal(poses, 0, slice(None), options)
-        return one, [_line("", one)]
+        one, note = _of_animal(poses, 0, slice(None), options)
+        return one, [_line("", one) + note]
     points, lines = poses.points_px.copy(), []
     for place, name in enumerate(poses.individuals):
         seen = np.flatnonzero(np.isfinite(points[:, place, :, 0]).any(axis=1))
         rows = slice(seen[0], seen[-1] + 1) if len(seen) else slice(0)
-        one = _of_animal(poses, place, rows, options)
+        one, note = _of_animal(poses, place, rows, options)
         points[rows, place] = one.points_px[:, 0]
-        lines.append(_line(name, one))
+        lines.append(_line(name, one) + note)
     is_there = np.isfinite(points[..., 0]).any(axis=2)
     identity = np.where(is_there, np.arange(len(poses.individuals)), -1)
     return dataclasses.replace(poses, points_px=points, identity=identity), lines
 
 
-def _of_animal(poses: Poses, place: int, rows: slice, options: PredictConfig) -> Poses:
-    """Returns some frames of an animal, smoothed."""
-    confidence = np.asarray(poses.confidence)[rows, place]
-    one = Poses.of_one_animal(poses.keypoint_names, poses.frames[rows], poses.points_px[rows, place], confidence)
-    return smooth_poses(one, options)[0]
+def _of_animal(poses: Poses, place: int, rows: slice, options: PredictConfig) -> tuple[Poses, str]:
+    """Returns some frames of an animal, smoothed, and a note about keypoints that are left empty or lack scores."""
+    points, confidence = poses.points_px[rows, place], np.asarray(poses.confidence)[rows, place]
+    is_there, is_scored = np.isfinite(points[..., 0]), np.isfinite(confidence)
+    has_no_score = is_there.any() and not (is_there & is_scored).any()
+    # Nothing says which positions of an animal without a score are unsure.
+    weight = np.where(is_there, 1.0, np.nan) if has_no_score else confidence
+    one = smooth_poses(Poses.of_one_animal(poses.keypoint_names, poses.frames[rows], points, weight), options)[0]
+    one = dataclasses.replace(one, confidence=confidence[:, None])
+    if has_no_score:
+        return one, "; it has no scores, so all its positions count"
+    empty = np.asarray(np.isnan(one.points_px).any(axis=(0, 1, 3)))
+    reasons = {
+        "no prediction is sure enough (--min_confidence)": empty & (is_there & is_scored).any(axis=0),
+        "its predictions have no score": empty & is_there.any(axis=0) & ~(is_there & is_scored).any(axis=0),
+        "nothing is predicted there": empty & ~is_there.any(axis=0),
+    }
+    return one, "".join(
+        f"; {_named(poses, np.asarray(which))} empty, because {reason}"
+        for reason, which in reasons.items()
+        if np.any(which)
+    )
+
+
+def _named(poses: Poses, which: np.ndarray) -> str:
+    names = [poses.keypoint_names[at] for at in np.flatnonzero(which)]
+    return ", ".join(names) if len(names) <= _LISTED else f"{len(names)} keypoints"
 
 
 def _line(name: str, smooth: Poses) -> str:
-    """Returns how many places of an animal come from other frames, and which keypoints have none."""
+    """Returns how many places of an animal come from other frames."""
     animal, frames, filled = f"{name}: " * bool(name), len(smooth.frames), smooth.columns[FILLED]
-    absent = [smooth.keypoint_names[at] for at in np.flatnonzero(np.isnan(smooth.points_px).any(axis=(0, 1, 3)))]
-    which = ", ".join(absent) if len(absent) <= _LISTED else f"{len(absent)} keypoints"
-    empty = f"; {which} empty, because no prediction is sure enough (--min_confidence)" * bool(absent)
     share = f", {100 * filled.mean():.1f} %" if filled.size else ""
-    return f"{animal}{count(frames, 'frame')}, {count(int(filled.sum()), 'place')} filled{share}{empty}"
+    return f"{animal}{count(frames, 'frame')}, {count(int(filled.sum()), 'place')} filled{share}"
 
 
-def _left_out(table: PredictionTable, target: Target) -> list[str]:
-    """Returns lines about the content of a table that the smoothed one does not have."""
+def _left_out(table: PredictionTable, placed: PredictionTable, target: Target) -> list[str]:
+    """Returns lines about the content of a table that the smoothed one does not have.
+
+    Args:
+      table: as read.
+      placed: with a place for each individual.
+      target: what is written.
+    """
     lines = [f"dropped: {text}"] if (text := dropped(table, target)) else []
+    names = placed.poses.individuals if placed.is_plain and target.form in (DEEPLABCUT, PARQUET) else ()
+    lines += [f"dropped: the name {name}, because {target.form} files of one animal have none" for name in names]
+    if placed.is_plain and placed.poses.individuals and (form_of(table.file) == SLP or is_analysis(table.file)):
+        return [*lines, "dropped: edges, and scores of instances and tracks"]
     if table.is_plain or target.form != SLP:
         return lines
     # Files of SLEAP could hold these.

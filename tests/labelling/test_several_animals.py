@@ -140,6 +140,32 @@ def test_a_number_that_all_labels_have_is_expected_also_if_most_frames_lack_an_a
     assert all(frame >= LOST for frame in reasons if frame != TOUCH)
 
 
+@pytest.mark.parametrize("kind", ["csv", "coco"])
+def test_suggestions_lack_what_lies_outside_of_their_image_and_animals_that_coincide(tmp_path: Path, kind: str) -> None:
+    project, (points, confidence) = OPEN[kind](tmp_path / "project"), animals()
+    points[UNSURE, 0, 2] = (96, 30)
+    points[LOST, 0] = (-9, 5)
+    points[DOUBTFUL, 1] = points[DOUBTFUL, 0]
+    (run, video), out = make_run(tmp_path, project, (points, confidence)), tmp_path / "out"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "6", "--apart", "0", "--out", str(out)]) == 0
+    found = labels_in(out, kind)
+    assert [len(found[frame]) for frame in (DOUBTFUL, UNSURE)] == [1, 2]
+    assert len(found[LOST]) == 0
+    assert (found[UNSURE][1, 2] == 0).all() if kind == "coco" else np.isnan(found[UNSURE][1, 2]).all()
+    if kind == "csv":
+        assert merge(out, project) == 0
+
+
+def test_a_frame_without_an_animal_has_no_unsure_or_crowded_one_as_its_reason(tmp_path: Path) -> None:
+    project, (points, confidence) = csv_project(tmp_path / "project"), animals()
+    points[2:], confidence[2:] = np.nan, np.nan
+    run, video = make_run(tmp_path, project, (points, confidence))
+    out = tmp_path / "out"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "9", "--apart", "10", "--out", str(out)]) == 0
+    reasons = {reason for frame, reason in suggested(out).items() if frame > 10 and frame != DOUBTFUL}
+    assert reasons == {"nothing stands out"}
+
+
 def test_what_cannot_be_suggested_is_said(tmp_path: Path, capsys: Capture) -> None:
     project = csv_project(tmp_path / "project")
     run, video = make_run(tmp_path, project)
@@ -213,9 +239,12 @@ def test_labels_of_two_people_are_matched_by_position_and_only_what_lacks_is_add
     assert merge(new, project) == 0
     shown = capsys.readouterr().out
     assert "labelled twice: 20 animals in 11 images, 1.4 px apart in the median, at most 1.4 px" in shown
-    assert "CollectedData.csv: 1 new row\n1 image copied\nleft out: 1 row without any label" in shown
+    assert (
+        "CollectedData.csv: 1 new row, 2 rows of the project changed\n1 image copied\nleft out: 1 row without any label"
+        in shown
+    )
     assert "other individuals: labeled-data/a/img000.png (female is male)" in shown
-    added = f"added to images of the project: {IMAGES[ALONE]} (female)"
+    added = f"their own is another animal there: {IMAGES[ALONE]} (male as female)"
     assert f"{added}\nfilled: 1 point that the project lacked" in shown
     assert "only in the project: 1 animal of these images" in shown
     after = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
@@ -268,6 +297,93 @@ def test_an_animal_that_may_be_another_one_stops_a_merge(tmp_path: Path, capsys:
     assert f"{IMAGES[2]} in {new} is another image than the one in {project}" in shown
     assert f"labeled-data/a/img0.png is already labelled in {project}/CollectedData.csv:5 as {IMAGES[0]}" in shown
     assert (project / "CollectedData.csv").read_bytes() == before
+
+
+def test_parts_of_one_animal_without_a_common_keypoint_are_one_or_stop_a_merge(tmp_path: Path, capsys: Capture) -> None:
+    project, (new, table) = csv_project(tmp_path / "project"), other_person(tmp_path / "new")
+    file, nose = project / "CollectedData.csv", ("me", "male", "nose")
+    whole = table.loc[[IMAGES[ALONE]]]
+    front, rear = table.copy(), whole.copy()
+    front.loc[IMAGES[ALONE], ("me", "male", ["left_ear", "right_ear"])] = rear.loc[:, nose] = np.nan
+    front.to_csv(file)
+    before = file.read_bytes()
+    exchanged(rear).to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    assert (
+        f"female of {IMAGES[ALONE]} may be male in {file}:12, with which it shares no keypoint"
+        in capsys.readouterr().err
+    )
+    assert file.read_bytes() == before
+    rear.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 0
+    shown = capsys.readouterr().out
+    assert f"{file}: 1 row of the project changed\n" in shown and "filled: 2 points that the project lacked" in shown
+    after = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
+    np.testing.assert_array_equal(after.loc[[IMAGES[ALONE]]], whole)
+
+
+def test_a_free_individual_goes_to_the_animal_of_its_name_first(tmp_path: Path, capsys: Capture) -> None:
+    project, (new, _) = csv_project(tmp_path / "project"), other_person(tmp_path / "new")
+    columns = pd.MultiIndex.from_product([["me"], ["male", "female", "(a)"], NAMES, ["x", "y"]])
+    columns.names = ["scorer", "individuals", "bodyparts", "coords"]
+    table = pd.DataFrame(np.nan, pd.Index([IMAGES[0]]), columns)
+    table.loc[IMAGES[0], ("me", "male")] = POSE.ravel() + 2.0
+    table.to_csv(project / "CollectedData.csv")
+    poses = {"male": POSE + [30.0, 30.0], "female": POSE + [70.0, 2.0]}
+    table.loc[IMAGES[0], ("me", "male")], table.loc[IMAGES[0], ("me", "female")] = (
+        one.ravel() for one in poses.values()
+    )
+    table.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 0
+    shown = capsys.readouterr().out
+    assert f"added to images of the project: {IMAGES[0]} (female)" in shown
+    assert f"their own is another animal there: {IMAGES[0]} (male as (a))" in shown
+    after = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    np.testing.assert_array_equal(cells_of(after, IMAGES[0], "female"), poses["female"])
+    np.testing.assert_array_equal(cells_of(after, IMAGES[0], "(a)"), poses["male"])
+    assert merge(new, project) == 0
+    assert "already has all labels" in capsys.readouterr().out
+
+
+def test_animals_of_one_keypoint_are_the_same_only_at_the_same_place(tmp_path: Path, capsys: Capture) -> None:
+    project, (new, table) = csv_project(tmp_path / "project"), other_person(tmp_path / "new")
+    noses = table.loc[:, table.columns.get_level_values("bodyparts") == "nose"]
+    noses.drop(index=IMAGES[0]).to_csv(project / "CollectedData.csv")
+    exchanged(noses).to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 0
+    assert "labelled twice: 19 animals in 10 images, 0.0 px apart" in capsys.readouterr().out
+    (noses + 2).to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    shown = capsys.readouterr().err
+    assert (
+        f"male of {IMAGES[1]} may be male in {project}/CollectedData.csv:5, and animals of one keypoint have" in shown
+    )
+
+
+def test_a_merge_into_a_row_whose_points_are_all_marked_absent(tmp_path: Path, capsys: Capture) -> None:
+    project, (new, _) = csv_project(tmp_path / "project"), other_person(tmp_path / "new")
+    header = (
+        "scorer,me,me,me,me,me,me\nindividuals,a (b),a (b),a (b),c,c,c\nbodyparts,p,p,p,p,p,p\ncoords"
+        + ",x,y,visible" * 2
+    )
+    (project / "CollectedData.csv").write_text(f"{header}\n{IMAGES[0]},1,2,0,,,\n{IMAGES[1]},1,2,2,9,9,2\n")
+    (new / "CollectedData.csv").write_text(f"{header}\n{IMAGES[0]},5,6,2,,,\n{IMAGES[1]},1,2,2,9,9,2\n")
+    assert merge(new, project) == 0
+    assert f"added to images of the project: {IMAGES[0]} (a (b))" in capsys.readouterr().out
+    assert f"\n{IMAGES[0]},5,6,2,,,\n" in (project / "CollectedData.csv").read_text()
+
+
+def test_two_animals_that_coincide_stop_a_merge_on_either_side(tmp_path: Path, capsys: Capture) -> None:
+    project, (new, table) = csv_project(tmp_path / "project"), other_person(tmp_path / "new")
+    double = table.copy()
+    double.loc[IMAGES[1], ("me", "female")] = cells_of(table, IMAGES[1], "male").ravel()
+    double.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    assert f"male of {IMAGES[1]} is the same animal as female: correct or remove" in capsys.readouterr().err
+    double.to_csv(project / "CollectedData.csv")
+    table.to_csv(new / "CollectedData.csv")
+    assert merge(new, project) == 2
+    assert f"correct the row of the project first: {project}/CollectedData.csv:6 (male): " in capsys.readouterr().err
 
 
 def test_suggestions_of_deeplabcut_are_merged_into_its_csv_and_h5(tmp_path: Path, capsys: Capture) -> None:

@@ -120,6 +120,72 @@ def test_a_sleap_project_keeps_its_skeleton_tracks_and_video(
     assert males[1].score == 0 and np.isnan(males[1].numpy(scores=True)[:, 2]).all()
 
 
+def slp(file: Path, tracks: dict[str, range], score: float = 0.9) -> Path:
+    """A project of SLEAP of 12 frames whose tracks have an animal in some of them, 10 px from each other."""
+    skeleton, video = sleap_io.Skeleton(["nose", "tail"]), sleap_io.Video("day1.mp4", open_backend=False)
+    video.backend_metadata = {"type": "MediaVideo", "shape": [12, 64, 96, 3]}
+    known, frames = [sleap_io.Track(name) for name in tracks], []
+    for number in range(12):
+        instances = [
+            sleap_io.PredictedInstance.from_numpy(
+                np.array([[number, 10.0 * place], [number + 5, 9]]), skeleton, np.full(2, score), score, track=track
+            )
+            for place, (track, of_track) in enumerate(zip(known, tracks.values(), strict=True))
+            if number in of_track
+        ]
+        frames += [sleap_io.LabeledFrame(video, number, instances)] if instances else []
+    sleap_io.Labels(frames, videos=[video], skeletons=[skeleton], tracks=known).save(str(file))
+    return file
+
+
+@pytest.mark.parametrize(
+    "tracks",
+    [{"A": range(2, 5), "B": range(5, 8)}, {"A": range(2, 8), "unused": range(0)}, {"A": range(2, 8)}],
+    ids=["pieces", "unused", "one"],
+)
+def test_one_animal_keeps_its_tracks_from_their_first_to_their_last_frame(
+    tmp_path: Path, tracks: dict[str, range], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = slp(tmp_path / "day1.slp", tracks)
+    found = sleap_io.load_slp(str(smooth(file, "--method", "median", "--window", 1)))
+    assert ("dropped: edges, and scores of instances" in capsys.readouterr().out) == (len(tracks) == 1)
+    assert [track.name for track in found.tracks] == list(tracks)
+    frames = {name: [] for name in tracks}
+    for frame in found:
+        (one,) = frame.instances
+        frames[one.track.name].append(frame.frame_idx)
+        np.testing.assert_array_equal(one.numpy()[:, 0], [frame.frame_idx, frame.frame_idx + 5])
+    assert frames == {name: list(numbers) for name, numbers in tracks.items()}
+    written = pd.read_csv(smooth(file, out="other.csv"), header=[0, 1, 2, 3], index_col=0)
+    assert list(written.columns.unique("individuals")) == list(tracks)
+    of_nose = written.xs(("nose", "x"), axis=1, level=("bodyparts", "coords"))
+    assert list(of_nose.index[of_nose.notna().any(axis=1)]) == list(range(2, 8))
+
+
+def test_one_individual_keeps_its_name_or_a_line_says_that_it_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poses = table().poses
+    alone = Poses(poses.keypoint_names, poses.frames, poses.points_px[:, :1], np.asarray(poses.confidence)[:, :1],
+                  identity=np.asarray(poses.identity)[:, :1], individuals=NAMES[:1])  # fmt: skip
+    write_individuals(tmp_path / "day1.csv", PredictionTable(Path("made"), alone, "DLC_net"))
+    written = pd.read_csv(smooth(tmp_path / "day1.csv"), header=[0, 1, 2, 3], index_col=0)
+    assert list(written.columns.unique("individuals")) == ["old male"]
+    assert "dropped" not in capsys.readouterr().out
+    smooth(tmp_path / "day1.csv", out="day1.h5")
+    assert "dropped: the name old male, because deeplabcut files of one animal have none" in capsys.readouterr().out
+
+
+def test_an_animal_without_scores_is_smoothed_and_a_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = slp(tmp_path / "day1.slp", {"A": range(12), "B": range(12)}, score=np.nan)
+    found = sleap_io.load_slp(str(smooth(file, "--method", "median", "--window", 1)))
+    printed = capsys.readouterr().out
+    assert "A: 12 frames, 0 places filled, 0.0 %; it has no scores, so all its positions count" in printed
+    assert [len(frame.instances) for frame in found] == [2] * 12
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [

@@ -381,6 +381,16 @@ def _read_individuals(file: Path) -> tuple[list[tuple[str, str]], np.ndarray, Pr
     return columns, np.concatenate([points_px, confidence[..., None]], axis=2), found
 
 
+def only_individual(file: Path) -> str:
+    """Returns the name in a readable prediction file of one individual, which its reader leaves out; "" without one."""
+    with open_unicode(file) as stream:
+        header = [row for _, row in zip(range(4), csv.reader(stream), strict=False)]
+    if len(header) < 4 or not all(header) or header[1][0] != "individuals":
+        return ""
+    names = dict.fromkeys(filter(None, map(named, header[1][1:])))
+    return next(iter(names)) if len(names) == 1 else ""
+
+
 def first_row(file: Path) -> int:
     """Returns the number, from 1, of the first row below the header of a file for `read_predictions`."""
     with open_unicode(file) as stream:
