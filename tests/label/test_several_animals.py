@@ -282,6 +282,119 @@ def test_a_killed_session_and_a_change_of_another_program(kind: str, tmp_path: P
         assert [pose[0] for pose in poses_of(store, 0) if any(pose)] == [(1.0, 2.0, 2), NEW]
 
 
+def three_sleap(file: Path, *kept: int, new: Any = None) -> None:
+    """Gives the first frame those of three animals without a tail, and a new one; saved as by another program."""
+    labels = sleap_io.load_slp(str(file))
+    poses = [np.arange(8.0).reshape(4, 2) + 20 * number for number in kept] + [new] * (new is not None)
+    for pose in poses:
+        pose[3] = np.nan
+    labels[0].instances = [sleap_io.Instance.from_numpy(pose, labels.skeletons[0]) for pose in poses]
+    save(labels, file)
+
+
+def noses(file: Path) -> dict[float, list[float]]:
+    """Returns {x of the nose: tail, [] without one} of the animals in the first frame."""
+    return {pose[0][0]: [value for value in pose[3] if np.isfinite(value)] for _, pose in by_hand(file)}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_edit_lands_on_its_animal_wherever_another_program_puts_it(is_killed: bool, tmp_path: Path) -> None:
+    """The numbers of SLEAP's instances shift when one is removed: the edit follows the points, or is a conflict."""
+    file = several_sleap(tmp_path)
+    far = np.full((4, 2), 90.0)
+    for kept, new, tails, second in (
+        ((1, 2), None, {20.0: [10.0, 11.5], 40.0: []}, 40),
+        ((2, 1, 0), None, {40.0: [], 20.0: [10.0, 11.5], 0.0: []}, 20),
+        ((0, 2), far, {0.0: [], 40.0: [], 90.0: []}, 40),
+    ):
+        three_sleap(file, 0, 1, 2)
+        with opened(file) as store:
+            edit(store, 0, 1, tail=NEW)
+            three_sleap(file, *kept, new=new)
+            if not is_killed:
+                store.flush()
+        with opened(file) as store:
+            assert noses(file) == tails
+            # The second animal is gone, and the page asks what to do; another one has its number.
+            assert [point for _, point in store.frame(0)["conflicts"]] == [NEW] * (new is not None)
+            edit(store, 0, 1, nose=(41.0, 41.0, 2))
+        with opened(file) as store:
+            assert noses(file) == {41.0 if x == second else x: tail for x, tail in tails.items()}
+            for place, _ in store.frame(0)["conflicts"]:
+                store.drop_conflict(0, place)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_two_new_animals_of_two_programs_stay_two(is_killed: bool, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    sleap, coco = several_sleap(tmp_path), several_coco(tmp_path / "c")
+    three_sleap(sleap, 0, 1, 2)
+    with opened(sleap) as store:
+        edit(store, 0, 3, nose=NEW, tail=NEW)
+        three_sleap(sleap, 0, 1, 2, new=np.full((4, 2), 90.0))
+        if not is_killed:
+            store.flush()
+            assert poses_of(store, 0)[3] == [NEW, None, None, NEW]
+    with opened(sleap) as store:
+        assert noses(sleap) == {0.0: [], 20.0: [], 40.0: [], 90.0: [], 10.0: [10.0, 11.5]}
+        assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
+    for image_id in (10, 11):
+        tree = json.loads(coco.read_text())
+        new = max(one["id"] for one in tree["annotations"]) + 1
+        with opened(coco) as store:
+            edit(store, 0, len(poses_of(store, 0)), nose=(float(image_id), 11.5, 2))
+            theirs = tree["annotations"][0] | {"id": new, "image_id": image_id}
+            theirs["keypoints"] = [0] * 9 + [70.0, 71.0, 2]
+            change(coco, lambda tree: tree | {"annotations": [*tree["annotations"], theirs]})  # noqa: B023
+            if not is_killed:
+                store.flush()
+        with opened(coco) as store:
+            assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
+        found = {one["id"]: one for one in json.loads(coco.read_text())["annotations"]}
+        assert found[new] == theirs and found[new + 1]["keypoints"] == [image_id, 11.5, 2, *[0] * 9]
+
+
+def test_a_kill_after_the_last_flush_adds_no_animal_twice(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    three_sleap(file, 0, 1, 2)
+    with opened(file) as store:
+        remove(store, 0, 0)
+        edit(store, 0, 2, tail=NEW)
+        edit(store, 0, 3, nose=(70.0, 71.0, 2))
+        journal = store.project.journal_file.read_bytes()
+        store.close()
+    # As if the process had been killed before it removed the journal; the instances have other numbers now.
+    saved = file.read_bytes()
+    store.project.journal_file.write_bytes(journal)
+    with opened(file) as store:
+        assert noses(file) == {20.0: [], 40.0: [10.0, 11.5], 70.0: []} and len(by_hand(file)) == 3
+        assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
+    assert file.read_bytes() == saved
+
+
+@pytest.mark.parametrize("ids", [[None, None, None], [7, 7, 7]])
+def test_annotations_without_ids_of_their_own_keep_their_edits(ids: list[int | None], tmp_path: Path) -> None:
+    file = coco_project(tmp_path)
+
+    def three(tree: dict[str, Any]) -> dict[str, Any]:
+        first = tree["annotations"][0]
+        new = [first | {"id": one, "keypoints": [x, 5.0, 2, x, 9.0, 2, *[0] * 6]} for x, one in enumerate(ids, 20)]
+        if ids[0] is None:
+            for one in new:
+                del one["id"]
+        return tree | {"annotations": new}
+
+    change(file, three)
+    with opened(file) as store:
+        remove(store, 0, 0)
+        store.flush()
+        edit(store, 0, 1, tail=NEW)
+    with opened(file) as store:
+        assert not store.frame(0)["conflicts"]
+    found = [one["keypoints"] for one in json.loads(file.read_text())["annotations"]]
+    assert [(pose[0], pose[9:]) for pose in found] == [(21, [10.0, 11.5, 2]), (22, [0, 0, 0])]
+
+
 def test_an_animal_on_a_frame_without_labels_takes_one_row(tmp_path: Path) -> None:
     file = several_sleap(tmp_path)
     with h5py.File(file) as raw:
