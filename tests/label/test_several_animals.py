@@ -104,6 +104,22 @@ def test_a_new_folder_of_a_project_gets_a_file_with_its_individuals(tmp_path: Pa
     assert table["me"]["mus2"].iloc[0].dropna().tolist() == [10.0, 11.5, 3.0, 4.0]
 
 
+def test_a_new_folder_of_a_project_of_one_individual_gets_its_name(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    config = yaml.safe_load((project / "config.yaml").read_text())
+    (project / "config.yaml").write_text(yaml.safe_dump(config | {"individuals": ["mus1"]}))
+    for path in project.glob("labeled-data/*/CollectedData*"):
+        path.unlink()
+    for number, video in ((0, "day1"), (3, "day2")):
+        # The second time, there is a file of another folder.
+        with opened(project) as store:
+            edit(store, number, 0, nose=NEW)
+            store.flush()
+        table = pd.read_hdf(project / f"labeled-data/{video}/CollectedData_me.h5")
+        assert list(table.columns.names) == ["scorer", "individuals", "bodyparts", "coords"]
+        assert table["me"]["mus1"]["nose"].iloc[0].tolist() == [10.0, 11.5]
+
+
 def several_sleap(folder: Path) -> Path:
     """Labels with a second animal and tracks in the first frame, and a frame with two predicted animals."""
     labels = make_labels(folder)
@@ -185,6 +201,32 @@ def test_predicted_animals_of_a_sleap_file_are_confirmed_with_their_tracks(tmp_p
     confirmed, free = frame.user_instances
     assert confirmed.from_predicted is frame.predicted_instances[1] and confirmed.track.name == "b"
     assert free.from_predicted is None and free.track is None and len(frame.predicted_instances) == 2
+
+
+def test_hollow_points_of_a_partly_labelled_animal_stay_its_own(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with opened(file) as store:
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        (x, y, _), other = store.frame(number)["predicted"][0], store.frame(number)["predicted"][K:]
+        frame = edit(store, number, 0, nose=(x + 1.5, y, 2))
+        assert [point is not None for point in frame["predicted"]] == [True] * 2 * K
+        # A label far away from all of them is of another animal.
+        frame = edit(store, number, 0, nose=(x + 100.0, y, 2))
+        assert [point is not None for point in frame["predicted"]] == [False] * K + [True] * 2 * K
+        assert frame["predicted"][2 * K :] == other
+
+
+def test_an_animal_far_away_does_not_take_the_only_prediction(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    labels = sleap_io.load_slp(str(file))
+    predicted = labels[-1].instances.pop()
+    save(labels, file)
+    with opened(file) as store:
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        edit(store, number, 0, nose=(50.0, 40.0, 2))
+        store.flush()
+    (frame,) = (frame for frame in sleap_io.load_slp(str(file)) if frame.predicted_instances)
+    assert predicted.track and [(one.from_predicted, one.track) for one in frame.user_instances] == [(None, None)]
 
 
 def several_coco(folder: Path) -> Path:
@@ -370,6 +412,16 @@ def test_a_kill_after_the_last_flush_adds_no_animal_twice(tmp_path: Path) -> Non
         assert noses(file) == {20.0: [], 40.0: [10.0, 11.5], 70.0: []} and len(by_hand(file)) == 3
         assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
     assert file.read_bytes() == saved
+
+
+@pytest.mark.parametrize("kind", [float, str])
+def test_a_new_annotation_gets_an_id_that_none_has(kind: Any, tmp_path: Path) -> None:
+    file = several_coco(tmp_path)
+    change(file, lambda tree: [one.update(id=kind(one["id"])) for one in tree["annotations"]] and tree)
+    with opened(file) as store:
+        edit(store, 0, 2, nose=NEW)
+        store.flush()
+    assert json.loads(file.read_text())["annotations"][-1]["id"] == 1000
 
 
 @pytest.mark.parametrize("ids", [[None, None, None], [7, 7, 7]])
