@@ -384,8 +384,8 @@ class Store:
         image, animal, of_file = edits[0].image, edits[0].animal, self._file(edits[0].image)
         if isinstance(of_file, LabelFile):
             return animal
-        found = of_file.find_animal(image, animal, known_places_px(edits))
-        if edits[0].was is not None or found and not of_file.obstacle(image, (found, edits[0].keypoint), None):
+        found = of_file.find_animal(image, animal, known_places_px(edits), is_new := edits[0].was is None)
+        if not is_new or found and not of_file.obstacle(image, (found, edits[0].keypoint), None):
             return found or None
         self._animals(image)
         places = {one: list(animals) for one, animals in self._places.items()}

@@ -396,6 +396,17 @@ def test_two_new_animals_of_two_programs_stay_two(is_killed: bool, tmp_path: Pat
         assert found[new] == theirs and found[new + 1]["keypoints"] == [image_id, 11.5, 2, *[0] * 9]
 
 
+def test_a_new_animal_at_the_place_of_another_one_is_kept(tmp_path: Path) -> None:
+    """By keys, a point begins in the middle of the picture, where another animal may have one."""
+    file = several_sleap(tmp_path)
+    three_sleap(file, 0, 1, 2)
+    with opened(file) as store:
+        edit(store, 0, 3, nose=store.frame(0)["points"][0])
+    with opened(file) as store:
+        assert not store.frame(0)["conflicts"]
+    assert [np.isfinite(pose).sum() for _, pose in by_hand(file)] == [6, 6, 6, 2]
+
+
 def test_a_kill_after_the_last_flush_adds_no_animal_twice(tmp_path: Path) -> None:
     file = several_sleap(tmp_path)
     three_sleap(file, 0, 1, 2)
