@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count
 from jaxpose.text_file import read_unicode
+
+# A number from 0 on, as text.
+_NUMBER = re.compile(r"[0-9]{1,300}(\.[0-9]{1,300})?(e\+[0-9]{1,3})?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +57,9 @@ class CocoFile(WholeFile):
 
     @property
     def _last_id(self) -> int:
-        """The largest id of an annotation that is a number, 0 without any."""
-        ids = (entry.get("id") for entry in self.tree["annotations"] if isinstance(entry, dict))
-        return max((number for number in ids if type(number) is int), default=0)
+        """The largest id of an annotation that is a number, also as text or with decimals; 0 without any."""
+        ids = (str(entry.get("id")) for entry in self.tree["annotations"] if isinstance(entry, dict))
+        return max((int(Decimal(text)) for text in ids if _NUMBER.fullmatch(text)), default=0)
 
     def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
         if found := super().obstacle(image, slot, point):

@@ -8,8 +8,9 @@ applies it.
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jaxpose.errors import UserError
@@ -29,6 +30,8 @@ class Edit:
       animal, keypoint: the slot, as in `label_file`.
       before: the point in the label file that the edit was made on.
       after: the new point.
+      was: {keypoint: point} of the animal in the label file that the edit was made on, None if it was new. A file
+        that numbers its animals may give the number to another one. A CSV file names them, and this is empty.
     """
 
     image: str
@@ -36,6 +39,7 @@ class Edit:
     keypoint: str
     before: Point | None
     after: Point | None
+    was: Mapping[str, Point] | None
 
     @property
     def slot(self) -> Slot:
@@ -103,9 +107,42 @@ class Journal:
                 self.file.unlink()
 
 
+def known_places_px(edits: Iterable[Edit]) -> dict[str, set[tuple[float, float] | None]]:
+    """Returns {keypoint: places (x, y) that it had before or after one of the edits of an animal, None for no point}.
+
+    A keypoint that is in no edit, and had no point before any of them, is left out.
+    """
+    places: dict[str, set[tuple[float, float] | None]] = {}
+    for edit in edits:
+        for name, point in (*(edit.was or {}).items(), (edit.keypoint, edit.before), (edit.keypoint, edit.after)):
+            places.setdefault(name, set()).add(point and point[:2])
+    return places
+
+
+def by_animal(edits: Iterable[Edit]) -> list[list[Edit]]:
+    """Returns the edits of each animal, in their order.
+
+    Edits of one id are of two animals if these have no place in common: another program has given the id away.
+    """
+    of_ids: dict[tuple[str, str], list[list[Edit]]] = {}
+    for edit in edits:
+        of_id = of_ids.setdefault((edit.image, edit.animal), [])
+        was = (edit.was or {}).items()
+        for group in reversed(of_id):
+            known_px = known_places_px(group)
+            if not was or any(point[:2] in known_px.get(name, ()) for name, point in was):
+                group.append(edit)
+                break
+        else:
+            of_id.append([edit])
+    return [group for of_id in of_ids.values() for group in of_id]
+
+
 def _record(edits: Iterable[Edit]) -> bytes:
     """Returns a line: a checksum, and what it is of."""
-    content = json.dumps([dataclasses.astuple(edit) for edit in edits]).encode()
+    groups = itertools.groupby(edits, lambda edit: (edit.image, edit.animal, edit.was))
+    entries = [[*key, [(edit.keypoint, edit.before, edit.after) for edit in group]] for key, group in groups]
+    content = json.dumps(entries).encode()
     return b"%b %b\n" % (_checksum(content), content)
 
 
@@ -114,10 +151,14 @@ def _edits(line: bytes) -> list[Edit] | None:
     checksum, _, content = line.partition(b" ")
     if checksum != _checksum(content):
         return None
-    entries = json.loads(content)
-    if any(len(entry) != len(dataclasses.fields(Edit)) for entry in entries):
-        return None
-    return [Edit(*entry[:3], *map(_point, entry[3:])) for entry in entries]
+    edits: list[Edit] = []
+    for entry in json.loads(content):
+        if len(entry) != 4:
+            return None
+        image, animal, was, changes = entry
+        was = was and {name: _placed(point) for name, point in was.items()}
+        edits += [Edit(image, animal, name, _point(before), _point(after), was) for name, before, after in changes]
+    return edits
 
 
 def _checksum(content: bytes) -> bytes:
@@ -125,4 +166,8 @@ def _checksum(content: bytes) -> bytes:
 
 
 def _point(value: list | None) -> Point | None:
-    return None if value is None else (float(value[0]), float(value[1]), int(value[2]))
+    return None if value is None else _placed(value)
+
+
+def _placed(value: list) -> Point:
+    return float(value[0]), float(value[1]), int(value[2])

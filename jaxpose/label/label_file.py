@@ -12,7 +12,7 @@ import functools
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -201,6 +201,34 @@ class WholeFile(abc.ABC):
     @abc.abstractmethod
     def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
         """Returns the id of a new animal in an image; `places` are {image: ids} in use besides those of the file."""
+
+    def find_animal(
+        self, image: str, animal: str, known_px: Mapping[str, Collection[Sequence[float] | None]], is_new: bool
+    ) -> str:
+        """Returns the id that an animal has now in an image: that of the animal with most of its points.
+
+        Args:
+          image: its name.
+          animal: the id that it had; of two animals with as many points, it keeps this one.
+          known_px: {keypoint: places (x, y) that it had, None for no point}; none of those left out had a point.
+          is_new: whether the file did not have the animal; then one with another id has no other points.
+
+        Returns:
+          The id; "" if no animal, or more than one, can be it. An animal that had no point is one without any.
+        """
+        poses = self.poses(self.points.get(image, {}))
+        shared: dict[str, int] = {}
+        for one, pose in poses.items():
+            points = zip(self.keypoint_names, pose, strict=True)
+            are_known = [point[:2] in known_px.get(name, ()) for name, point in points if point]
+            if one == animal or not is_new or all(are_known):
+                shared[one] = sum(are_known)
+        most = max(shared.values(), default=0)
+        best = [one for one, number in shared.items() if number == most]
+        if most:
+            return animal if animal in best else best[0] if len(best) == 1 else ""
+        was_empty = all(None in places for places in known_px.values())
+        return animal if was_empty and not any(poses.get(animal, ())) else ""
 
     def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
         """Returns why the file has no place for a point, "" if it has."""

@@ -149,20 +149,27 @@ def _is_there(pose: np.ndarray) -> bool:
 def _pairs(labelled: Sequence[Pose], predicted: Sequence[Sequence[list[float] | None]]) -> dict[int, int]:
     """Returns {labelled animal: predicted animal} of one kind of animal, the nearest pairs first.
 
-    The mean distance of the points of a pair is at most the size of the labelled animal, the diagonal of its box.
+    The mean distance of the points of a pair is at most the size of the animal: the diagonal of the box around its
+    labelled or around its predicted points, the larger one. A partly labelled animal may have a single point.
     """
     distances: dict[tuple[int, int], float] = {}
     for animal, pose in enumerate(labelled):
-        places_px = np.array([point[:2] for point in pose if point])
         for row, other in enumerate(predicted):
+            most_px = max(_size_px(pose), _size_px(other))
             both = [np.subtract(a[:2], b[:2]) for a, b in zip(pose, other, strict=True) if a and b]
-            if both and (mean := float(np.hypot(*np.transpose(both)).mean())) <= np.hypot(*np.ptp(places_px, axis=0)):
+            if both and (mean := float(np.hypot(*np.transpose(both)).mean())) <= most_px:
                 distances[animal, row] = mean
     pairs: dict[int, int] = {}
     for animal, row in sorted(distances, key=distances.__getitem__):
         if animal not in pairs and row not in pairs.values():
             pairs[animal] = row
     return pairs
+
+
+def _size_px(pose: Sequence[Sequence[float] | None]) -> float:
+    """Returns the diagonal of the box around the points of an animal, 0 without any."""
+    places_px = [point[:2] for point in pose if point]
+    return float(np.hypot(*np.ptp(places_px, axis=0))) if places_px else 0.0
 
 
 def find_predictions(given: str, project: LabelProject, project_name: str) -> Predictions | None:

@@ -245,7 +245,8 @@ def _open_deeplabcut(folder: Path) -> LabelProject:
     animals = [animal for header in headers for animal in header.columns]
     known = [spelled_as(one, animals) or one for one in config.individuals] if len(config.individuals) > 1 else []
     individuals = tuple(dict.fromkeys([*known, *animals])) or ("",)
-    header = plain_header(scorer, names, 3, individuals if len(individuals) > 1 else ())
+    # The only individual of a project has no name in a session, but its column has one.
+    header = plain_header(scorer, names, 3, individuals if len(individuals) > 1 else config.individuals)
     return LabelProject(
         folder, folder, DEEPLABCUT, files, header, scorer, names, individuals, edges, _partners(names), config.crops_px
     )

@@ -207,6 +207,9 @@ class _Tables:
         self._frames, self._instances, self._points, self._predicted = frames, instances, points, predicted
         # Where each instance that was read is now.
         self._moved = np.arange(len(instances))
+        # Whether a frame has several animals.
+        numbers = np.unique(instances[["frame_id", "instance_type"]], return_counts=True)[1]
+        self._has_several = bool((numbers > 1).any())
 
     def all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._frames, self._instances, self._points
@@ -260,10 +263,11 @@ class _Tables:
     def _predicted_in(self, start: int, end: int, cells: Sequence[tuple]) -> int:
         """Returns the predicted instance of a frame that a new one confirms, -1 without one.
 
-        It is the only instance, or of those that none by hand replaces, the one with most points in the same places.
+        Of those that none by hand replaces, it is the one with most points in the same places. In a file without a
+        frame of several animals, it may also be the only instance.
         """
         rows = self._instances[start:end]
-        if len(rows) == 1 and rows["instance_type"][0] != _BY_HAND:
+        if not self._has_several and len(rows) == 1 and rows["instance_type"][0] != _BY_HAND:
             return start
         places_px, best, most = np.array([cell[:2] for cell in cells]), -1, 0
         for place in np.flatnonzero(rows["instance_type"] != _BY_HAND).tolist():

@@ -8,12 +8,13 @@ The page names a point of an image by a number: a place for each animal that the
 with all keypoints of the project. A new animal takes the first place after them.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
-from jaxpose.label.journal import Edit, Journal
+from jaxpose.label.journal import Edit, Journal, by_animal, known_places_px
 from jaxpose.label.label_file import LabelFile, Point, Points, Slot
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
@@ -253,12 +254,8 @@ class Store:
             with self._lock:
                 self._files |= files
                 self._signatures |= {file: _signatures(file) for file in files}
-                for key, edit in written.items():
-                    if self._pending.get(key) == edit:
-                        del self._pending[key]
-                    elif key in self._pending:
-                        after = self._pending[key].after
-                        self._pending[key] = Edit(*key, before=edit.after, after=after)
+                left = [edit for key, edit in self._pending.items() if edit != written.get(key)]
+                self._pending = {edit.key: self._edit_of(edit.image, edit.slot, edit.after) for edit in left}
                 self._journal.replace([*self._pending.values(), *self._conflicts.values()])
 
     def close(self) -> None:
@@ -333,22 +330,68 @@ class Store:
             self._know(image)
             if old.points.get(image) != found.points.get(image) or image in found.problems:
                 self._touch(image)
-        for key, edit in list(self._pending.items()):
-            if self.project.file_of(edit.image) == file:
-                del self._pending[key]
-                self._settle(edit)
+        edits = [edit for edit in self._pending.values() if self.project.file_of(edit.image) == file]
+        for edit in edits:
+            del self._pending[edit.key]
+        if self._settle(edits):
+            # Later edits in the journal have the new ids.
+            self._journal.replace([*self._pending.values(), *self._conflicts.values()])
 
-    def _settle(self, edit: Edit) -> None:
-        """Applies an edit to label files that may have changed since: it is pending, done or a conflict."""
+    def _settle(self, edits: Iterable[Edit]) -> bool:
+        """Applies edits to label files that may have changed since: each is pending, done or a conflict.
+
+        Args:
+          edits: in their order; the label file may have the point before or after any of them.
+
+        Returns:
+          Whether an animal has another id than in its edits.
+        """
+        animals, is_moved = by_animal(edits), False
+        ids = [(of_animal[0].image, of_animal[0].animal) for of_animal in animals]
+        for of_animal, (image, animal) in zip(animals, ids, strict=True):
+            now, places = self._animal_now(of_animal, ids), self._animals(image)
+            is_moved |= now not in (None, animal)
+            if now is not None and now not in places and animal in places:
+                # The page goes on with it in its place.
+                places[places.index(animal)] = now
+            chains: dict[str, list[Edit]] = {}
+            for edit in of_animal:
+                chains.setdefault(edit.keypoint, []).append(edit)
+            ends = {**(of_animal[0].was or {}), **{name: chain[-1].after for name, chain in chains.items()}}
+            # Nothing is left to do for a removed animal that the file no longer has.
+            if now is not None or any(ends.values()):
+                for chain in chains.values():
+                    self._settle_chain(chain, now)
+            self._touch(image)
+        return is_moved
+
+    def _settle_chain(self, chain: Sequence[Edit], now: str | None) -> None:
+        """Applies the edits of one keypoint; `now` is the id of the animal, None if the file does not have it."""
+        first, after = chain[0], chain[-1].after
+        edit = dataclasses.replace(first, animal=first.animal if now is None else now, after=after)
         theirs = self._theirs(edit.image, edit.slot)
-        has_place = not self._file(edit.image).obstacle(edit.image, edit.slot, edit.after)
-        if theirs == edit.after and has_place:
-            pass
-        elif theirs == edit.before and has_place:
-            self._keep(self._pending, edit)
-        else:
+        has_place = now is not None and not self._file(edit.image).obstacle(edit.image, edit.slot, after)
+        if not has_place or all(theirs not in (one.before, one.after) for one in chain):
             self._keep(self._conflicts, edit)
-        self._touch(edit.image)
+        elif theirs != after:
+            self._keep(self._pending, self._edit_of(edit.image, edit.slot, after))
+
+    def _animal_now(self, edits: Sequence[Edit], ids: Iterable[tuple[str, str]]) -> str | None:
+        """Returns the id that the animal of some edits has now in its image, None if the label file lacks it.
+
+        An animal that was new gets another id if its own one has been given away; `ids` are those of other such ones.
+        """
+        image, animal, of_file = edits[0].image, edits[0].animal, self._file(edits[0].image)
+        if isinstance(of_file, LabelFile):
+            return animal
+        found = of_file.find_animal(image, animal, known_places_px(edits), is_new := edits[0].was is None)
+        if not is_new or found and not of_file.obstacle(image, (found, edits[0].keypoint), None):
+            return found or None
+        self._animals(image)
+        places = {one: list(animals) for one, animals in self._places.items()}
+        for one, other in ids:
+            places.setdefault(one, []).append(other)
+        return of_file.new_animal(image, places)
 
     def _keep(self, edits: dict[_Key, Edit], edit: Edit) -> None:
         """Keeps an edit; its animal has a place in the image."""
@@ -371,11 +414,9 @@ class Store:
 
     def _recover(self) -> int:
         """Applies the edits that a killed session left, and returns their number."""
-        chains: dict[_Key, list[Edit]] = {}
-        for edit in self._journal.read():
-            chains.setdefault(edit.key, []).append(edit)
-        for (image, *_), chain in chains.items():
-            slot = chain[0].slot
+        edits = self._journal.read()
+        for edit in edits:
+            image, slot = edit.image, edit.slot
             if self.project.is_one_file and not self._file(image).obstacle(image, slot, None):
                 self._know(image)
             if image not in self._ids or slot[1] not in self.project.keypoint_names:
@@ -383,18 +424,25 @@ class Store:
                     f"{self._journal.file} has a label of {slot[1]} in {image}, which the project no longer has: put "
                     "the image back, or copy the file and remove it"
                 )
-            # The killed session may have written any of its points to the label file.
-            theirs = self._theirs(image, slot)
-            has_place = not self._file(image).obstacle(image, slot, chain[-1].after)
-            is_ours = has_place and any(theirs in (edit.before, edit.after) for edit in chain)
-            self._settle(Edit(image, *slot, theirs if is_ours else chain[0].before, chain[-1].after))
+        # The killed session may have written any of its points to the label file.
+        self._settle(edits)
         self.flush()
-        return len(chains)
+        return len({edit.key for edit in edits})
 
     def _edit(self, image: str, slot: Slot, point: Point | None) -> Edit:
         if obstacle := self._file(image).obstacle(image, slot, point):
             raise UserError(obstacle)
-        return Edit(image, *slot, self._theirs(image, slot), point)
+        return self._edit_of(image, slot, point)
+
+    def _edit_of(self, image: str, slot: Slot, point: Point | None) -> Edit:
+        """Returns the edit that gives the label file a point."""
+        of_file, was = self._file(image), dict[str, Point]()
+        if not isinstance(of_file, LabelFile):
+            known = of_file.points.get(image, {})
+            was = {name: point for (animal, name), point in known.items() if animal == slot[0] and point}
+            if slot[0] not in of_file.animals(image):
+                return Edit(image, *slot, None, point, None)
+        return Edit(image, *slot, self._theirs(image, slot), point, was)
 
     def _theirs(self, image: str, slot: Slot) -> Point | None:
         """Returns the point in the label file."""

@@ -104,6 +104,22 @@ def test_a_new_folder_of_a_project_gets_a_file_with_its_individuals(tmp_path: Pa
     assert table["me"]["mus2"].iloc[0].dropna().tolist() == [10.0, 11.5, 3.0, 4.0]
 
 
+def test_a_new_folder_of_a_project_of_one_individual_gets_its_name(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    config = yaml.safe_load((project / "config.yaml").read_text())
+    (project / "config.yaml").write_text(yaml.safe_dump(config | {"individuals": ["mus1"]}))
+    for path in project.glob("labeled-data/*/CollectedData*"):
+        path.unlink()
+    for number, video in ((0, "day1"), (3, "day2")):
+        # The second time, there is a file of another folder.
+        with opened(project) as store:
+            edit(store, number, 0, nose=NEW)
+            store.flush()
+        table = pd.read_hdf(project / f"labeled-data/{video}/CollectedData_me.h5")
+        assert list(table.columns.names) == ["scorer", "individuals", "bodyparts", "coords"]
+        assert table["me"]["mus1"]["nose"].iloc[0].tolist() == [10.0, 11.5]
+
+
 def several_sleap(folder: Path) -> Path:
     """Labels with a second animal and tracks in the first frame, and a frame with two predicted animals."""
     labels = make_labels(folder)
@@ -185,6 +201,32 @@ def test_predicted_animals_of_a_sleap_file_are_confirmed_with_their_tracks(tmp_p
     confirmed, free = frame.user_instances
     assert confirmed.from_predicted is frame.predicted_instances[1] and confirmed.track.name == "b"
     assert free.from_predicted is None and free.track is None and len(frame.predicted_instances) == 2
+
+
+def test_hollow_points_of_a_partly_labelled_animal_stay_its_own(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with opened(file) as store:
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        (x, y, _), other = store.frame(number)["predicted"][0], store.frame(number)["predicted"][K:]
+        frame = edit(store, number, 0, nose=(x + 1.5, y, 2))
+        assert [point is not None for point in frame["predicted"]] == [True] * 2 * K
+        # A label far away from all of them is of another animal.
+        frame = edit(store, number, 0, nose=(x + 100.0, y, 2))
+        assert [point is not None for point in frame["predicted"]] == [False] * K + [True] * 2 * K
+        assert frame["predicted"][2 * K :] == other
+
+
+def test_an_animal_far_away_does_not_take_the_only_prediction(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    labels = sleap_io.load_slp(str(file))
+    predicted = labels[-1].instances.pop()
+    save(labels, file)
+    with opened(file) as store:
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        edit(store, number, 0, nose=(50.0, 40.0, 2))
+        store.flush()
+    (frame,) = (frame for frame in sleap_io.load_slp(str(file)) if frame.predicted_instances)
+    assert predicted.track and [(one.from_predicted, one.track) for one in frame.user_instances] == [(None, None)]
 
 
 def several_coco(folder: Path) -> Path:
@@ -280,6 +322,140 @@ def test_a_killed_session_and_a_change_of_another_program(kind: str, tmp_path: P
         store.close()
     with opened(file) as store:
         assert [pose[0] for pose in poses_of(store, 0) if any(pose)] == [(1.0, 2.0, 2), NEW]
+
+
+def three_sleap(file: Path, *kept: int, new: Any = None) -> None:
+    """Gives the first frame those of three animals without a tail, and a new one; saved as by another program."""
+    labels = sleap_io.load_slp(str(file))
+    poses = [np.arange(8.0).reshape(4, 2) + 20 * number for number in kept] + [new] * (new is not None)
+    for pose in poses:
+        pose[3] = np.nan
+    labels[0].instances = [sleap_io.Instance.from_numpy(pose, labels.skeletons[0]) for pose in poses]
+    save(labels, file)
+
+
+def noses(file: Path) -> dict[float, list[float]]:
+    """Returns {x of the nose: tail, [] without one} of the animals in the first frame."""
+    return {pose[0][0]: [value for value in pose[3] if np.isfinite(value)] for _, pose in by_hand(file)}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_edit_lands_on_its_animal_wherever_another_program_puts_it(is_killed: bool, tmp_path: Path) -> None:
+    """The numbers of SLEAP's instances shift when one is removed: the edit follows the points, or is a conflict."""
+    file = several_sleap(tmp_path)
+    far = np.full((4, 2), 90.0)
+    for kept, new, tails, second in (
+        ((1, 2), None, {20.0: [10.0, 11.5], 40.0: []}, 40),
+        ((2, 1, 0), None, {40.0: [], 20.0: [10.0, 11.5], 0.0: []}, 20),
+        ((0, 2), far, {0.0: [], 40.0: [], 90.0: []}, 40),
+    ):
+        three_sleap(file, 0, 1, 2)
+        with opened(file) as store:
+            edit(store, 0, 1, tail=NEW)
+            three_sleap(file, *kept, new=new)
+            if not is_killed:
+                store.flush()
+        with opened(file) as store:
+            assert noses(file) == tails
+            # The second animal is gone, and the page asks what to do; another one has its number.
+            assert [point for _, point in store.frame(0)["conflicts"]] == [NEW] * (new is not None)
+            edit(store, 0, 1, nose=(41.0, 41.0, 2))
+        with opened(file) as store:
+            assert noses(file) == {41.0 if x == second else x: tail for x, tail in tails.items()}
+            for place, _ in store.frame(0)["conflicts"]:
+                store.drop_conflict(0, place)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_two_new_animals_of_two_programs_stay_two(is_killed: bool, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    sleap, coco = several_sleap(tmp_path), several_coco(tmp_path / "c")
+    three_sleap(sleap, 0, 1, 2)
+    with opened(sleap) as store:
+        edit(store, 0, 3, nose=NEW, tail=NEW)
+        three_sleap(sleap, 0, 1, 2, new=np.full((4, 2), 90.0))
+        if not is_killed:
+            store.flush()
+            assert poses_of(store, 0)[3] == [NEW, None, None, NEW]
+    with opened(sleap) as store:
+        assert noses(sleap) == {0.0: [], 20.0: [], 40.0: [], 90.0: [], 10.0: [10.0, 11.5]}
+        assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
+    for image_id in (10, 11):
+        tree = json.loads(coco.read_text())
+        new = max(one["id"] for one in tree["annotations"]) + 1
+        with opened(coco) as store:
+            edit(store, 0, len(poses_of(store, 0)), nose=(float(image_id), 11.5, 2))
+            theirs = tree["annotations"][0] | {"id": new, "image_id": image_id}
+            theirs["keypoints"] = [0] * 9 + [70.0, 71.0, 2]
+            change(coco, lambda tree: tree | {"annotations": [*tree["annotations"], theirs]})  # noqa: B023
+            if not is_killed:
+                store.flush()
+        with opened(coco) as store:
+            assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
+        found = {one["id"]: one for one in json.loads(coco.read_text())["annotations"]}
+        assert found[new] == theirs and found[new + 1]["keypoints"] == [image_id, 11.5, 2, *[0] * 9]
+
+
+def test_a_new_animal_at_the_place_of_another_one_is_kept(tmp_path: Path) -> None:
+    """By keys, a point begins in the middle of the picture, where another animal may have one."""
+    file = several_sleap(tmp_path)
+    three_sleap(file, 0, 1, 2)
+    with opened(file) as store:
+        edit(store, 0, 3, nose=store.frame(0)["points"][0])
+    with opened(file) as store:
+        assert not store.frame(0)["conflicts"]
+    assert [np.isfinite(pose).sum() for _, pose in by_hand(file)] == [6, 6, 6, 2]
+
+
+def test_a_kill_after_the_last_flush_adds_no_animal_twice(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    three_sleap(file, 0, 1, 2)
+    with opened(file) as store:
+        remove(store, 0, 0)
+        edit(store, 0, 2, tail=NEW)
+        edit(store, 0, 3, nose=(70.0, 71.0, 2))
+        journal = store.project.journal_file.read_bytes()
+        store.close()
+    # As if the process had been killed before it removed the journal; the instances have other numbers now.
+    saved = file.read_bytes()
+    store.project.journal_file.write_bytes(journal)
+    with opened(file) as store:
+        assert noses(file) == {20.0: [], 40.0: [10.0, 11.5], 70.0: []} and len(by_hand(file)) == 3
+        assert not store.frame(0)["conflicts"] and not store.project.journal_file.exists()
+    assert file.read_bytes() == saved
+
+
+@pytest.mark.parametrize("kind", [float, str])
+def test_a_new_annotation_gets_an_id_that_none_has(kind: Any, tmp_path: Path) -> None:
+    file = several_coco(tmp_path)
+    change(file, lambda tree: [one.update(id=kind(one["id"])) for one in tree["annotations"]] and tree)
+    with opened(file) as store:
+        edit(store, 0, 2, nose=NEW)
+        store.flush()
+    assert json.loads(file.read_text())["annotations"][-1]["id"] == 1000
+
+
+@pytest.mark.parametrize("ids", [[None, None, None], [7, 7, 7]])
+def test_annotations_without_ids_of_their_own_keep_their_edits(ids: list[int | None], tmp_path: Path) -> None:
+    file = coco_project(tmp_path)
+
+    def three(tree: dict[str, Any]) -> dict[str, Any]:
+        first = tree["annotations"][0]
+        new = [first | {"id": one, "keypoints": [x, 5.0, 2, x, 9.0, 2, *[0] * 6]} for x, one in enumerate(ids, 20)]
+        if ids[0] is None:
+            for one in new:
+                del one["id"]
+        return tree | {"annotations": new}
+
+    change(file, three)
+    with opened(file) as store:
+        remove(store, 0, 0)
+        store.flush()
+        edit(store, 0, 1, tail=NEW)
+    with opened(file) as store:
+        assert not store.frame(0)["conflicts"]
+    found = [one["keypoints"] for one in json.loads(file.read_text())["annotations"]]
+    assert [(pose[0], pose[9:]) for pose in found] == [(21, [10.0, 11.5, 2]), (22, [0, 0, 0])]
 
 
 def test_an_animal_on_a_frame_without_labels_takes_one_row(tmp_path: Path) -> None:

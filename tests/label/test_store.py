@@ -266,6 +266,16 @@ def test_a_kept_point_ends_a_conflict(opened: Open, tmp_path: Path) -> None:
     assert lines_of(project)[3] == f"{image_name(0)},11,12,,,13,14\n".encode()
 
 
+def test_a_removal_of_all_points_survives_a_kill(opened: Open, tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p")
+    store = opened(project)
+    store._is_closing.set()
+    store._thread.join()
+    edit(store, image_name(0), nose=None, left_paw=None, right_paw=None)
+    assert opened(project).recovered == 3
+    assert lines_of(project)[3] == f"{image_name(0)},,,,,,\n".encode()
+
+
 def test_hidden_points_need_their_column(opened: Open, tmp_path: Path) -> None:
     rows = f"{image_name(0)},1,2,2,3,4,1,,,\n"
     project = write_project(tmp_path / "p", rows=rows, head=header(("x", "y", "visible")))
