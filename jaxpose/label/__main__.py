@@ -83,7 +83,7 @@ def _run(given: argparse.Namespace) -> int:
     from jaxpose.label.training import Training
     from jaxpose.label.videos import Videos, is_video, make_project
 
-    with contextlib.closing(_listen(given.port)) as listening:
+    with contextlib.closing(listen(given.port)) as listening:
         if is_video(given.project):
             given.project = make_project(given.project, given.keypoints)
         elif given.keypoints and Path(given.project).expanduser().exists():
@@ -112,7 +112,7 @@ def _training_arguments(given: argparse.Namespace) -> list[str]:
     return [*config, *(f"{name}={text}" for name, text in {**given.options, **labels}.items())]
 
 
-def _listen(port: int | None) -> socket.socket:
+def listen(port: int | None) -> socket.socket:
     """Returns a socket on this machine only; without a port, the default one or a free one.
 
     Raises:
@@ -125,6 +125,8 @@ def _listen(port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", number))
+            # Another process may also have bound the port, but only one can listen.
+            listening.listen()
             return listening
         except OSError as error:
             listening.close()

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
-from jaxpose.label.__main__ import main
+from jaxpose.label.__main__ import listen, main
 from tests.label.small_projects import SIZE_PX, Served, header, image_name, serving, write_image, write_project
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -235,3 +235,12 @@ def test_a_killed_server_loses_no_label_and_ctrl_c_writes_them(tmp_path: Path) -
     rows = f"{image_name(0)},1.50,2,,,30.125,4\n{image_name(10)},1.5,2.25,,,,\n"
     assert (project / "CollectedData.csv").read_text() == header() + rows
     assert [name for name in os.listdir(project) if name.startswith(".")] == []
+
+
+def test_two_that_start_at_the_same_time_have_ports_of_their_own() -> None:
+    sockets = [listen(None), listen(None)]
+    try:
+        assert len({one.getsockname()[1] for one in sockets}) == 2
+    finally:
+        for one in sockets:
+            one.close()
