@@ -4,7 +4,7 @@
     python benchmarks/odd_calls.py --out benchmarks/odd_calls.jsonl
 
 Draws calls: a verb, then files, flags of its --help and options of the config with values that do not fit, or that fit
-by chance. The files are a small project, damaged and empty files, folders, links in a circle and names that no file
+by chance. The files are a small project, empty and random files, folders, links in a circle and names that no file
 has. Each call is a process with a limit of memory, and is stopped after --limit seconds. Appends one JSON line for each
 verb, and one for each call that ends with a traceback, a signal or a code that is not documented; with such a call, it
 ends with 1. Without --calls, prints the table.
@@ -210,18 +210,17 @@ def call(words: list[str], folder: Path, limit_s: float) -> tuple[str, str]:
         sys.stderr.flush()
         # The child is a copy of this process, and must not clean up its folders.
         os._exit(code if isinstance(code, int) else 1)
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            said = errors.read_text(errors="replace")
-            return ("traceback" if "Traceback (most recent call last)" in said else str(code)), said
+    until, done, status = time.monotonic() + limit_s, 0, 0
+    # waitpid has no time limit.
+    while not done and time.monotonic() < until:
         time.sleep(0.01)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+        done, status = os.waitpid(child, os.WNOHANG)
+    if not done:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     said = errors.read_text(errors="replace")
-    return ("traceback" if "Traceback (most recent call last)" in said else "stopped"), said
+    end = str(os.waitstatus_to_exitcode(status)) if done else "stopped"
+    return ("traceback" if "Traceback (most recent call last)" in said else end), said
 
 
 def show(lines: list[dict[str, Any]]) -> None:

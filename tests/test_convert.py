@@ -196,10 +196,10 @@ def test_a_context_network_has_both_heads(reference: Path, tmp_path: Path) -> No
 
 
 def of_a_vit(folder: Path, model: str, views: int) -> tuple[Path, torch.Tensor, torch.Tensor]:
-    """The checkpoint of a vision transformer of random weights beside its config, with 0..255 pixels and its maps.
+    """Saves a vision transformer with random weights and its config; returns the checkpoint, pixels and its maps.
 
-    Pixels are (4 v, 3, 64, 64) and maps (4 v, k, 16, 16), by the layers of transformers and torch. One that sees
-    several views does without class tokens.
+    Pixels, from 0 to 255, are (4 v, 3, 64, 64) and maps (4 v, k, 16, 16), by the layers of transformers and torch. A
+    network of several views has no class tokens.
     """
     torch.manual_seed(0)
     theirs = published(model).model

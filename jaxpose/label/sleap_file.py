@@ -263,8 +263,8 @@ class _Tables:
     def _predicted_in(self, start: int, end: int, cells: Sequence[tuple]) -> int:
         """Returns the predicted instance of a frame that a new one confirms, -1 without one.
 
-        Of those that none by hand replaces, it is the one with most points in the same places. In a file without a
-        frame of several animals, it may also be the only instance.
+        It is the one that shares the most places with the new instance, among those that none by hand replaces. If no
+        frame of the file has several animals, it may also be the only instance of the frame.
         """
         rows = self._instances[start:end]
         if not self._has_several and len(rows) == 1 and rows["instance_type"][0] != _BY_HAND:

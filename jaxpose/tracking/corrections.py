@@ -138,7 +138,7 @@ def solve_corrected(
       found: the m detections.
       number: the number of animals.
       corrections: a person's.
-      areas: (m,) areas of silhouettes, by which animals are told apart; None: by motion alone.
+      areas: (m,) areas of the silhouettes, which tell animals apart; None uses motion alone.
 
     Raises:
       UserError: a correction names an unknown track or frame, or cannot hold with the others.

@@ -387,7 +387,7 @@ def test_two_new_animals_of_two_programs_stay_two(is_killed: bool, tmp_path: Pat
             edit(store, 0, len(poses_of(store, 0)), nose=(float(image_id), 11.5, 2))
             theirs = tree["annotations"][0] | {"id": new, "image_id": image_id}
             theirs["keypoints"] = [0] * 9 + [70.0, 71.0, 2]
-            change(coco, lambda tree: tree | {"annotations": [*tree["annotations"], theirs]})  # noqa: B023
+            change(coco, lambda tree, added=theirs: tree | {"annotations": [*tree["annotations"], added]})
             if not is_killed:
                 store.flush()
         with opened(coco) as store:
