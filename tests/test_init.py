@@ -1,5 +1,6 @@
 """`jaxpose init`: a page that builds, says why, and fits the project and the machine; nothing is overwritten."""
 
+import contextlib
 import dataclasses
 import shutil
 from pathlib import Path
@@ -111,6 +112,7 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
         (["PROJECT", "--gpu_gib=-1"], "--gpu_gib is -1; it must be at least 0"),
         (["PROJECT", "--gpu_gib", "nan"], "--gpu_gib is nan; it must be at least 0 and finite"),
         (["PROJECT", "data.split=none.csv"], "none.csv"),
+        (["PROJECT", "model.weights=PROJECT"], "give its network too, such as model.backbone=mobilenet_v2"),
         (["PROJECT", "train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
         (["PROJECT", "data.train_frames=abc"], "data.train_frames is 'abc'; it must be a number"),
         (["train.steps=3"], "PROJECT is required; see python -m jaxpose.init --help"),
@@ -122,7 +124,7 @@ def test_a_mistake_is_a_line_and_writes_nothing(
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert verb.main([str(small) if word == "PROJECT" else word for word in arguments]) == 2
+    assert verb.main([word.replace("PROJECT", str(small)) for word in arguments]) == 2
     err = capsys.readouterr().err
     assert says in err and err.startswith("jaxpose.init: ") and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -306,6 +308,21 @@ def test_what_is_given_of_the_network_decides_the_rest(model: dict, expected: di
     assert {name: found[name] for name in expected} == expected
     is_vit = not BACKBONES[config.model.backbone].has_width or "optim.lr" in expected
     assert ("optim.lr" in found) == is_vit and not (is_vit and "model.norm" in found)
+
+
+def test_weights_from_a_file_are_fine_tuned_like_those_with_a_name(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "backbone.pth").write_bytes(b"read by the training")
+    of = {}
+    for name, weights in (("file", "backbone.pth"), ("name", "mobilenet_v2_imagenet")):
+        out = tmp_path / f"{name}.py"
+        given = ["model.backbone=mobilenet_v2", f"model.weights={weights}"]
+        with contextlib.chdir(tmp_path):
+            assert verb.main([str(small), *given, "--out", str(out)]) == 0
+        of[name] = command_line.read([f"--config={out}"])[0]
+    # The path is absolute, so that the file works in any folder.
+    assert of["file"].model.weights == str((tmp_path / "backbone.pth").resolve())
+    of["file"].model.weights = "mobilenet_v2_imagenet"
+    assert of["file"] == of["name"] and of["file"].optim.unfreeze_epoch == 0
 
 
 def test_strange_names_stay_text(tmp_path: Path) -> None:

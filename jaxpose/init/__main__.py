@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxpose.config import validate
 from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.config.command_line import make_config
+from jaxpose.config.paths import resolve_paths
 from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
@@ -52,7 +53,7 @@ def _write(given: argparse.Namespace) -> int:
 
     refuse_absent_project(config.data.project)
     # So that the file works in any folder.
-    config.data.project = str(project.absolute())
+    config = resolve_paths(config)
     gpu_gib = gpu_memory_gib() if given.gpu_gib is None else given.gpu_gib
     settled = list(given.options)
     facts = read_facts(config, gpu_gib, settled)

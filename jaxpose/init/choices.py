@@ -9,6 +9,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from jaxpose import __version__
@@ -19,6 +20,7 @@ from jaxpose.config.rules import FRAMES_PER_SHARD
 from jaxpose.config.terms import terms
 from jaxpose.config.train import NO_METRIC, OptimConfig, TrainConfig, steps_per_epoch, total_epochs, total_steps
 from jaxpose.data.frame_names import NEAR_FRAMES
+from jaxpose.errors import UserError
 from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, left_right_pairs, mirrored_views, usual_split
 from jaxpose.terminal import count
 
@@ -57,7 +59,7 @@ _FRAMES_FOR_VIEWS = 10
 def network_choices(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the choices about the network with a settled backbone."""
     backbone, weights = config.model.backbone, config.model.weights
-    if weights == _SMALL_WEIGHTS:
+    if _is_small_network(config):
         yield from _small_network()
     else:
         yield from _network(facts, backbone, weights)
@@ -139,6 +141,12 @@ def _norm(weights: str) -> Choice:
     return Choice("Norm", reason, {"model.norm": "frozen"})
 
 
+def _is_small_network(config: Config) -> bool:
+    """Returns whether it is the small network from published weights, by their name or from a file."""
+    weights = config.model.weights
+    return config.model.backbone == _SMALL and (weights == _SMALL_WEIGHTS or Path(weights).expanduser().is_file())
+
+
 def weights_for(facts: Facts, config: Config) -> str:
     """Returns the initial weights that the labels and the machine suggest."""
     is_measured = config.model.kind == "heatmap" and facts.training_frames <= FEW_FRAMES and not config.train.init_from
@@ -146,9 +154,16 @@ def weights_for(facts: Facts, config: Config) -> str:
 
 
 def backbone_for(facts: Facts, config: Config) -> str:
-    """Returns the backbone that the weights suggest, or else the labels and the machine."""
-    if config.model.weights in PUBLISHED:
-        return PUBLISHED[config.model.weights].backbone
+    """Returns the backbone that the weights suggest, or else the labels and the machine.
+
+    Raises:
+      UserError: the weights are a file or a folder.
+    """
+    weights = config.model.weights
+    if weights in PUBLISHED:
+        return PUBLISHED[weights].backbone
+    if weights != NO_WEIGHTS:
+        raise UserError(f"model.weights is {weights}; give its network too, such as model.backbone={_SMALL}")
     has_many = facts.frames >= _FRAMES_FOR_RESNET50 and facts.training_frames > FEW_FRAMES
     return "resnet50" if facts.gpu_gib and has_many else "resnet18"
 
@@ -371,9 +386,10 @@ def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
 def rate(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the learning rate for few labels, in the measured cases: random weights or the small network, cosine."""
     optim, has_default = config.optim, BACKBONES[config.model.backbone].learning_rate == OptimConfig.lr
-    is_known = config.model.weights in (NO_WEIGHTS, _SMALL_WEIGHTS) and not config.train.init_from
+    is_small = _is_small_network(config)
+    is_known = (config.model.weights == NO_WEIGHTS or is_small) and not config.train.init_from
     is_measured = is_known and has_default and optim.name != "sgd" and optim.schedule == "cosine"
-    if facts.training_frames <= FEW_FRAMES and is_measured and config.model.weights == _SMALL_WEIGHTS:
+    if facts.training_frames <= FEW_FRAMES and is_measured and is_small:
         reason = (
             "With 20 labels, half this rate gave larger errors; twice this rate did not (benchmarks/pretrained.md)."
         )
@@ -423,6 +439,9 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
       facts: about the project and the machine.
       config: the settled options, and defaults for all others.
       settled: dotted names of the settled options; no choice touches them.
+
+    Raises:
+      UserError: a file or a folder of weights without a backbone.
     """
     config = copy.deepcopy(config)
     if not {"model.backbone", "model.weights"} & set(settled):
