@@ -361,7 +361,8 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
         extra = [_extra(data, labels, names) for labels in extra_label_files(data)]
         checked = [CheckedLabels(project, of_frames, refused_rows(project, tables, names)), *extra]
         of_extra = [f"{one.project.label_file.name}: {note}" for one in extra for note in one.project.notes]
-        project = dataclasses.replace(project, notes=(*project.notes, *of_extra, *_untouched(given)))
+        absent = [text] if (text := project.describe_absent()) else []
+        project = dataclasses.replace(project, notes=(*project.notes, *absent, *of_extra, *_untouched(given)))
         frames, poses, notes = make_frames(checked, names, pairs, read_poses_px(given, like, names) if like else {})
         refused = [one.refused for one in checked]
         findings = make_findings(frames, refused, names)

@@ -246,6 +246,11 @@ def test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted(tmp_path
     ]  # fmt: skip
     shown = {re.findall(r"<figcaption>(\S+)", one)[0]: circles_px(one)[0, 0] for one in page.figures}
     assert shown == {f"labeled-data/s_{view}/{n}.png": len(view) for view in ("top", "side") for n in range(3)}
+    assert "lack an image" not in page.text
+    table = folder / "CollectedData_side.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    page = checked(folder, "data.views=top,side", "--overwrite", folder=tmp_path)
+    assert page.text.count("1 of 3 moments lack an image (1 of side): labeled-data/s/2.png") == 1
 
 
 def test_a_large_project_says_how_many_frames_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
