@@ -16,8 +16,9 @@ from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
 from jaxpose.init import facts as facts_module
-from jaxpose.init.choices import Choice, apply, largest_microbatch, make_choices, page
+from jaxpose.init.choices import Choice, apply, make_choices, page
 from jaxpose.init.facts import Facts, left_right_pairs, mirrored_views
+from jaxpose.init.microbatch import largest_microbatch
 from tests.test_entry import verb_without
 
 MOUSE = tuple(f"{part}_{view}" for view in ("top", "bot") for part in ("paw1LH", "paw2LF", "tailBase", "nose"))
@@ -99,7 +100,7 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
         ("jax", "jaxlib"), "jaxpose", "init", str(small), "--out", str(out), CUDA_VISIBLE_DEVICES=""
     )
     assert code == 0 and shown.startswith("4 labelled frames") and "; no GPU\n" in shown, err
-    assert "resnet18" in out.read_text() and "temporal.weight = 0.0" in out.read_text()
+    assert "mobilenet_v2" in out.read_text() and "consistency.weight = 1.0" in out.read_text()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,8 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
 
 SMALL_NETWORK = {
     "model.backbone": "mobilenet_v2", "model.weights": "mobilenet_v2_imagenet", "optim.lr": 2e-3,
-    "optim.unfreeze_epoch": 0, "optim.unfreeze_factor": 1.0,
+    "optim.unfreeze_epoch": 0, "optim.unfreeze_factor": 1.0, "data.input_width_px": 128, "data.input_height_px": 128,
+    "train.epochs": 125, "losses.consistency.weight": 1.0, "losses.consistency.start_steps": 100, "augment.move_p": 0.5,
 }  # fmt: skip
 
 
@@ -174,6 +176,10 @@ SMALL_NETWORK = {
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
         ({"training_frames": 65, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "model.weights": "none"}),
         ({"training_frames": 64, "gpu_gib": 0.0}, SMALL_NETWORK),
+        (
+            {"training_frames": 64, "gpu_gib": 0.0, "frame_size_px": (640, 480), "videos": 0},
+            {"data.input_width_px": 256, "train.epochs": 125, "losses.temporal.weight": 0.0},
+        ),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
         ({"labelled_videos": 9}, {"data.split": "moment"}),
         ({"labelled_videos": 10}, {"data.split": "video"}),

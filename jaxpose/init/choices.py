@@ -22,6 +22,7 @@ from jaxpose.config.train import NO_METRIC, OptimConfig, TrainConfig, steps_per_
 from jaxpose.data.frame_names import NEAR_FRAMES
 from jaxpose.errors import UserError
 from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, left_right_pairs, mirrored_views, usual_split
+from jaxpose.init.microbatch import largest_microbatch
 from jaxpose.terminal import count
 
 # A choice for a project, with its reason.
@@ -52,6 +53,7 @@ class Choice:
 _FRAMES_FOR_RESNET50 = 200
 # From benchmarks/pretrained.py.
 _SMALL, _SMALL_WEIGHTS = "mobilenet_v2", "mobilenet_v2_imagenet"
+_SMALL_STEPS, _MEASURED_FRAME_PX = 500, 512
 # From benchmarks/few_labels.py, with and without views_agree.
 _FRAMES_FOR_VIEWS = 10
 
@@ -190,12 +192,12 @@ def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
         return
     few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)
-    if not facts.gpu_gib:
+    if few and (facts.gpu_gib or _is_small_network(config)):
+        yield from _consistency(facts, config)
+    elif not facts.gpu_gib:
         also = f" With few labels, losses.consistency.weight=1 and augment.move_p={_MOVE_P} may be worth that." * few
         reason = f"Off: without a GPU, a step would take twice as long. {_JUMPS}{also}"
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
-    elif few:
-        yield from _consistency(facts, config)
     else:
         yield from _on_clips(facts, config)
         yield from _start(facts, config)
@@ -218,12 +220,21 @@ def _can_have_a_teacher(config: Config) -> bool:
 
 def _consistency(facts: Facts, config: Config) -> Iterator[Choice]:
     steps = total_steps(config.train, facts.training_frames)
+    if _is_small_network(config):
+        measured = (
+            "this lowered the errors of this network on lips with 10 labels from 8.5 to 7.6 px and with 20 from 7.1 to "
+            "6.7 px, and on a mouse from 15.7 to 10.3 px and from 10.1 to 7.6 px (benchmarks/pretrained.md)"
+        )
+    else:
+        measured = (
+            "this lowered the errors of narrow networks (model.width=16) from random weights with 10 labels on three "
+            "data sets, and with 20 on most of them; those of networks of width 64 with 10 labels on two "
+            "(docs/few_labels.md)"
+        )
     yield Choice(
         "A teacher on unlabelled video",
         "The network also learns, in harder views of unlabelled frames, what the moving average of its weights "
-        "predicts in easier ones. Together with moved parts, this lowered the errors of narrow networks "
-        "(model.width=16) from random weights with 10 labels on three data sets, and with 20 on most of them; those of "
-        "networks of width 64 with 10 labels on two (docs/few_labels.md). A step costs 2 to 3 times as much. A weight "
+        f"predicts in easier ones. Together with moved parts, {measured}. A step costs 2 to 3 times as much. A weight "
         "of 0 turns the loss off.",
         {
             "losses.consistency.weight": 1.0,
@@ -290,41 +301,6 @@ def _poses(facts: Facts, known: str) -> Choice:
     )
 
 
-# Estimates how many frames fit on a GPU at once; --dry_run compiles to get the exact number.
-
-# MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), minus the state:
-# parameters, gradients and Adam's two moments.
-_STATE_MIB = {"resnet18": 172.0, "resnet50": 363.0}
-_FRAME_MIB = {"resnet18": (367 - 172) / 16, "resnet50": (1020 - 363) / 16}
-_MEASURED_PX = 128 * 128
-# JAX takes three quarters of a GPU's memory. We have not measured GPUs, so we leave half of that free.
-_USABLE = 0.75 / 2
-
-
-def largest_microbatch(
-    backbone: str, size_px: tuple[int, int], gpu_gib: float, batch: int, clip_frames: int = 0
-) -> int | None:
-    """Returns how many labelled frames of a batch fit into one pass: `batch`, or half, a quarter, ... of it.
-
-    Returns None for a network that was not measured.
-
-    Args:
-      backbone: name of the network.
-      size_px: (width, height) of the network's input.
-      gpu_gib: memory of a GPU.
-      batch: labelled frames per update on one GPU.
-      clip_frames: additional unlabelled frames per pass.
-    """
-    if backbone not in _FRAME_MIB:
-        return None
-    frame_mib = _FRAME_MIB[backbone] * size_px[0] * size_px[1] / _MEASURED_PX
-    frames = int((_USABLE * gpu_gib * 1024 - _STATE_MIB[backbone]) / frame_mib) - clip_frames
-    most = batch
-    while most > 1 and most > frames:
-        most = -(-most // 2)
-    return most
-
-
 # Choices about training length, learning rate and batch.
 #
 # The numbers are from benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
@@ -343,15 +319,21 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
         reason = f"{_EPOCHS} epochs. If the camera looks down on the animal: 500, or 1000."
         yield Choice("Length", reason, {"train.epochs": _EPOCHS})
         return
+    is_few, is_small = facts.training_frames <= FEW_FRAMES, _is_small_network(config)
+    least_steps = _SMALL_STEPS if is_few and is_small else _LEAST_STEPS
     reason = (
-        f"At least {_LEAST_STEPS:,} steps. An epoch of {count(facts.training_frames, 'training frame')} is "
+        f"At least {least_steps:,} steps. An epoch of {count(facts.training_frames, 'training frame')} is "
         f"{count(epoch_steps, 'step')}, and {_EPOCHS} epochs would be {count(_EPOCHS * epoch_steps, 'step')}."
     )
-    if facts.training_frames <= FEW_FRAMES:
+    if is_few and is_small:
+        reason += (
+            " With 10 labels, twice as many steps of this network gave the same errors (benchmarks/pretrained.md)."
+        )
+    elif is_few:
         reason += (
             " With 10 to 40 labels, training for longer gave smaller errors on most data sets (docs/few_labels.md)."
         )
-    yield Choice("Length", reason, {"train.epochs": math.ceil(_LEAST_STEPS / epoch_steps)})
+    yield Choice("Length", reason, {"train.epochs": math.ceil(least_steps / epoch_steps)})
 
 
 def validations(facts: Facts, config: Config) -> Iterator[Choice]:
@@ -477,10 +459,21 @@ def apply(choices: list[Choice], config: Config) -> Config:
     return changed
 
 
-def _input(facts: Facts, _: Config) -> Iterator[Choice]:
-    width, height = facts.input_size_px
+def _input(facts: Facts, config: Config) -> Iterator[Choice]:
+    title, (width, height) = "Size of the network's input", facts.input_size_px
+    is_free = not (config.data.input_width_px or config.data.input_height_px)
+    is_measured = not facts.gpu_gib and facts.training_frames <= FEW_FRAMES and _is_small_network(config)
+    if is_free and is_measured and max(facts.frame_size_px) <= _MEASURED_FRAME_PX:
+        yield Choice(
+            title,
+            f"The frames have {facts.size()}. Without a GPU, 128 px suit frames of up to {_MEASURED_FRAME_PX} px: on a "
+            "mouse in frames of 406 px, 192 px lowered the median error from 4.7 to 3.8 px and the mean error hardly, "
+            "and took more than twice the time (benchmarks/pretrained.md).",
+            {"data.input_width_px": 128, "data.input_height_px": 128},
+        )
+        return
     yield Choice(
-        "Size of the network's input",
+        title,
         f"The frames have {facts.size()}. The rule: 128 px if the short side "
         "is below 192, 384 px if the long side is above 1024 and there are more than 500 labelled frames, else 256. "
         "A larger input locates small keypoints more exactly; time and memory grow with its area.",
