@@ -80,21 +80,32 @@ export class Editor {
     frame.send();
   }
 
-  async restore(from, to, side) {
-    const entry = from.pop();
-    if (!entry) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
-    to.push(entry);
-    entry.kind = "";
-    const { frame, before, after } = entry;
-    await this.page.open(frame);
-    const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
-    for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
-    if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
-    this.send(frame);
+  // An entry that joins the one before is undone and redone together with it.
+  undo() {
+    const entries = [];
+    do entries.push(this.done.pop()); while (entries.at(-1)?.joins);
+    return this.restore(entries, this.undone, "before");
   }
 
-  undo() { return this.restore(this.done, this.undone, "before"); }
-  redo() { return this.restore(this.undone, this.done, "after"); }
+  redo() {
+    const entries = [this.undone.pop()];
+    while (this.undone.at(-1)?.joins) entries.push(this.undone.pop());
+    return this.restore(entries, this.done, "after");
+  }
+
+  async restore(entries, to, side) {
+    if (!entries[0]) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
+    to.push(...entries);
+    for (const entry of entries) {
+      entry.kind = "";
+      const { frame, before, after } = entry;
+      await this.page.open(frame);
+      const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
+      for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+      if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
+      this.send(frame);
+    }
+  }
 
   put(points, place, at, v) {
     const [x, y] = this.stage.inside(at);
@@ -222,6 +233,12 @@ export class Editor {
       }
     });
     return true;
+  }
+
+  // Makes the hollow points of all views labels, as one change.
+  confirmAll(views) {
+    let count = 0;
+    for (const { frame, stage } of views) if (this.confirm(undefined, frame, stage) && count++) this.done.at(-1).joins = true;
   }
 
   confirmAnimal() {

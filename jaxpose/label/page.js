@@ -341,7 +341,7 @@ class Page {
 
   async confirm() {
     if (this.timeline.isOpen) return this.labelFrame();
-    for (const { frame, stage } of this.views) this.editor.confirm(undefined, frame, stage);
+    this.editor.confirmAll(this.views);
     await this.unlabelled(1);
   }
 
