@@ -136,7 +136,10 @@ class Page {
 
   // Writes which image is shown, and marks the current view.
   showNames() {
-    for (const view of this.views) view.element.classList.toggle("current", this.views.length > 1 && view === this.view);
+    for (const view of this.views) {
+      view.element.classList.toggle("current", this.views.length > 1 && view === this.view);
+      view.element.classList.toggle("other", view !== this.view);
+    }
     get("image").textContent = this.view.title;
     this.draw();
   }

@@ -223,7 +223,7 @@ def is_at(page: Page, view: str, number: int) -> None:
 @needs_browser
 def test_views_are_labelled_by_keys_alone(tmp_path: Path) -> None:
     project = write_views(tmp_path / "p")
-    with serving(project) as served:
+    with serving(project, "data.views=side,top") as served:
         with opened(served.address, 1280, 800) as page:
             is_at(page, "side", 0)
             expect(page.locator(".stage")).to_have_count(2)
@@ -261,7 +261,8 @@ def test_views_are_labelled_by_keys_alone(tmp_path: Path) -> None:
         assert served.stop() == 0
     side = f"{image_of('side', 0)},1.50,2,,,30.125,4\n{image_of('side', 10)},1.5,2.0,,,30.125,3.0\n"
     assert (project / "CollectedData_side.csv").read_text() == header() + side
-    print((project / "CollectedData_top.csv").read_text())
+    top = "".join(f"{image_of('top', number)},,,29.5,19.5,30.5,19.5\n" for number in (0, 10))
+    assert (project / "CollectedData_top.csv").read_text() == header() + top
 
 
 @needs_browser
