@@ -15,7 +15,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium
 # Whether a page is wider than its window, so that it has to be scrolled sideways.
 OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 # A shared core may need long for one step of a page; no test waits for it when the page is ready.
-PATIENCE_MS = 15_000
+PATIENCE_MS = 120_000
 
 
 @contextmanager

@@ -286,7 +286,9 @@ def test_lines_and_rings_guide_a_label_and_frames_of_all_views_become_images(rig
             # A frame of the videos becomes an image of each view.
             press(page, "g")
             expect(page.locator("#image")).to_contain_text("session00, frame 0: labeled-data/session00/img00000000.png")
-            press(page, "d Enter")
+            press(page, "d")
+            expect(page.locator("#image")).to_have_text("session00, frame 1")
+            press(page, "Enter")
             expect(page.locator("#image")).to_have_text("labeled-data/session00_c3/img00000001.png")
             expect(page.locator("#saved")).to_have_text("saved")
         assert served.stop() == 0
