@@ -139,7 +139,9 @@ class Page {
     for (const view of this.views) {
       view.element.classList.toggle("current", this.views.length > 1 && view === this.view);
       view.element.classList.toggle("other", view !== this.view);
+      view.element.tabIndex = view === this.view ? 0 : -1;
     }
+    if (document.activeElement.matches(".other")) this.view.element.focus({ preventScroll: true });
     get("image").textContent = this.view.title;
     this.draw();
   }
