@@ -85,6 +85,7 @@ class Page {
     this.views = (names.length ? names : [""]).map((name) => new View(name, this));
     this.view = this.views[0];
     this.editor.show(null, this.view.stage);
+    get("stages").classList.toggle("several", this.views.length > 1);
     this.ahead = names.length ? FEW_AHEAD : AHEAD;
     this.pictures.least = this.views.length * (this.ahead.length + 2);
     new ResizeObserver(() => this.arrange()).observe(get("stages"));

@@ -33,7 +33,7 @@ from jaxpose.formats.project import (
     without_config_file,
 )
 from jaxpose.label.coco_file import CocoFile, read_coco_file
-from jaxpose.label.label_file import LabelFile, new_label_file, read_label_file, read_label_header
+from jaxpose.label.label_file import LabelFile, first_image, new_label_file, read_label_file, read_label_header
 from jaxpose.label.sleap_file import SleapFile, read_sleap_file
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
 
@@ -233,16 +233,18 @@ def open_project(given: str, labels: str, views: tuple[str, ...] = ()) -> LabelP
 
 
 def _find_views(folder: Path) -> tuple[str, ...]:
-    """Returns the cameras of the label files CollectedData_<view>.csv, () if a folder also has others."""
-    views, has_images = [], False
+    """Returns the cameras of the label files CollectedData_<view>.csv, () if a folder also has others.
+
+    The first image of each file shows whether it is of a camera; one file at least has rows.
+    """
+    views, firsts = [], []
     for file in label_files(folder):
-        view = file.stem.removeprefix(_PREFIX)
-        images = read_label_file(folder, file, False).images
-        if view == file.stem or not all(view_of_video(PurePosixPath(image).parent.name, [view]) for image in images):
+        view, first = file.stem.removeprefix(_PREFIX), first_image(file)
+        if view == file.stem or (first and not view_of_video(PurePosixPath(first).parent.name, [view])):
             return ()
         views.append(view)
-        has_images |= bool(images)
-    return tuple(views) if len(views) > 1 and has_images else ()
+        firsts.append(first)
+    return tuple(views) if len(views) > 1 and any(firsts) else ()
 
 
 def _open_views(data: DataConfig) -> LabelProject:

@@ -78,6 +78,8 @@ export class Queue {
     // The worst predictions first.
     if (scores) this.shown.sort((a, b) => sign * (scores[a] - scores[b]));
     this.rows.style.height = `${this.shown.length * ROW_PX}px`;
+    // The event of a scroll may still be to come.
+    this.top = this.list.scrollTop;
     this.select(this.current);
   }
 

@@ -181,7 +181,7 @@ export class Stage {
   drawGeometry() {
     const { frame, lines, rings, current } = this.shown;
     for (const line of lines) {
-      const group = this.add("g", { class: "epipolar", role: "img", "aria-label": `${this.nameOf(current)}, epipolar line` });
+      const group = this.add("g", { class: rings[current] ? "epipolar faint" : "epipolar", role: "img", "aria-label": `${this.nameOf(current)}, epipolar line` });
       const points = line.map((point) => this.toStage(point).map((value) => value.toFixed(1)).join()).join(" ");
       for (const part of ["back", "line"]) this.add("polyline", { class: part, points }, group);
     }

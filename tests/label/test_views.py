@@ -142,6 +142,7 @@ def test_what_is_no_project_of_these_views_is_refused(
         ([two, "--labels", "CollectedData_top.csv", "--calibration", "c.toml"], "would show one camera"),
         ([two, "--calibration", str(tmp_path / "c.toml")], "has no camera side, top; it has c1, c2, c3"),
         ([two, "--calibration", str(tmp_path / "d.toml")], "the calibration .*d.toml does not exist"),
+        ([two, "data.calibration=e.toml"], "the calibration .*p/e.toml does not exist"),
         ([two, views, "model.kind=multiview", "model.backbone=vit_small"], "the page predicts single images"),
     ):
         assert main([*given, "--no-browser"]) == 2, given
