@@ -1,11 +1,14 @@
 """Epipolar lines compared with OpenCV's points along a ray, and its lines of cameras without distortion."""
 
 import dataclasses
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import scipy.io
 
+from jaxpose.cameras.calibration_files import read_cameras
 from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.epipolar import epipolar_lines
 from tests.cameras.rigs import opencv_lens, opencv_pixels, rig
@@ -67,6 +70,22 @@ def test_without_distortion_a_line_is_the_one_of_the_fundamental_matrix() -> Non
             line = epipolar_lines(cameras, 0, np.array(point_px), cameras.sizes_px)[other]
             assert len(line) > 1
             assert np.abs(line @ [a, b] + c).max() < 1e-3
+
+
+def test_labels_of_a_real_rig_lie_on_the_lines_of_the_other_views(real_data: Path) -> None:
+    file = real_data / "calibrated/six-cameras/label3d_dannce.mat"
+    cameras, labels = read_cameras(file), scipy.io.loadmat(file)["labelData"][:, 0]
+    # Another tool's reprojections of points in 3D.
+    pixels = np.stack([of_view["data_2d"][0, 0].reshape(-1, 2) for of_view in labels])
+    sizes_px = np.full((6, 2), (1152.0, 1024.0))
+    compared = 0
+    for point in range(0, pixels.shape[1], 200):
+        lines = epipolar_lines(cameras, 0, pixels[0, point], sizes_px)
+        for there, line in zip(pixels[1:, point], lines[1:], strict=True):
+            if (np.abs(there - sizes_px[0] / 2) < 0.48 * sizes_px[0]).all():
+                assert distances_px(there[None], line).max() < 0.01
+                compared += 1
+    assert compared > 20
 
 
 def test_what_no_camera_can_see_has_no_line() -> None:

@@ -52,7 +52,7 @@ def write_views(folder: Path, images: int = 3, rows: dict[str, str] | None = Non
 def store_of() -> Iterator[Open]:
     stores = []
 
-    def open_one(project: Path, *given: object) -> Store:
+    def open_one(project: Path, *given: tuple[str, ...]) -> Store:
         stores.append(Store(open_project(str(project), LABELS, *given)))
         return stores[-1]
 
