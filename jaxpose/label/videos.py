@@ -22,13 +22,14 @@ from jaxpose.label.project import LabelProject
 from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
-from jaxpose.terminal import print_lines
+from jaxpose.terminal import listed, print_lines
 from jaxpose.video.decoding import RangeReader
 from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.recording import Recording, read_recording
 
-# Frames that are decoded together, and how many such groups are kept.
+_LISTED = 3
+# Frames that are decoded together, and how many such groups are kept; more if each of many views needs one.
 _TOGETHER, _MOST_GROUPS = 16, 3
 
 
@@ -60,7 +61,10 @@ class Videos:
         except UserError as error:
             print_lines(f"no frames of videos: {error}")
             found = {}
-        return {file.stem: file for file in found.values()}
+        files, views = {file.stem: file for file in found.values()}, self._project.views
+        if others := [name for name in files if views and not view_of_video(name, views)]:
+            print_lines(f"no frames of {listed(others, _LISTED)}, which belong to none of the views {', '.join(views)}")
+        return {name: file for name, file in files.items() if name not in others}
 
     def frame_count(self, video: int) -> int:
         """Returns the number of frames of a video, by its place in `names`; raises as `read_index` and `frame`."""
@@ -78,7 +82,7 @@ class Videos:
             if key not in self._groups:
                 self._groups[key] = self._read(video, key[1] * _TOGETHER)
             self._groups.move_to_end(key)
-            if len(self._groups) > _MOST_GROUPS:
+            if len(self._groups) > max(_MOST_GROUPS, len(self._project.views) + 1):
                 self._groups.popitem(last=False)
             if number not in self._groups[key]:
                 file = self.files[self.names[video]]
@@ -136,14 +140,14 @@ class Videos:
     def sessions(self) -> list[list[int]]:
         """Returns the videos of each session by their places in `names`, in the order of the views; -1 without one.
 
-        With one camera, each video is a session. Videos that belong to no view are left out.
+        With one camera, each video is a session.
         """
         views, found = self._project.views, dict[str, list[int]]()
         if not views:
             return [[video] for video in range(len(self.names))]
         for video, name in enumerate(self.names):
-            if view := view_of_video(name, views):
-                found.setdefault(without_view(name, view), [-1] * len(views))[views.index(view)] = video
+            view = view_of_video(name, views)
+            found.setdefault(without_view(name, view), [-1] * len(views))[views.index(view)] = video
         return list(found.values())
 
     def _name_in_other_view(self, video: int, number: int) -> str:

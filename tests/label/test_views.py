@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -22,6 +23,9 @@ from jaxpose.label.geometry import Geometry
 from jaxpose.label.predictions import find_predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Store
+from jaxpose.label.videos import Videos
+from jaxpose.video.decoding import RangeReader
+from jaxpose.video.index import VideoIndex
 from tests.browser import OVERFLOWS, needs_browser, opened
 from tests.cameras.rigs import opencv_lens, opencv_pixels
 from tests.label.small_projects import KEYPOINTS, header, serving, write_image
@@ -219,6 +223,32 @@ def shown(page: Page, view: str) -> str:
 def is_at(page: Page, view: str, number: int) -> None:
     expect(page.locator("#image")).to_have_text(image_of(view, number))
     expect(page.locator(".stage.current .caption")).to_have_text(view)
+
+
+def test_a_step_of_many_views_decodes_no_frame_again(
+    rig_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = shutil.copytree(rig_project, tmp_path / "p")
+    for name in ("c4", "c5"):
+        shutil.copy(project / "videos/session00_c3.mp4", project / f"videos/session00_{name}.mp4")
+        text = (project / "CollectedData_c3.csv").read_text()
+        (project / f"CollectedData_{name}.csv").write_text(text.replace("_c3/", f"_{name}/"))
+    shutil.copy(project / "videos/session00_c3.mp4", project / "videos/other.mp4")
+    read = []
+
+    class Counted(RangeReader):
+        def __init__(self, index: VideoIndex, *given: Any):
+            read.append(index.path.name)
+            super().__init__(index, *given)
+
+    monkeypatch.setattr("jaxpose.label.videos.RangeReader", Counted)
+    videos = Videos(open_project(str(project), LABELS))
+    assert "no frames of other, which belong to none of the views c1, c2, c3, c4, c5" in capsys.readouterr().out
+    session = next(session for session in videos.sessions() if -1 not in session)
+    for frame in range(12):
+        for video in session:
+            assert videos.frame(video, frame).shape == (64, 64, 3)
+    assert sorted(read) == [f"session00_c{number}.mp4" for number in range(1, 6)]
 
 
 @needs_browser
