@@ -105,7 +105,7 @@ def measure(page: Page, address: str, keys: int) -> dict[str, Any]:
     page.locator("#image", has_text=re.compile("img")).wait_for()
     answers: dict[str, Any] = {"open_s": time.monotonic() - start}
     page.select_option("#filter", "all")
-    page.locator("#stage").focus()
+    page.locator(".stage").focus()
     page.wait_for_timeout(2000)
     # One by one, with a pause as a person makes it.
     times = []

@@ -165,6 +165,9 @@ RUN_BY = {
     "test_a_plain_video_becomes_a_project_and_its_frames_are_labelled",
     "label --config": "tests/label/test_training.py::test_options_of_the_training_are_checked_before_the_page_opens",
     "label train.epochs": "tests/label/test_training.py::test_the_loop_of_labelling_training_and_correcting",
+    "label --calibration": "tests/label/test_views.py::"
+    "test_lines_and_rings_guide_a_label_and_frames_of_all_views_become_images",
+    "label data.views": "tests/label/test_views.py::test_views_are_labelled_by_keys_alone",
     "label --labels": "tests/label/test_store.py::test_what_cannot_be_written_is_refused_by_name",
     "label --no-browser": _LABEL,
     "label --port": "tests/label/test_server.py::test_a_second_one_and_wrong_arguments_are_refused",

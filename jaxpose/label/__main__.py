@@ -27,6 +27,9 @@ from jaxpose.files import is_of_file, open_shared
 from jaxpose.terminal import count, print_lines
 
 if TYPE_CHECKING:
+    from jaxpose.config import Config
+    from jaxpose.label.geometry import Geometry
+    from jaxpose.label.project import LabelProject
     from jaxpose.label.store import Store
     from jaxpose.label.training import Training
     from jaxpose.label.videos import Videos
@@ -63,6 +66,12 @@ def main(argv: list[str] | None = None) -> int:
         metavar="RUN",
         help="run folder, folder of runs, or table of predictions to confirm; default: the newest run in runs/PROJECT",
     )
+    arguments.add_argument(
+        "--calibration",
+        default="",
+        metavar="FILE",
+        help="of several cameras: shows where the others see a labelled point; default: data.calibration",
+    )
     arguments.add_argument("--config", metavar="FILE.py", help="for the trainings that the page starts")
     arguments.add_argument("--port", type=int, metavar="N", help=f"default: {_PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
@@ -77,6 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> int:
     # These imports take a second, which --help does not need.
+    from jaxpose.label.geometry import Geometry
     from jaxpose.label.predictions import find_predictions
     from jaxpose.label.project import open_project
     from jaxpose.label.store import Store
@@ -88,8 +98,10 @@ def _run(given: argparse.Namespace) -> int:
             given.project = make_project(given.project, given.keypoints)
         elif given.keypoints and Path(given.project).expanduser().exists():
             raise UserError(f"--keypoints is for a video without a project, but {given.project} is a project")
-        training = _training_arguments(given)
-        project, port = open_project(given.project, given.labels), listening.getsockname()[1]
+        config = _training_config(given)
+        project = open_project(given.project, given.labels, config.data.views)
+        training = _training_arguments(given, project, config)
+        port = listening.getsockname()[1]
         with _only_one(project.folder, f"http://127.0.0.1:{port}"):
             # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
             # second again and again.
@@ -97,19 +109,49 @@ def _run(given: argparse.Namespace) -> int:
             store = Store(project, find_predictions(given.predictions, project, given.project))
             gc.freeze()
             gc.enable()
-            _serve(store, Videos(project), Training(store, given.project, training), listening, port, given)
+            calibration = _calibration(given, project, config)
+            geometry = Geometry(store, calibration) if calibration else None
+            _serve(store, Videos(project), Training(store, given.project, training), geometry, listening, port, given)
     return DONE
 
 
-def _training_arguments(given: argparse.Namespace) -> list[str]:
-    """Returns the arguments of `jaxpose train` after the project; raises UserError if they cannot be right."""
+def _calibration(given: argparse.Namespace, project: "LabelProject", config: "Config") -> Path | None:
+    if given.calibration:
+        return Path(given.calibration).expanduser()
+    return project.folder / config.data.calibration if project.views and config.data.calibration else None
+
+
+def _training_config(given: argparse.Namespace) -> "Config":
+    """Returns the config of the trainings that the page starts; raises UserError if its options cannot be right."""
     own = {"data.project": "PROJECT", "data.labels": "--labels", "out": "the page, which chooses the run folder"}
     for name in own.keys() & given.options.keys():
         raise UserError(f"{name} is given for the trainings of the page; it comes from {own[name]}")
-    labels = {} if given.labels == DataConfig().labels else {"data.labels": given.labels}
-    validate_alone(make_config(given.project, {**given.options, **labels}, given.config))
-    config = ["--config", given.config] if given.config else []
-    return [*config, *(f"{name}={text}" for name, text in {**given.options, **labels}.items())]
+    config = make_config(given.project, given.options | _labels_option(given), given.config)
+    validate_alone(config)
+    return config
+
+
+def _labels_option(given: argparse.Namespace) -> dict[str, str]:
+    return {} if given.labels == DataConfig().labels else {"data.labels": given.labels}
+
+
+def _training_arguments(given: argparse.Namespace, project: "LabelProject", config: "Config") -> list[str]:
+    """Returns the arguments of `jaxpose train` after the project.
+
+    Raises:
+      UserError: the network would see all cameras together, so it could not predict the images of one.
+    """
+    if config.model.kind == "multiview":
+        raise UserError(
+            "model.kind is multiview, and the page predicts single images after a training, which such a network "
+            "cannot: leave model.kind out, and train this network with jaxpose train"
+        )
+    # The trainer knows the cameras of a Lightning Pose config file, and does not look for those of a folder.
+    is_found = project.views and not config.data.views and project.path.samefile(given.project)
+    views = {"data.views": ",".join(project.views)} if is_found else {}
+    options = {**given.options, **_labels_option(given), **views}
+    own = ["--config", given.config] if given.config else []
+    return [*own, *(f"{name}={text}" for name, text in options.items())]
 
 
 def listen(port: int | None) -> socket.socket:
@@ -177,6 +219,7 @@ def _serve(
     store: "Store",
     videos: "Videos",
     training: "Training",
+    geometry: "Geometry | None",
     listening: socket.socket,
     port: int,
     given: argparse.Namespace,
@@ -192,7 +235,7 @@ def _serve(
 
     tokens = Tokens()
     config = uvicorn.Config(
-        make_app(store, videos, training, tokens, given.orientation),
+        make_app(store, videos, training, tokens, given.orientation, geometry),
         lifespan="off",
         access_log=False,
         log_level="error",

@@ -6,9 +6,9 @@ const copyOf = (points) => points.map((point) => point && { ...point });
 const asText = (point) => JSON.stringify(point ?? null);
 
 export class Editor {
-  // `page` has say(text), draw() and open(frame), which shows the image of another frame.
-  constructor(stage, page) {
-    this.stage = stage;
+  // `page` has say(text), draw(), ringOf(place) and open(frame), which shows the image of another frame.
+  constructor(page) {
+    this.stage = null;
     this.page = page;
     this.frame = null;
     this.isOld = true;
@@ -26,9 +26,10 @@ export class Editor {
     this.size = project.keypoints.length;
   }
 
-  // Takes the labels that are shown from now on, null without any.
-  show(frame) {
+  // Takes the labels that are edited from now on, null without any, and the stage that shows them.
+  show(frame, stage) {
     const animal = this.animal;
+    this.stage = stage;
     this.frame = frame;
     this.isOld = false;
     this.hidesNext = false;
@@ -53,12 +54,17 @@ export class Editor {
   nameOf(animal) { return this.individuals[animal] || this.frame?.names[animal] || `animal ${animal + 1}`; }
 
   // Until another image has come, nothing changes the labels of the one before.
-  get canEdit() { return Boolean(this.frame && !this.isOld && this.stage.picture && !this.frame.problem); }
+  get canEdit() { return this.takes(this.frame, this.stage); }
+
+  takes(frame, stage) { return Boolean(frame && !this.isOld && stage.picture && !frame.problem); }
 
   // Changes the points of the frame by a function, and keeps the change for undo; equal kinds in a row are one change.
   change(alter, kind = "") {
-    if (!this.canEdit) return;
-    const frame = this.frame, before = copyOf(frame.points);
+    if (this.canEdit) this.changeFrame(this.frame, alter, kind);
+  }
+
+  changeFrame(frame, alter, kind = "") {
+    const before = copyOf(frame.points);
     alter(frame.points);
     if (before.length === frame.points.length && JSON.stringify(before) === JSON.stringify(frame.points)) return;
     const last = this.done.at(-1);
@@ -74,21 +80,32 @@ export class Editor {
     frame.send();
   }
 
-  async restore(from, to, side) {
-    const entry = from.pop();
-    if (!entry) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
-    to.push(entry);
-    entry.kind = "";
-    const { frame, before, after } = entry;
-    await this.page.open(frame);
-    const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
-    for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
-    if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
-    this.send(frame);
+  // An entry that joins the one before is undone and redone together with it.
+  undo() {
+    const entries = [];
+    do entries.push(this.done.pop()); while (entries.at(-1)?.joins);
+    return this.restore(entries, this.undone, "before");
   }
 
-  undo() { return this.restore(this.done, this.undone, "before"); }
-  redo() { return this.restore(this.undone, this.done, "after"); }
+  redo() {
+    const entries = [this.undone.pop()];
+    while (this.undone.at(-1)?.joins) entries.push(this.undone.pop());
+    return this.restore(entries, this.done, "after");
+  }
+
+  async restore(entries, to, side) {
+    if (!entries[0]) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
+    to.push(...entries);
+    for (const entry of entries) {
+      entry.kind = "";
+      const { frame, before, after } = entry;
+      await this.page.open(frame);
+      const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
+      for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+      if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
+      this.send(frame);
+    }
+  }
 
   put(points, place, at, v) {
     const [x, y] = this.stage.inside(at);
@@ -206,16 +223,22 @@ export class Editor {
     this.change((points) => this.put(points, place, [point.x + dx, point.y + dy], point.v), `nudge ${place}`);
   }
 
-  // Makes the hollow points labels, of one animal or of all.
-  confirm(animal) {
-    const places = animal === undefined ? this.frame?.points.map((_, place) => place) : this.frame?.places(animal);
-    if (!places?.some((place) => this.frame.points[place]?.draft)) return false;
-    this.change((points) => {
+  // Makes the hollow points labels, of one animal of the frame or of all.
+  confirm(animal, frame = this.frame, stage = this.stage) {
+    const places = animal === undefined ? frame?.points.map((_, place) => place) : frame?.places(animal);
+    if (!this.takes(frame, stage) || !places.some((place) => frame.points[place]?.draft)) return false;
+    this.changeFrame(frame, (points) => {
       for (const place of places) {
         if (points[place]) points[place] = { x: points[place].x, y: points[place].y, v: points[place].v, draft: false };
       }
     });
     return true;
+  }
+
+  // Makes the hollow points of all views labels, as one change.
+  confirmAll(views) {
+    let count = 0;
+    for (const { frame, stage } of views) if (this.confirm(undefined, frame, stage) && count++) this.done.at(-1).joins = true;
   }
 
   confirmAnimal() {
@@ -230,9 +253,9 @@ export class Editor {
   takeMine() {
     const place = this.conflict();
     if (place !== undefined) return this.frame.takeMine(place).then(() => this.page.draw());
-    const predicted = this.frame?.predicted[this.current];
-    if (!predicted || !this.canEdit) return this.page.say("there is no prediction of this keypoint");
-    this.place([predicted.x, predicted.y]);
+    const predicted = this.frame?.predicted[this.current], ring = this.page.ringOf(this.current);
+    if (!(predicted || ring) || !this.canEdit) return this.page.say("there is no prediction of this keypoint");
+    this.place(ring ?? [predicted.x, predicted.y]);
     this.advance();
   }
 

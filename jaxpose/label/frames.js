@@ -5,15 +5,15 @@ import { Frame, ask } from "/frame.js";
 const MOST_FRAMES = 200;
 // Labels of this many images come with one request.
 const AT_ONCE = 16;
-const AHEAD = Array.from({ length: AT_ONCE - 1 }, (_, step) => step + 1);
+const AHEAD = Array.from({ length: AT_ONCE }, (_, step) => step);
 
 export class Frames {
-  // `near` returns the images some steps from one in the list; `tell` is as in `Frame`.
+  // `near` returns the images of all views some steps from one in the list; `tell` is as in `Frame`.
   constructor(near, tell) {
     this.near = near;
     this.tell = tell;
     this.kept = new Map();
-    this.shown = null;
+    this.shown = new Set();
   }
 
   // `size` is the number of keypoints of an animal.
@@ -22,7 +22,8 @@ export class Frames {
   // The labels of an image, null if the server does not answer.
   async get(number) {
     if (this.kept.has(number)) return this.kept.get(number);
-    const numbers = [number, ...this.near(number, AHEAD).filter((other) => !this.kept.has(other))];
+    const others = this.near(number, AHEAD).filter((other) => other !== number && !this.kept.has(other));
+    const numbers = [number, ...others].slice(0, AT_ONCE);
     const answer = ask(`/api/frames?numbers=${numbers}`);
     numbers.forEach((other, place) => this.kept.set(other, answer.then(({ status, content }) => {
       if (status === 200) return new Frame(other, content[place], this.size, this.tell);
@@ -32,7 +33,7 @@ export class Frames {
     for (const [other, kept] of [...this.kept].slice(0, Math.max(0, this.kept.size - MOST_FRAMES))) {
       // Labels that are not saved yet, and copied drafts, stay.
       kept.then((frame) => {
-        if (frame?.isSaved && frame !== this.shown && !frame.points.some((point) => point?.draft && point.p === undefined)) this.kept.delete(other);
+        if (frame?.isSaved && !this.shown.has(frame) && !frame.points.some((point) => point?.draft && point.p === undefined)) this.kept.delete(other);
       });
     }
     return this.kept.get(number);

@@ -319,6 +319,14 @@ def read_label_header(file: Path) -> LabelHeader:
     return read_header(file, _split(file, read_text(file)[0])[0])
 
 
+def first_image(file: Path) -> str:
+    """Returns the image of the first row of a label file, "" without rows; raises as `read_label_file`."""
+    numbered, _ = _split(file, read_text(file)[0])
+    header = read_header(file, numbered)
+    rows = (row for _, row in numbered[header.rows :] if any(row))
+    return "/".join(next(rows, [""])[: header.index_columns]).replace("\\", "/")
+
+
 def new_label_file(file: Path, header: Sequence[Sequence[str]]) -> LabelFile:
     """Returns a label file that does not exist yet, with these header rows."""
     text = io.StringIO(newline="")

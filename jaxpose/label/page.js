@@ -1,34 +1,38 @@
-// The page: opens images, turns clicks and keys into edits, and shows the state of the labels.
+// The page: opens moments (an image, or those of all views), turns clicks and keys into edits, and shows the state of the labels.
 
 import { ask } from "/frame.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
+import { Geometry } from "/geometry.js";
 import { actionOf, listKeys } from "/keys.js";
 import { Pictures } from "/pictures.js";
-import { Pointer } from "/pointer.js";
 import { Queue } from "/queue.js";
 import { Side } from "/side.js";
 import { Timeline } from "/timeline.js";
 import { Training } from "/training.js";
-import { Stage, beforePainting } from "/stage.js";
+import { beforePainting } from "/stage.js";
+import { View, bestColumns } from "/view.js";
 
 const POLL_MS = 2000;
-// Images fetched ahead: the next ones, and the previous ones.
-const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2];
+// Moments fetched ahead: the next ones, and the previous ones; fewer if each has several pictures.
+const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], FEW_AHEAD = [1, 2, -1];
+// What a view without an image shows.
+const NOTHING = { error: "this camera has no image of this moment" }, NO_VIDEO = { error: "this camera has no video of this session" };
 const get = (id) => document.getElementById(id);
 
 class Page {
   constructor() {
     this.draw = beforePainting(() => this.paint());
-    this.stage = new Stage(() => this.draw());
-    this.editor = new Editor(this.stage, this);
-    this.pointer = new Pointer(this.stage, this.editor, this);
+    this.views = [];
+    this.spaceIsDown = false;
+    this.editor = new Editor(this);
     this.side = new Side(this.editor);
-    this.queue = new Queue((number) => this.go(number));
-    this.timeline = new Timeline((frame) => this.seek(frame), (video) => this.openVideo(video));
+    this.queue = new Queue((moment) => this.go(moment));
+    this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
-    this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => bitmap === this.stage.picture);
-    this.frames = new Frames((number, steps) => this.queue.near(number, steps), (...news) => this.heard(...news));
+    this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture));
+    this.frames = new Frames((number, steps) => this.near(this.momentOf.get(number), steps), (...news) => this.heard(...news));
+    this.geometry = new Geometry(() => this.draw(), (text) => this.say(text));
     this.version = 0;
     this.failure = this.lost = "";
     this.unwritten = 0;
@@ -43,8 +47,8 @@ class Page {
     if (!this.queue.counts.includes(0)) this.queue.filter.value = "all";
     this.queue.choose();
     this.listen();
-    if (this.queue.images.length) await this.go(this.queue.shown[0] ?? 0);
-    else if (this.project.videos.length) await this.openVideo(0);
+    if (this.moments.length) await this.go(this.queue.shown[0] ?? 0);
+    else if (this.sessions.length) await this.openVideo(0);
     else this.say("this project has no image to label");
     setInterval(() => this.poll(), POLL_MS);
     await this.poll();
@@ -59,43 +63,124 @@ class Page {
     this.editor.set(content);
     this.side.set(content.keypoints);
     this.frames.set(content.keypoints.length);
+    this.moments = content.moments;
+    this.momentOf = new Map(content.moments.flatMap((numbers, moment) => numbers.map((number) => [number, moment])));
+    if (!this.views.length) this.makeViews(content.views);
     // The images of several animals have no fixed number of points.
-    this.queue.set(content.images, content.counts, content.has_several ? 1 : content.keypoints.length);
+    this.queue.set(this.names(), this.moments, content.counts, content.has_several ? 1 : content.keypoints.length);
     this.queue.rank(content.confidence, content.error_px);
     const name = content.folder.split("/").pop();
     document.title = `${name} \u2013 jaxpose label`;
     get("name").textContent = name;
     get("name").title = content.folder;
-    this.timeline.set(content.videos);
-    get("video-button").hidden = !content.videos.length;
+    this.sessions = content.sessions.map((videos) => ({ name: this.nameOf(videos, (video) => content.videos[video]), videos }));
+    this.timeline.set(this.sessions);
+    get("video-button").hidden = !this.sessions.length;
     this.drawProgress();
+  }
+
+  // Views -------------------------------------------------------------------------------------------------------------
+
+  makeViews(names) {
+    this.views = (names.length ? names : [""]).map((name) => new View(name, this));
+    this.view = this.views[0];
+    this.editor.show(null, this.view.stage);
+    get("stages").classList.toggle("several", this.views.length > 1);
+    this.ahead = names.length ? FEW_AHEAD : AHEAD;
+    this.pictures.least = this.views.length * (this.ahead.length + 2);
+    new ResizeObserver(() => this.arrange()).observe(get("stages"));
+  }
+
+  // The name of what several views share, from the names of each, which end with that of the view.
+  nameOf(numbers, name) {
+    const place = numbers.findIndex((number) => number >= 0), found = name(numbers[place]), view = this.views[place].name;
+    return view && found.endsWith(`_${view}`) ? found.slice(0, -view.length - 1) : found;
+  }
+
+  // The name of each moment: its image, in a folder without the view.
+  names() {
+    const { images } = this.project;
+    if (this.views.length === 1) return images;
+    return this.moments.map((numbers) => {
+      const image = images[numbers.find((number) => number >= 0)], end = image.lastIndexOf("/");
+      return this.nameOf(numbers, (number) => images[number].slice(0, end)) + image.slice(end);
+    });
+  }
+
+  // Puts the views side by side, so that their pictures are as large as possible.
+  arrange() {
+    if (this.views.length < 2) return;
+    const box = get("stages").getBoundingClientRect(), pictures = this.views.map(({ stage }) => stage.picture).filter(Boolean);
+    const size = ["width", "height"].map((side) => Math.max(1, ...pictures.map((picture) => picture[side])));
+    const columns = bestColumns(this.views.length, size, [box.width, box.height]);
+    get("stages").style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+    get("stages").style.gridAutoRows = "minmax(0, 1fr)";
+  }
+
+  // Makes a view the current one; the keypoint stays if only the view before has it, for its line and its ring.
+  chooseView(view) {
+    const { isOld, keypoint } = this.editor, point = this.view.frame?.points[keypoint];
+    const stays = this.view !== view && point && !point.draft;
+    this.view = view;
+    this.editor.show(view.frame, view.stage);
+    if (stays && view.frame && this.editor.isOpen(keypoint)) this.editor.choose(keypoint);
+    this.editor.isOld = isOld;
+    this.showNames();
+  }
+
+  nextView(steps) {
+    const count = this.views.length, first = this.views.indexOf(this.view);
+    const others = Array.from({ length: count - 1 }, (_, place) => this.views[(first + steps * (place + 1) + count * count) % count]);
+    const next = others.find(({ stage }) => stage.picture);
+    if (next) this.chooseView(next); else this.say("there is no other camera");
+  }
+
+  // Writes which image is shown, and marks the current view.
+  showNames() {
+    for (const view of this.views) {
+      view.element.classList.toggle("current", this.views.length > 1 && view === this.view);
+      view.element.classList.toggle("other", view !== this.view);
+      view.element.tabIndex = view === this.view ? 0 : -1;
+    }
+    if (document.activeElement.matches(".other")) this.view.element.focus({ preventScroll: true });
+    get("image").textContent = this.view.title;
+    this.draw();
+  }
+
+  // Where the other views show a keypoint in the current one, undefined if fewer than two have it.
+  ringOf(place) {
+    const ring = this.isVideo ? null : this.geometry.rings(this.shownPlace, this.views.indexOf(this.view))[place];
+    return ring ?? undefined;
   }
 
   // Images ------------------------------------------------------------------------------------------------------------
 
-  async go(number) {
-    if (number === undefined || number < 0) return;
+  async go(moment) {
+    if (moment === undefined || moment < 0) return;
     this.timeline.close();
-    this.wanted = number;
+    this.wanted = moment;
     this.editor.isOld = true;
-    this.queue.select(number);
-    const [frame, picture] = await Promise.all([this.frames.get(number), this.pictures.get(number)]);
-    // Another image may have been asked for meanwhile.
-    if (this.wanted !== number) return;
-    this.showPicture(picture, picture.error || frame?.problem || "");
-    if (picture.bitmap) frame?.dropOutside((place) => this.stage.covers(place));
-    this.frames.shown = frame;
-    this.editor.show(frame);
-    get("image").textContent = this.project.images[number];
-    this.stage.element.setAttribute("aria-label", `Image ${this.project.images[number]}`);
-    this.draw();
-    this.fetchAhead(number);
+    this.queue.select(moment);
+    const numbers = this.moments[moment];
+    const [frames, pictures] = await Promise.all([
+      Promise.all(numbers.map((number) => (number < 0 ? null : this.frames.get(number)))),
+      Promise.all(numbers.map((number) => (number < 0 ? NOTHING : this.pictures.get(number)))),
+    ]);
+    // Another moment may have been asked for meanwhile.
+    if (this.wanted !== moment) return;
+    this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures);
+    this.fetchAhead(moment);
   }
 
-  showPicture(picture, problem) {
-    get("problem").hidden = !problem;
-    get("problem").textContent = problem;
-    this.stage.show(picture.bitmap ?? null);
+  // Shows the pictures of all views, with their labels, null without; `place` is the moment, or "session/frame".
+  showViews(place, titles, frames, pictures) {
+    this.shownPlace = place;
+    this.views.forEach((view, at) => view.show(titles[at], frames[at], pictures[at]));
+    this.arrange();
+    this.frames.shown = new Set(frames);
+    if (!this.view.stage.picture) this.view = this.views.find(({ stage }) => stage.picture) ?? this.view;
+    this.editor.show(this.view.frame, this.view.stage);
+    this.showNames();
   }
 
   // Videos ------------------------------------------------------------------------------------------------------------
@@ -103,62 +188,70 @@ class Page {
   // Shows the frames of the video of this image, or the images again.
   async toggleVideo() {
     if (this.timeline.isOpen) return this.go(this.queue.current >= 0 ? this.queue.current : undefined);
-    if (!this.project.videos.length) return this.say("this project has no videos");
-    await this.openVideo(Math.max(0, this.project.videos.indexOf(this.queue.videos[this.queue.current])));
+    if (!this.sessions.length) return this.say("this project has no videos");
+    await this.openVideo(Math.max(0, this.sessions.findIndex(({ name }) => name === this.queue.videos[this.queue.current])));
   }
 
-  async openVideo(video) {
-    const problem = await this.timeline.open(video);
+  async openVideo(session) {
+    const problem = await this.timeline.open(session);
     if (problem) return this.say(problem);
-    const shown = [...this.timeline.images].find(([, number]) => number === this.queue.current);
+    const shown = [...this.timeline.images].find(([, number]) => this.momentOf.get(number) === this.queue.current);
     await this.seek(shown ? shown[0] : 0);
   }
 
   // Shows a frame; of those that are asked for while one is decoded, only the last.
   async seek(given) {
     const frame = this.timeline.inside(given);
-    this.wanted = `${this.timeline.video}/${frame}`;
+    this.wanted = `${this.timeline.session}/${frame}`;
     this.editor.isOld = true;
     this.timeline.show(frame);
     if (this.isSeeking) return;
     this.isSeeking = true;
-    let wanted, picture;
+    let wanted, pictures;
     do {
       wanted = this.wanted;
-      picture = await this.pictures.get(wanted);
+      const [session, at] = wanted.split("/");
+      pictures = await Promise.all(this.sessions[session].videos.map((video) => this.pictureOf(video, at)));
     } while (this.wanted !== wanted && typeof this.wanted === "string");
     this.isSeeking = false;
-    if (this.wanted === wanted) this.showFrame(wanted, picture);
+    if (this.wanted === wanted) this.showFrame(wanted, pictures);
   }
 
-  showFrame(place, picture) {
-    const { video, frame } = this.timeline, number = this.timeline.images.get(frame);
-    const text = `${this.project.videos[video]}, frame ${frame}`;
-    this.frames.shown = null;
-    this.editor.show(null);
-    this.shownFrame = place;
-    this.showPicture(picture, picture.error || "");
-    get("image").textContent = number === undefined ? text : `${text}: ${this.project.images[number]}`;
-    this.stage.element.setAttribute("aria-label", `Video ${text}`);
-    this.draw();
-    const near = AHEAD.map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
-    for (const other of near) this.pictures.get(`${video}/${other}`);
+  pictureOf(video, frame) { return video < 0 ? NO_VIDEO : this.pictures.get(`${video}/${frame}`); }
+
+  showFrame(place, pictures) {
+    const { session, frame } = this.timeline, number = this.timeline.images.get(frame), { name, videos } = this.sessions[session];
+    const text = `${name}, frame ${frame}`;
+    const title = number === undefined ? text : `${text}: ${this.queue.images[this.momentOf.get(number)]}`;
+    this.showViews(place, videos.map(() => title), videos.map(() => null), pictures);
+    const near = this.ahead.map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
+    for (const other of near) for (const video of videos) this.pictureOf(video, other);
   }
 
-  // Makes the frame an image of the project, and shows it.
+  // Makes the frame an image of the project, of each view, and shows it.
   async labelFrame() {
-    if (this.shownFrame !== this.wanted) return;
-    const { status, content } = await ask(`/api/video/${this.shownFrame}`, {});
-    if (status !== 200) return this.say(content.error);
-    if (content.image >= this.queue.images.length) {
+    if (this.shownPlace !== this.wanted) return;
+    const [session, frame] = this.shownPlace.split("/"), made = [], problems = [];
+    for (const video of this.timeline.videosOf(session)) {
+      const { status, content } = await ask(`/api/video/${video}/${frame}`, {});
+      if (status === 200) made.push(content.image); else problems.push(content.error);
+    }
+    if (problems.length) this.say(problems.join("; "));
+    if (!made.length) return;
+    if (made.some((image) => !this.momentOf.has(image))) {
       await this.loadProject();
       this.queue.choose();
     }
-    await this.go(content.image);
+    await this.go(this.momentOf.get(made[0]));
   }
 
-  fetchAhead(number) {
-    for (const other of this.queue.near(number, AHEAD)) {
+  // The images of all views of the moments some steps away in the list.
+  near(moment, steps) {
+    return this.queue.near(moment, steps).flatMap((other) => this.moments[other]).filter((number) => number >= 0);
+  }
+
+  fetchAhead(moment) {
+    for (const other of this.near(moment, this.ahead)) {
       this.pictures.get(other);
       this.frames.get(other);
     }
@@ -174,7 +267,7 @@ class Page {
     this.queue.counts[frame.number] = frame.points.filter((point) => point && !point.draft).length;
     this.drawProgress();
     this.queue.draw();
-    if (frame === this.editor.frame && kind !== "saving") this.draw();
+    if (this.frames.shown.has(frame) && kind !== "saving") this.draw();
   }
 
   async poll() {
@@ -190,7 +283,7 @@ class Page {
     this.training.show(content.training);
     this.queue.flagged = new Set(content.conflicts);
     if (content.predictions !== this.predictions) await this.takePredictions();
-    if (content.images !== this.queue.images.length) await this.loadProject();
+    if (content.images !== this.project.images.length) await this.loadProject();
     for (const [text, count] of Object.entries(content.counts)) {
       this.queue.counts[Number(text)] = count;
       await this.frames.reload(Number(text));
@@ -203,9 +296,9 @@ class Page {
   async takePredictions() {
     await this.loadProject();
     await this.frames.predict();
-    if (this.stage.picture) this.editor.frame?.dropOutside((place) => this.stage.covers(place));
+    for (const view of this.views) view.dropOutside();
     this.queue.choose();
-    if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.video);
+    if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.session);
     this.draw();
   }
 
@@ -215,7 +308,7 @@ class Page {
 
   drawProgress() {
     const labelled = this.queue.counts.filter((count) => count > 0).length;
-    get("progress").textContent = `${labelled} of ${this.queue.images.length} labelled`;
+    get("progress").textContent = `${labelled} of ${this.project.images.length} labelled`;
     const problem = this.failure ? `not saved: ${this.failure}` : this.lost || (this.fileProblem && `label file not written: ${this.fileProblem}`);
     get("saved").classList.toggle("bad", Boolean(problem));
     const waits = this.unwritten ? "saved; the label file follows" : "saved";
@@ -227,7 +320,13 @@ class Page {
 
   paint() {
     if (!this.project) return;
-    this.stage.paint(this.editor, this.project.keypoints, this.project.edges);
+    const { keypoints: names, edges } = this.project, { current } = this.editor, moment = this.shownPlace;
+    if (this.project.has_calibration && !this.isVideo) this.geometry.look(moment, current, this.views.map(({ frame }) => frame));
+    this.views.forEach((view, at) => view.stage.paint(view.frame, this.editor, {
+      names, edges, lines: this.geometry.lines(moment, current, at), rings: this.geometry.rings(moment, at),
+    }));
+    const { picture, scale } = this.view.stage;
+    get("view").textContent = picture ? `${Math.round(scale * 100)} %` : "";
     this.side.paint();
   }
 
@@ -236,17 +335,19 @@ class Page {
   // Shows the image of labels that an edit in the history changed.
   async open(frame) {
     this.frames.keep(frame);
-    if (this.editor.frame !== frame) await this.go(frame.number);
+    if (!this.frames.shown.has(frame)) await this.go(this.momentOf.get(frame.number));
+    const view = this.views.find((other) => other.frame === frame);
+    if (view && view !== this.view) this.chooseView(view);
   }
 
   async copy() {
-    const number = (this.editor.frame?.number ?? 0) - 1;
+    const before = this.moments[this.momentOf.get(this.editor.frame?.number) - 1], number = before?.[this.views.indexOf(this.view)];
     this.editor.copy(number >= 0 ? await this.frames.get(number) : null);
   }
 
   async confirm() {
     if (this.timeline.isOpen) return this.labelFrame();
-    this.editor.confirm();
+    this.editor.confirmAll(this.views);
     await this.unlabelled(1);
   }
 
@@ -264,22 +365,32 @@ class Page {
   }
 
   togglePredictions() {
-    this.stage.showsPredictions = !this.stage.showsPredictions;
+    for (const { stage } of this.views) stage.showsPredictions = !stage.showsPredictions;
     this.draw();
   }
 
-  togglePoints() { this.stage.hidesPoints = !this.stage.hidesPoints; this.draw(); }
-  toggleMagnifier() { this.stage.magnifier.hidden = !this.stage.magnifier.hidden; this.stage.magnify(); }
-  contrast() { this.say(`picture: ${this.stage.nextFilter()}`); }
-  zoom(factor) { this.stage.zoom(factor, this.stage.cursor ?? undefined); }
-  fit() { this.stage.fit(); }
+  togglePoints() {
+    for (const { stage } of this.views) stage.hidesPoints = !stage.hidesPoints;
+    this.draw();
+  }
+
+  toggleMagnifier() {
+    for (const { stage } of this.views) {
+      stage.magnifier.hidden = !stage.magnifier.hidden;
+      stage.magnify();
+    }
+  }
+
+  contrast() { for (const { stage } of this.views) this.say(`picture: ${stage.nextFilter()}`); }
+  zoom(factor) { this.view.stage.zoom(factor, this.view.stage.cursor ?? undefined); }
+  fit() { this.view.stage.fit(); }
   help() { get("help").showModal(); }
 
   // Events ------------------------------------------------------------------------------------------------------------
 
   listen() {
     document.addEventListener("keydown", (event) => this.pressed(event));
-    document.addEventListener("keyup", (event) => { if (event.key === " ") this.pointer.spaceIsDown = false; });
+    document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
     get("help-button").addEventListener("click", () => this.help());
     get("video-button").addEventListener("click", () => this.toggleVideo());
     get("label-frame").addEventListener("click", () => this.labelFrame());
@@ -293,14 +404,14 @@ class Page {
     if (get("help").open || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
     const isOnButton = event.target.tagName === "BUTTON" && ["Enter", " "].includes(event.key);
     if (event.key === " " && !isOnButton) {
-      this.pointer.spaceIsDown = true;
+      this.spaceIsDown = true;
       event.preventDefault();
     }
     const action = isOnButton ? undefined : actionOf(event);
     if (!action) return;
     event.preventDefault();
     // A held key shows every image, as fast as they come.
-    if (event.repeat && this.wanted !== (this.timeline.isOpen ? this.shownFrame : this.editor.frame?.number)) return;
+    if (event.repeat && this.wanted !== this.shownPlace) return;
     if (event.key !== "c") this.say("");
     const [, , name, ...given] = action;
     (name in this ? this : this.editor)[name](...given);

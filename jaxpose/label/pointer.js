@@ -3,13 +3,13 @@
 const DRAG_PX = 3;
 
 export class Pointer {
-  // `page` has say(text), draw() and isVideo, whether frames of a video are shown.
-  constructor(stage, editor, page) {
+  // `page` has say(text), draw(), editor, spaceIsDown, chooseView(view) and isVideo, whether frames of a video are shown.
+  constructor(view, page) {
+    const stage = view.stage;
+    this.view = view;
     this.stage = stage;
-    this.editor = editor;
     this.page = page;
     this.drag = null;
-    this.spaceIsDown = false;
     const element = stage.element;
     element.addEventListener("pointerdown", (event) => this.down(event));
     element.addEventListener("pointermove", (event) => this.moved(event));
@@ -23,11 +23,16 @@ export class Pointer {
     }, { passive: false });
   }
 
+  get editor() { return this.page.editor; }
+
   down(event) {
     this.stage.element.focus({ preventScroll: true });
     const at = this.stage.place(event);
-    const pans = event.button !== 0 || this.spaceIsDown;
-    this.drag = { pans, at, start: at, place: pans ? -1 : this.stage.hit(at), hasMoved: false };
+    const pans = event.button !== 0 || this.page.spaceIsDown;
+    // A click into another view makes it the current one.
+    const chooses = !pans && this.editor.stage !== this.stage;
+    if (chooses) this.page.chooseView(this.view);
+    this.drag = { pans, at, start: at, place: pans ? -1 : this.stage.hit(at), hasMoved: false, chooses };
     this.stage.element.setPointerCapture(event.pointerId);
     this.stage.element.classList.toggle("panning", pans);
   }
@@ -65,7 +70,7 @@ export class Pointer {
     } else if (drag.place >= 0 && (editor.frame.points[editor.current] || editor.frame.animalOf(drag.place) !== editor.animal)) {
       // All placed, or a point of another animal: a click on a point chooses it.
       editor.choose(drag.place);
-    } else if (!drag.hasMoved && this.stage.covers(at)) {
+    } else if (!drag.hasMoved && this.stage.covers(at) && !(drag.chooses && editor.frame.points[editor.current])) {
       editor.place(at);
       editor.advance();
     }

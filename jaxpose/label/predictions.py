@@ -245,7 +245,8 @@ def _tables(run: Path, project: LabelProject) -> list[Path]:
     """
     if not (run / CONFIG_FILE).is_file():
         raise UserError(f"--predictions is {run}, which is neither a run folder nor a table of predictions")
-    view = project.files[0].stem.removeprefix("CollectedData") if len(project.files) == 1 else ""
-    own = [run / f"predictions{view}.csv"] if view and (run / f"predictions{view}.csv").is_file() else []
+    one = project.files[0].stem.removeprefix("CollectedData") if len(project.files) == 1 else ""
+    names = [f"predictions{ending}.csv" for ending in (one, *(f"_{view}" for view in project.views)) if ending]
+    own = [run / name for name in names if (run / name).is_file()]
     own = own or [file for file in [run / "predictions.csv"] if file.is_file()]
     return [*own, *sorted(run.glob(f"{IMAGE_TABLES_FOLDER}/**/predictions.csv"))]

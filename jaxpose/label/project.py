@@ -9,7 +9,14 @@ from jaxpose.config import DataConfig
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.inputs import IMAGE_SUFFIXES, natural_key
 from jaxpose.data.label_changes import changing_labels
-from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
+from jaxpose.data.label_files import (
+    files_of_views,
+    find_folder,
+    find_labels,
+    moment_of_image,
+    refuse_absent_project,
+    view_of_video,
+)
 from jaxpose.data.skeleton import flip_permutation, known_pairs
 from jaxpose.errors import UserError, need
 from jaxpose.files import is_regular, read_bytes
@@ -26,7 +33,7 @@ from jaxpose.formats.project import (
     without_config_file,
 )
 from jaxpose.label.coco_file import CocoFile, read_coco_file
-from jaxpose.label.label_file import LabelFile, new_label_file, read_label_file, read_label_header
+from jaxpose.label.label_file import LabelFile, first_image, new_label_file, read_label_file, read_label_header
 from jaxpose.label.sleap_file import SleapFile, read_sleap_file
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
 
@@ -34,19 +41,20 @@ from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other
 _CONTEXT_FRAMES = 2
 # deeplabcut.check_labels writes drawn copies of images to such folders.
 _DRAWN = "_labeled"
+_PREFIX = "CollectedData_"
 
 AnyLabelFile = LabelFile | CocoFile | SleapFile
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelProject:
-    """A project with one camera.
+    """A project with one camera, or several that recorded the same moments.
 
     Attributes:
       path: the project: its folder, or its file (SLEAP, COCO).
       folder: the base folder of image names.
       kind: the tool, as in `jaxpose.formats.project`.
-      files: its label files.
+      files: its label files; with several cameras, one for each of `views`.
       new_header: header rows of the label file of a folder that has none (DeepLabCut); () if there is one file.
       scorer: the person in the names of DeepLabCut's files.
       keypoint_names: all keypoints, in order.
@@ -56,6 +64,7 @@ class LabelProject:
       partners: for each keypoint, the index of the one on the other side, or its own.
       opened: the label file of a project that is a file, as it was read to find all this.
       crops_px: {image folder: (x, y, width, height) of the frames that its images may show}.
+      views: names of the cameras; () with only one.
     """
 
     path: Path
@@ -70,6 +79,7 @@ class LabelProject:
     partners: tuple[int, ...]
     crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     opened: CocoFile | SleapFile | None = None
+    views: tuple[str, ...] = ()
 
     @property
     def is_deeplabcut(self) -> bool:
@@ -78,9 +88,19 @@ class LabelProject:
 
     def file_of(self, image: str) -> Path:
         """Returns the label file of an image; it may be absent."""
+        if self.views:
+            return self.files[self.views.index(self.view_of(image))]
         if not self.is_deeplabcut:
             return self.files[0]
         return (self.folder / image).parent / f"CollectedData_{self.scorer}.csv"
+
+    def view_of(self, image: str) -> str:
+        """Returns the camera of an image, "" if there is only one or the image belongs to none."""
+        return view_of_video(PurePosixPath(image).parent.name, self.views)
+
+    def moment_of(self, image: str) -> str:
+        """Returns the name that the images of one moment share."""
+        return moment_of_image(image, self.view_of(image))
 
     @property
     def is_one_file(self) -> bool:
@@ -90,7 +110,7 @@ class LabelProject:
     @property
     def journal_file(self) -> Path:
         """The journal of a session; it belongs to the label file, because a folder may hold those of several people."""
-        name = "" if self.is_deeplabcut else f".{self.files[0].name}"
+        name = f".{self.files[0].name}" if len(self.files) == 1 and not self.is_deeplabcut else ""
         return self.folder / f".jaxpose_label{name}.jsonl"
 
     def image_folder(self, video: str) -> PurePosixPath:
@@ -108,7 +128,15 @@ class LabelProject:
             return read_sleap_file(file) if self.kind == SLEAP else read_coco_file(file)
         if not is_regular(file) and self.new_header:
             return new_label_file(file, self.new_header)
-        return read_label_file(self.folder, file, self.is_deeplabcut)
+        found = read_label_file(self.folder, file, self.is_deeplabcut)
+        for image in found.images if self.views else ():
+            view = self.views[self.files.index(file)]
+            if self.view_of(image) != view:
+                raise UserError(
+                    f"{file} has {image}, which is not an image of the view {view}; its folder must be "
+                    f"labeled-data/<session>_{view}"
+                )
+        return found
 
     def images(self, labelled: Iterable[str]) -> tuple[list[str], int]:
         """Returns the images to label, in order, and how many context frames are left out.
@@ -130,13 +158,21 @@ class LabelProject:
         for folder in folders:
             if self.is_deeplabcut and folder.name.endswith(_DRAWN) and not self._has_labels(folder):
                 continue
+            if self.views and not view_of_video(folder.name, self.views):
+                continue
             rows = rows_of.get(folder, set())
             rowless = self.image_names(folder) - rows
             if rows and rowless and _are_context(rowless, rows):
                 context, rowless = context + len(rowless), set[str]()
             before = "" if folder == PurePosixPath() else f"{folder}/"
             found.update(before + name for name in rows | rowless)
-        return sorted(found, key=_in_order), context
+        return sorted(found, key=self._in_order), context
+
+    def _in_order(self, image: str) -> tuple[list, list, int]:
+        """Returns what images are sorted by: the views of a moment follow each other."""
+        folder, _, name = self.moment_of(image).rpartition("/")
+        view = self.views.index(self.view_of(image)) if self.views else 0
+        return natural_key(folder), natural_key(name), view
 
     def _has_labels(self, folder: PurePosixPath) -> bool:
         return any(file.parent == self.folder / folder for file in self.files)
@@ -150,11 +186,6 @@ class LabelProject:
             return {entry.name for entry in entries if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()}
 
 
-def _in_order(image: str) -> tuple[list, list]:
-    folder, _, name = image.rpartition("/")
-    return natural_key(folder), natural_key(name)
-
-
 def _are_context(rowless: set[str], rows: set[str]) -> bool:
     """Returns whether all images without a row are next to labelled ones: the context of these, not frames to label."""
     names = FrameNames([*rowless, *rows])
@@ -163,28 +194,26 @@ def _are_context(rowless: set[str], rows: set[str]) -> bool:
     return all(names.number(name) in near for name in rowless)
 
 
-def open_project(given: str, labels: str) -> LabelProject:
+def open_project(given: str, labels: str, views: tuple[str, ...] = ()) -> LabelProject:
     """Finds the label files of a project; undoes an interrupted change of them.
 
     Args:
       given: the folder of the project, its config.yaml, or a file of SLEAP or COCO.
-      labels: the label file of a Lightning Pose project.
+      labels: the label file of a Lightning Pose project; with several cameras, as `data.labels`.
+      views: names of the cameras; () for one, or for those that the files show.
 
     Raises:
-      UserError: the project does not exist, or has several cameras; or a file cannot be understood.
+      UserError: the project does not exist, or a file cannot be understood.
       OSError: the folder is not writable.
     """
     refuse_absent_project(given)
-    data = without_config_file(DataConfig(project=given, labels=labels))
+    data = without_config_file(DataConfig(project=given, labels=labels, views=views))
     path = Path(data.project).expanduser()
     with changing_labels(path if path.is_dir() else path.parent):
         pass
     kind = recognise(data)
-    if data.views:
-        raise UserError(
-            f"{given} has the cameras {', '.join(data.views)}; jaxpose label shows one at a time: give the folder and "
-            f"its label file, such as jaxpose label {path} --labels CollectedData_{data.views[0]}.csv"
-        )
+    if found_views := data.views or (_find_views(path) if kind == CSV else ()):
+        return _open_views(dataclasses.replace(data, views=found_views))
     if kind == DEEPLABCUT:
         return _open_deeplabcut(find_folder(data.project))
     if kind == CSV:
@@ -194,14 +223,60 @@ def open_project(given: str, labels: str) -> LabelProject:
         )
     folder = find_folder(data.project) if kind == LIGHTNING_POSE else path.parent
     file = find_labels(folder, data.labels, "", "--labels") if kind == LIGHTNING_POSE else path
-    if file.is_symlink():
-        raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
+    _refuse_link(file)
     if kind == LIGHTNING_POSE:
         header = read_label_header(file)
         names, individuals = header.keypoint_names, tuple(header.columns)
         # Only DeepLabCut's config.yaml has edges.
         return LabelProject(folder, folder, kind, (file,), (), "", names, individuals, (), _partners(names))
     return _open_file(kind, file)
+
+
+def _find_views(folder: Path) -> tuple[str, ...]:
+    """Returns the cameras of the label files CollectedData_<view>.csv, () if a folder also has others.
+
+    The first image of each file shows whether it is of a camera; one file at least has rows.
+    """
+    views, firsts = [], []
+    for file in label_files(folder):
+        view, first = file.stem.removeprefix(_PREFIX), first_image(file)
+        if view == file.stem or (first and not view_of_video(PurePosixPath(first).parent.name, [view])):
+            return ()
+        views.append(view)
+        firsts.append(first)
+    return tuple(views) if len(views) > 1 and any(firsts) else ()
+
+
+def _open_views(data: DataConfig) -> LabelProject:
+    folder = find_folder(data.project)
+    if data.labels != DataConfig().labels and not files_of_views(data.labels) and (folder / data.labels).is_file():
+        raise UserError(
+            f"--labels is {data.labels}, the file of one camera, but {data.project} names the cameras "
+            f"{', '.join(data.views)}: to label one, give the folder: jaxpose label {folder} --labels {data.labels}"
+        )
+    files = tuple(find_labels(folder, data.labels, view) for view in data.views)
+    for file in files:
+        _refuse_link(file)
+    first, *others = [read_label_header(file) for file in files]
+    for file, header in zip(files[1:], others, strict=True):
+        if header.keypoint_names != first.keypoint_names or list(header.columns) != list(first.columns):
+            raise UserError(
+                f"{files[0]} and {file} have other keypoints or individuals; they must be the same in all views, in "
+                "one order"
+            )
+    if len(first.columns) > 1:
+        raise UserError(
+            f"{files[0]} has several animals, with which jaxpose trains one camera at a time; label one camera: "
+            f"jaxpose label {folder} --labels {files[0].name}"
+        )
+    names, individuals = first.keypoint_names, tuple(first.columns)
+    kind, partners = LIGHTNING_POSE, _partners(names)
+    return LabelProject(folder, folder, kind, files, (), "", names, individuals, (), partners, views=data.views)
+
+
+def _refuse_link(file: Path) -> None:
+    if file.is_symlink():
+        raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
 
 
 def _open_file(kind: str, file: Path) -> LabelProject:

@@ -28,9 +28,11 @@ export class Queue {
     }
   }
 
-  // Takes the images of the project; `full` is the number of keypoints.
-  set(images, counts, full) {
+  // Takes the moments of the project: the name of each, and the numbers of its images, one for each view, -1 without one;
+  // with one camera, each image is a moment. `counts` are of the images, and `full` is the number of keypoints.
+  set(images, moments, counts, full) {
     this.images = images;
+    this.moments = moments.map((numbers) => numbers.filter((number) => number >= 0));
     this.counts = counts;
     this.full = full;
     // The folders below labeled-data/; only those directly in it are of a video.
@@ -42,22 +44,30 @@ export class Queue {
     this.video.parentElement.hidden = names.length < 2;
   }
 
-  // Takes what the predictions are worth: the mean confidence and the largest error of each image, null without.
+  // Takes what the predictions are worth: the mean confidence and the largest error of each image, null without. A moment
+  // has the worst of its images.
   rank(confidence, errorPx) {
-    this.scores = { doubtful: confidence, errors: errorPx };
+    const worst = (scores, choose) => this.moments.map((numbers) => {
+      const known = numbers.map((number) => scores[number] ?? null).filter((score) => score !== null);
+      return known.length ? choose(...known) : null;
+    });
+    this.scores = { doubtful: worst(confidence, Math.min), errors: worst(errorPx, Math.max) };
     for (const option of this.filter.options) {
       if (option.value in this.scores) option.hidden = option.disabled = !this.scores[option.value].some((score) => score !== null);
     }
   }
 
+  countsOf(number) { return this.moments[number].map((image) => this.counts[image]); }
+  isOpen(number) { return this.countsOf(number).includes(0); }
+
   isIn(number) {
-    const count = this.counts[number];
+    const isOpen = this.isOpen(number);
     const kind = this.filter.value;
     if (kind in this.scores) {
-      const isRanked = (this.scores[kind][number] ?? null) !== null && (kind === "errors" || count === 0);
+      const isRanked = (this.scores[kind][number] ?? null) !== null && (kind === "errors" || isOpen);
       return isRanked && (!this.video.value || this.videos[number] === this.video.value);
     }
-    const isKind = kind === "all" || (kind === "unlabelled" ? count === 0 : count !== 0);
+    const isKind = kind === "all" || (kind === "unlabelled" ? isOpen : this.countsOf(number).some((count) => count !== 0));
     return isKind && (!this.video.value || this.videos[number] === this.video.value);
   }
 
@@ -68,6 +78,8 @@ export class Queue {
     // The worst predictions first.
     if (scores) this.shown.sort((a, b) => sign * (scores[a] - scores[b]));
     this.rows.style.height = `${this.shown.length * ROW_PX}px`;
+    // The event of a scroll may still be to come.
+    this.top = this.list.scrollTop;
     this.select(this.current);
   }
 
@@ -101,7 +113,7 @@ export class Queue {
       const start = Math.max(0, numbers.indexOf(this.current)), length = numbers.length;
       for (let steps = 1; steps < length; steps++) {
         const number = numbers[(start + direction * steps + length * steps) % length];
-        if (this.counts[number] === 0) return number;
+        if (this.isOpen(number)) return number;
       }
     }
     return -1;
@@ -149,9 +161,9 @@ export class Queue {
   }
 
   sign(number) {
-    const count = this.counts[number];
-    if (count < 0 || this.flagged.has(number)) return ["!", "look here"];
-    if (count === 0) return ["\u25cb", "no label"];
-    return count < this.full ? ["\u25d0", "some labels"] : ["\u25cf", "all labels"];
+    const counts = this.countsOf(number);
+    if (counts.some((count) => count < 0) || this.moments[number].some((image) => this.flagged.has(image))) return ["!", "look here"];
+    if (counts.every((count) => count === 0)) return ["\u25cb", "no label"];
+    return counts.some((count) => count < this.full) ? ["\u25d0", "some labels"] : ["\u25cf", "all labels"];
   }
 }

@@ -41,6 +41,7 @@ from jaxpose.data.image_file import (
 )
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
+from jaxpose.label.geometry import Geometry
 from jaxpose.label.label_file import Point
 from jaxpose.label.store import Stale, Store
 from jaxpose.label.training import Training
@@ -56,6 +57,7 @@ _PAGE = (
     "editor.js",
     "frame.js",
     "frames.js",
+    "geometry.js",
     "pictures.js",
     "pointer.js",
     "side.js",
@@ -64,6 +66,7 @@ _PAGE = (
     "queue.js",
     "timeline.js",
     "training.js",
+    "view.js",
     "icon.svg",
 )
 _TYPES = {
@@ -172,7 +175,9 @@ def _jpeg(pixels: np.ndarray) -> bytes:
     return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
 
 
-def make_app(store: Store, videos: Videos, training: Training, tokens: Tokens, orientation: str) -> "Guard":
+def make_app(
+    store: Store, videos: Videos, training: Training, tokens: Tokens, orientation: str, geometry: Geometry | None = None
+) -> "Guard":
     """Returns the application of a store.
 
     Args:
@@ -181,8 +186,9 @@ def make_app(store: Store, videos: Videos, training: Training, tokens: Tokens, o
       training: of the project.
       tokens: the secrets that open the page.
       orientation: of the labels' pixels, as in `image_file.PixelRule`.
+      geometry: the calibrated cameras, None without a calibration.
     """
-    answers = _Answers(store, videos, training, Pictures(store, orientation))
+    answers = _Answers(store, videos, training, Pictures(store, orientation), geometry)
     routes = [
         Route("/", answers.page),
         Route("/{name:str}", answers.file),
@@ -194,6 +200,7 @@ def make_app(store: Store, videos: Videos, training: Training, tokens: Tokens, o
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
         Route("/api/frame/{number:str}/keep/{place:str}", answers.keep, methods=["POST"]),
+        Route("/api/frame/{number:str}/geometry/{place:str}", answers.geometry),
         Route("/image/{number:str}", answers.image),
         Route("/api/video/{video:str}", answers.video),
         Route("/api/video/{video:str}/confidence", answers.confidence),
@@ -234,8 +241,9 @@ def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]
 class _Answers:
     """The answers to the requests of the page."""
 
-    def __init__(self, store: Store, videos: Videos, training: Training, pictures: Pictures):
+    def __init__(self, store: Store, videos: Videos, training: Training, pictures: Pictures, geometry: Geometry | None):
         self.store, self._videos, self._training, self._pictures = store, videos, training, pictures
+        self._geometry = geometry
         package = importlib.resources.files("jaxpose.label")
         self._files = {name: (package / name).read_bytes() for name in _PAGE}
 
@@ -265,9 +273,13 @@ class _Answers:
             "edges": [[names.index(a), names.index(b)] for a, b in project.edges],
             "partners": project.partners,
             "images": self.store.images,
+            "views": project.views,
+            "moments": self.store.moments(),
+            "has_calibration": self._geometry is not None,
             "counts": self.store.counts(),
             "context_images": self.store.context_images,
             "videos": self._videos.names,
+            "sessions": self._videos.sessions(),
             **self.store.scores(),
             **{name: self.store.changes(0)[name] for name in ("version", "predictions")},
         }
@@ -366,6 +378,13 @@ class _Answers:
         await _read_json(request)
         place = self._place_of(request.path_params["place"])
         return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], place)
+
+    @_answering
+    async def geometry(self, request: Request) -> Any:
+        place = self._place_of(request.path_params["place"])
+        if self._geometry is None:
+            raise HTTPException(404, "there is no calibration")
+        return await run_in_threadpool(self._geometry.of, request.path_params["number"], place, self._pictures.size_px)
 
     def _place_of(self, text: str) -> int:
         """Returns the place of a point, as in `Store.frame`."""

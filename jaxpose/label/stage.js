@@ -21,13 +21,11 @@ export const beforePainting = (act) => {
 };
 
 export class Stage {
-  // `changed` is called when the stage must be painted again.
-  constructor(changed) {
+  // `element` holds the parts; `changed` is called when the stage must be painted again.
+  constructor(element, changed) {
     this.changed = changed;
-    this.element = document.getElementById("stage");
-    this.canvas = document.getElementById("picture");
-    this.svg = document.getElementById("points");
-    this.magnifier = document.getElementById("magnifier");
+    this.element = element;
+    [this.canvas, this.svg, this.magnifier] = [".picture", ".points", ".magnifier"].map((part) => element.querySelector(part));
     this.picture = null;
     this.scale = 1;
     this.left = this.top = 0;
@@ -118,11 +116,12 @@ export class Stage {
     this.changed();
   }
 
-  // Paints the picture, and the points that an editor shows; `names` and `edges` are of the keypoints of the project.
-  paint(editor, names, edges) {
-    const { frame, current, hasSeveral, animal } = editor;
+  // Paints the picture, and the points of a frame as an editor shows them; `names` and `edges` are of the keypoints of the
+  // project, `lines` and `rings` of this view as in `Geometry`.
+  paint(frame, editor, { names, edges, lines, rings }) {
+    const { current, hasSeveral, animal } = editor;
     const animals = hasSeveral ? new Map(editor.animals.map((one) => [one, editor.nameOf(one)])) : null;
-    this.shown = { frame, names, edges, current, animal, animals };
+    this.shown = { frame, names, edges, lines, rings, current, animal, animals };
     if (this.pictureIsOld) this.drawPicture();
     this.pictureIsOld = false;
     this.drawPoints();
@@ -142,7 +141,6 @@ export class Stage {
       context.setTransform(this.scale * ratio, 0, 0, this.scale * ratio, this.left * ratio, this.top * ratio);
       context.drawImage(this.picture, 0, 0);
     }
-    document.getElementById("view").textContent = this.picture ? `${Math.round(this.scale * 100)} %` : "";
   }
 
   drawPoints() {
@@ -150,6 +148,7 @@ export class Stage {
     if (!this.shown?.frame || !this.picture || this.hidesPoints) return;
     const { frame, current, animals } = this.shown;
     for (const animal of frame.animals()) this.drawEdges(animal);
+    this.drawGeometry();
     if (this.showsPredictions) frame.points.forEach((point, place) => point && !point.draft && this.drawPrediction(point, frame.predicted[place], this.nameOf(place)));
     frame.points.forEach((point, place) => point && this.drawPoint(point, place, place === current));
     if (animals) for (const [animal, name] of animals) this.drawName(animal, name);
@@ -176,6 +175,22 @@ export class Stage {
       const line = this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
       if (animals) line.style.stroke = colourOf(animal);
     }
+  }
+
+  // The lines on which the other views show the current keypoint, and rings where they show it and unlabelled ones.
+  drawGeometry() {
+    const { frame, lines, rings, current } = this.shown;
+    for (const line of lines) {
+      const group = this.add("g", { class: rings[current] ? "epipolar faint" : "epipolar", role: "img", "aria-label": `${this.nameOf(current)}, epipolar line` });
+      const points = line.map((point) => this.toStage(point).map((value) => value.toFixed(1)).join()).join(" ");
+      for (const part of ["back", "line"]) this.add("polyline", { class: part, points }, group);
+    }
+    rings.forEach((ring, place) => {
+      if (!ring || (place !== current && frame.points[place] && !frame.points[place].draft)) return;
+      const [cx, cy] = this.toStage(ring);
+      const group = this.add("g", { class: "triangulated", role: "img", "aria-label": `${this.nameOf(place)}, triangulated` });
+      for (const part of ["back", "line"]) this.add("circle", { class: part, cx, cy, r: RADIUS_PX + (place === current ? 6 : 2) }, group);
+    });
   }
 
   // The name of an animal, above its points.

@@ -93,6 +93,9 @@ class Store:
         rows = [image for file in self._files.values() for image in file.images]
         self.images, self.context_images = project.images(rows)
         self._ids = {image: number for number, image in enumerate(self.images)}
+        self._moments: dict[str, list[int]] = {}
+        for image in self.images:
+            self._join_moment(image)
         self._journal = Journal(project.journal_file)
         self.recovered = self._recover()
         self._is_closing = threading.Event()
@@ -127,6 +130,16 @@ class Store:
                 "conflicts": conflicts,
                 "predicted": self.predictions.shown(image, poses, self.has_several) if self.predictions else [],
             }
+
+    def moments(self) -> list[list[int]]:
+        """Returns the numbers of the images of each moment, in the order of the views; -1 where a view has none."""
+        with self._lock:
+            return [list(numbers) for numbers in self._moments.values()]
+
+    def moment(self, number: int) -> list[int]:
+        """Returns the moment of an image, as in `moments`."""
+        with self._lock:
+            return list(self._moments[self.project.moment_of(self.images[number])])
 
     def path_of(self, number: int) -> Path:
         """Returns the file of an image; raises UserError without a usable one."""
@@ -515,6 +528,12 @@ class Store:
         if image not in self._ids:
             self._ids[image] = len(self.images)
             self.images.append(image)
+            self._join_moment(image)
+
+    def _join_moment(self, image: str) -> None:
+        views = self.project.views
+        numbers = self._moments.setdefault(self.project.moment_of(image), [-1] * max(1, len(views)))
+        numbers[views.index(self.project.view_of(image)) if views else 0] = self._ids[image]
 
     def _count(self, image: str) -> int:
         return -1 if image in self._file(image).problems else len(self._points(image))

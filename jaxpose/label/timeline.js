@@ -7,7 +7,7 @@ const MARKS_PX = 6, CURVE_PX = 36;
 const get = (id) => document.getElementById(id);
 
 export class Timeline {
-  // `seek` is called with a frame number when the user moves the slider, and `open` with a video's number.
+  // `seek` is called with a frame number when the user moves the slider, and `open` with a session's number.
   constructor(seek, open) {
     this.element = get("timeline");
     this.slider = get("slider");
@@ -21,30 +21,41 @@ export class Timeline {
 
   get isOpen() { return !this.element.hidden; }
 
-  set(names) { this.select.replaceChildren(...names.map((name, video) => new Option(name, video))); }
+  // Takes the sessions: the name of each, and the videos that recorded it together, one for each view, -1 without one; with
+  // one camera, each video is a session.
+  set(sessions) {
+    this.sessions = sessions;
+    this.select.replaceChildren(...sessions.map(({ name }, session) => new Option(name, session)));
+  }
 
-  // Opens a video; the error, if it has no frames.
-  async open(video) {
-    const { status, content } = await ask(`/api/video/${video}`);
-    if (status !== 200) return content.error;
-    this.video = video;
-    this.frames = content.frames;
-    // {frame number: number of its image}.
-    this.images = new Map(content.images);
+  // Opens a session; the error, if a video has no frames.
+  async open(session) {
+    const answers = await Promise.all(this.videosOf(session).map((video) => ask(`/api/video/${video}`)));
+    const failed = answers.find(({ status }) => status !== 200);
+    if (failed) return failed.content.error;
+    this.session = session;
+    this.frames = Math.min(...answers.map(({ content }) => content.frames));
+    // {frame number: number of its image, of any view}.
+    this.images = new Map(answers.flatMap(({ content }) => content.images));
     this.confidence = [];
     this.slider.max = this.number.max = this.frames - 1;
-    this.select.value = video;
+    this.select.value = session;
     this.element.hidden = false;
-    this.askConfidence(video);
+    this.askConfidence(session);
     return "";
   }
 
-  // Asks for the least mean confidence of each part of the video, [] without predictions.
-  async askConfidence(video) {
-    const { status, content } = await ask(`/api/video/${video}/confidence`);
-    if (status !== 200 || this.video !== video) return;
-    this.confidence = content;
-    get("marks").title = content.length ? "the lower the line, the less confident the predictions; marks: images" : "marks: images";
+  videosOf(session) { return this.sessions[session].videos.filter((video) => video >= 0); }
+
+  // Asks for the least mean confidence of each part of the videos, [] without predictions.
+  async askConfidence(session) {
+    const answers = await Promise.all(this.videosOf(session).map((video) => ask(`/api/video/${video}/confidence`)));
+    if (answers.some(({ status }) => status !== 200) || this.session !== session) return;
+    const curves = answers.map(({ content }) => content).filter((curve) => curve.length);
+    const parts = Math.max(0, ...curves.map((curve) => curve.length));
+    const least = (part) => Math.min(...curves.map((curve) => curve[Math.floor((part / parts) * curve.length)]));
+    this.confidence = Array.from({ length: parts }, (_, part) => least(part));
+    get("marks").title = parts ? "the lower the line, the less confident the predictions; marks: images" : "marks: images";
     this.draw();
   }
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxpose.config import DataConfig, VideoConfig
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.inputs import VIDEO_SUFFIXES, video_files
+from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic, write_folder, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
@@ -21,13 +22,14 @@ from jaxpose.label.project import LabelProject
 from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
-from jaxpose.terminal import print_lines
+from jaxpose.terminal import listed, print_lines
 from jaxpose.video.decoding import RangeReader
 from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.recording import Recording, read_recording
 
-# Frames that are decoded together, and how many such groups are kept.
+_LISTED = 3
+# Frames that are decoded together, and how many such groups are kept; more if each of many views needs one.
 _TOGETHER, _MOST_GROUPS = 16, 3
 
 
@@ -59,7 +61,10 @@ class Videos:
         except UserError as error:
             print_lines(f"no frames of videos: {error}")
             found = {}
-        return {file.stem: file for file in found.values()}
+        files, views = {file.stem: file for file in found.values()}, self._project.views
+        if others := [name for name in files if views and not view_of_video(name, views)]:
+            print_lines(f"no frames of {listed(others, _LISTED)}, which belong to none of the views {', '.join(views)}")
+        return {name: file for name, file in files.items() if name not in others}
 
     def frame_count(self, video: int) -> int:
         """Returns the number of frames of a video, by its place in `names`; raises as `read_index` and `frame`."""
@@ -77,7 +82,7 @@ class Videos:
             if key not in self._groups:
                 self._groups[key] = self._read(video, key[1] * _TOGETHER)
             self._groups.move_to_end(key)
-            if len(self._groups) > _MOST_GROUPS:
+            if len(self._groups) > max(_MOST_GROUPS, len(self._project.views) + 1):
                 self._groups.popitem(last=False)
             if number not in self._groups[key]:
                 file = self.files[self.names[video]]
@@ -121,15 +126,41 @@ class Videos:
             names = FrameNames(on_disk := sorted(store.project.image_names(folder)))
             if same := [name for name in on_disk if names.number(name) == number]:
                 return store.add(f"{folder}/{same[0]}")
+            if not (name := self._name_in_other_view(video, number)):
+                name = image_of(self.names[video], number)
             pixels = self.frame(video, number)
             if crop_px := self._crop_px(video):
                 x, y, width, height = crop_px
                 pixels = pixels[y : y + height, x : x + width]
-            name = image_of(self.names[video], number)
             file = store.project.folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes())
+            write_atomic(file, cv2.imencode(file.suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes())
             return store.add(name)
+
+    def sessions(self) -> list[list[int]]:
+        """Returns the videos of each session by their places in `names`, in the order of the views; -1 without one.
+
+        With one camera, each video is a session.
+        """
+        views, found = self._project.views, dict[str, list[int]]()
+        if not views:
+            return [[video] for video in range(len(self.names))]
+        for video, name in enumerate(self.names):
+            view = view_of_video(name, views)
+            found.setdefault(without_view(name, view), [-1] * len(views))[views.index(view)] = video
+        return list(found.values())
+
+    def _name_in_other_view(self, video: int, number: int) -> str:
+        """Returns the name of a frame's image that joins it with that of another view, "" if no view has one."""
+        name, views = self.names[video], self._project.views
+        session = without_view(name, view_of_video(name, views))
+        for view in views:
+            folder = self._project.image_folder(f"{session}_{view}")
+            names = FrameNames(on_disk := sorted(self._project.image_names(folder)))
+            for image in on_disk:
+                if names.number(image) == number:
+                    return str(self._project.image_folder(name) / image)
+        return ""
 
     def _crop_px(self, video: int) -> tuple[int, ...]:
         """Returns the part (x, y, width, height) of a frame that the images of a video show, () for all of it."""

@@ -44,7 +44,7 @@ def is_at(page: Page, number: int) -> None:
 
 def point(page: Page, name: str, state: str) -> None:
     """Waits until a keypoint is shown in a state, and no other point of it."""
-    expect(page.locator(f"#points g[aria-label='{name}, {state}']")).to_have_count(1)
+    expect(page.locator(f".points g[aria-label='{name}, {state}']")).to_have_count(1)
 
 
 def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
             press(page, "p ArrowRight ArrowRight Shift+ArrowUp Shift+ArrowUp s p Control+ArrowLeft v s p x")
             point(page, "nose", "visible")
             point(page, "left_paw", "hidden")
-            expect(page.locator("#points g")).to_have_count(2)
+            expect(page.locator(".points g")).to_have_count(2)
             press(page, "Control+z Control+Shift+z l Enter")
             is_at(page, 20)
             # Copied points are hollow, and no labels until they are confirmed or moved.
@@ -76,7 +76,7 @@ def test_frames_are_labelled_by_keys_alone(tmp_path: Path) -> None:
             expect(page.locator("#help")).to_be_visible()
             assert page.locator("#help-rows tr").count() > 20
             press(page, "Escape h")
-            expect(page.locator("#points g")).to_have_count(0)
+            expect(page.locator(".points g")).to_have_count(0)
             press(page, "h z b + 0")
             expect(page.locator("#saved")).to_have_text("saved")
             expect(page.locator("#progress")).to_have_text("4 of 5 labelled")
@@ -183,7 +183,7 @@ def test_jpeg_files_come_as_they_are_and_a_held_key_skips_none(tmp_path: Path) -
 
 def spot_on_screen(page: Page, ratio: float) -> tuple[float, float]:
     """The middle of the bright square on the screen, in CSS pixels, from what is painted."""
-    box = page.locator("#stage").bounding_box()
+    box = page.locator(".stage").bounding_box()
     assert box
     painted = cv2.imdecode(np.frombuffer(page.screenshot(), np.uint8), cv2.IMREAD_GRAYSCALE).astype(float)
     # Without the ring of the focus, and the lines around.
@@ -227,12 +227,12 @@ def test_predictions_are_hollow_until_they_are_confirmed_or_moved(tmp_path: Path
         with opened(served.address, 1280, 800) as page:
             is_at(page, 10)
             point(page, "left_paw", "draft")
-            expect(page.locator("#points g")).to_have_count(2)
+            expect(page.locator(".points g")).to_have_count(2)
             expect(page.locator("#keypoints button").first).to_contain_text("0.90?")
             # One key confirms, and goes on. In the next image, one point is moved.
             press(page, "Enter")
             is_at(page, 20)
-            expect(page.locator("#points g")).to_have_count(2)
+            expect(page.locator(".points g")).to_have_count(2)
             press(page, "s ArrowRight d")
             is_at(page, 30)
             press(page, "x x x r")
@@ -244,9 +244,9 @@ def test_predictions_are_hollow_until_they_are_confirmed_or_moved(tmp_path: Path
             expect(page.locator("#rows .row")).to_contain_text("27.0 px")
             page.locator("#rows .row").click()
             is_at(page, 0)
-            expect(page.locator("#points .predicted")).to_have_count(0)
+            expect(page.locator(".points .predicted")).to_have_count(0)
             press(page, "t")
-            expect(page.locator("#points .predicted")).to_have_count(2)
+            expect(page.locator(".points .predicted")).to_have_count(2)
             expect(page.locator("#saved")).to_have_text("saved")
         assert served.stop() == 0
     rows = [",1.50,2,,,30.125,4", ",10.0,11.0,20.0,21.0,,", ",,,21.0,21.0,,", ",,,,,30.0,31.0"]
@@ -275,7 +275,7 @@ def test_two_browsers_place_the_same_point(tmp_path: Path) -> None:
         press(other, "r")
         expect(other.locator("#conflicts")).to_be_empty()
         wait_for_row(project, f"{image_name(10)},29.5,19.5,29.5,20.5,29.5,19.5")
-        ring = "#points g[aria-label='nose, visible'] .ring"
+        ring = ".points g[aria-label='nose, visible'] .ring"
         expect(page.locator(ring)).to_have_attribute("cx", other.get_attribute(ring, "cx") or "")
 
 

@@ -51,9 +51,9 @@ def test_individuals_are_labelled_by_keys(tmp_path: Path) -> None:
             press(page, "s s ArrowRight i p ArrowDown x Control+z Shift+X Control+z")
             shows(page, "mus11", "mus21", "*mus31")
             point(page, "mus3 nose", "visible")
-            colours = {ring.get_attribute("stroke") for ring in page.locator("#points .ring").all()}
+            colours = {ring.get_attribute("stroke") for ring in page.locator(".points .ring").all()}
             assert len(colours) == 3
-            box = page.locator("#points g[aria-label='mus2 nose, visible'] .ring").bounding_box()
+            box = page.locator(".points g[aria-label='mus2 nose, visible'] .ring").bounding_box()
             assert box
             press(page, "e i")
             page.mouse.click(box["x"] + box["width"] / 2 + 4, box["y"] + box["height"] / 2)
@@ -91,7 +91,7 @@ def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:
     with serving(file, "--predictions", str(table)) as served:
         with opened(served.address, 1280, 800) as page:
             shows(page, "*animal 14?", "animal 24?")
-            expect(page.locator("#points .draft")).to_have_count(8)
+            expect(page.locator(".points .draft")).to_have_count(8)
             # One key takes both, another one only the current animal.
             press(page, "Enter")
             expect(page.locator("#image")).to_have_text(names[1])
@@ -175,7 +175,7 @@ def test_undo_of_random_edits_restores_the_bytes(make: Callable[[Path], Path], t
             page.select_option("#filter", "all")
             page.locator("#rows .row").first.click()
             expect(page.locator("#animals")).to_be_visible()
-            box = page.locator("#stage").bounding_box()
+            box = page.locator(".stage").bounding_box()
             assert box
             for _ in range(100):
                 press(page, random.choice(EDITS))

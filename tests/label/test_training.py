@@ -60,7 +60,7 @@ def test_the_loop_of_labelling_training_and_correcting(tmp_path: Path, monkeypat
             is_at(page, 100)
             is_in(page, r"^label_001: \d+\.\d\d px on 1 validation frame$")
             # The predictions of the images without labels are hollow points.
-            expect(page.locator("#points g.draft")).not_to_have_count(0)
+            expect(page.locator(".points g.draft")).not_to_have_count(0)
             press(page, "t r Enter")
             is_at(page, 110)
             expect(page.locator("#progress")).to_have_text("11 of 12 labelled")

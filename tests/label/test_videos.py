@@ -129,7 +129,7 @@ def test_a_plain_video_becomes_a_project_and_its_frames_are_labelled(tmp_path: P
             expect(shown).to_have_text("mouse, frame 12: labeled-data/mouse/img00000012.png")
             page.fill("#frame-number", "999")
             expect(shown).to_have_text(f"mouse, frame {FRAMES - 1}")
-            page.locator("#stage").focus()
+            page.locator(".stage").focus()
             page.keyboard.press("g")
             expect(shown).to_have_text("labeled-data/mouse/img00000012.png")
             expect(page.locator("#saved")).to_have_text("saved")
