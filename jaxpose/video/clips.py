@@ -351,7 +351,8 @@ class ClipSource:
         """Like `open_clips`, for indexed and checked videos, with all their frames or those of `frame_counts`."""
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
-        self.decoded_frames = self.delivered_frames = 0
+        self.decoded_frames: int = 0
+        self.delivered_frames: int = 0
         self.sessions, self._length, self._data = sessions, sequence_length, data
         self._frame_counts = tuple(frame_counts or (session[0].frame_count for session in sessions))
         self.frame_count = sum(self._frame_counts)

@@ -59,7 +59,8 @@ def open_clips(video: Path, length: int, mixed_blocks: int = 1, seed: int = 0) -
 
 @pytest.mark.parametrize(("length", "mixed_blocks"), [(4, 1), (1, 4)])
 def test_each_clip_of_a_pass_shows_one_animal_at_its_place(video: Path, length: int, mixed_blocks: int) -> None:
-    source, seen = open_clips(video, length, mixed_blocks), np.zeros((2, FRAMES), int)
+    source = open_clips(video, length, mixed_blocks)
+    seen = np.zeros((2, FRAMES), int)
     for draw in range(source.clip_count):
         clip, affine = source.frames(draw), source.frame_from_input(draw)
         assert clip is not None and clip.shape == (1, length, SIDE, SIDE, 3) and affine.shape == (1, 2, 3)
