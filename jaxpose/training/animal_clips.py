@@ -116,7 +116,7 @@ def _find(finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int
     if not frames:
         return []
     numbers, placed_px = np.concatenate(frames), np.concatenate(points)
-    names = (*finder.data.keypoint_names, "centre")
+    names = tuple(map(str, range(placed_px.shape[2])))
     detections = find_detections(Poses(names, range(len(numbers)), placed_px, score=np.concatenate(scores)))
     if not len(detections):
         return []

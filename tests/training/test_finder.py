@@ -112,8 +112,7 @@ def test_clips_show_the_animals_that_the_finder_found(group: Path, run: Path, fi
     near = []
     for name, of_video in boxes.groupby("video"):
         truth = pd.read_csv(group / "ground_truth" / f"{name}.csv", header=[0, 1, 2, 3], index_col=0)
-        animals_px = truth.to_numpy().reshape(len(truth), 3, -1, 2)
-        centres_px = (np.nanmin(animals_px, axis=2) + np.nanmax(animals_px, axis=2)) / 2
+        centres_px = truth.to_numpy().reshape(len(truth), 3, -1, 2).mean(axis=2)
         middles_px = of_video[["x", "y"]].to_numpy() + (boxes.w[0] - 1) / 2
         apart = np.linalg.norm(centres_px[of_video.frame] - middles_px[:, None], axis=2)
         near += np.nanmin(apart, axis=1).tolist()
