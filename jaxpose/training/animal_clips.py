@@ -6,6 +6,7 @@ Input: the finder of a run, and the videos. Output: clip_boxes.csv in the run fo
 import csv
 import dataclasses
 import io
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def _tracklets(rows: Sequence[_Row]) -> list[Tracklet]:
     numbers, frames, x, y, sides = np.array(rows, int).reshape(-1, 5).T
     boxes_px = np.stack([x, y, sides, sides], axis=1)
     _, starts = np.unique(numbers, return_index=True)
-    parts = [slice(start, end) for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True)]
+    parts = [slice(start, end) for start, end in itertools.pairwise([*starts.tolist(), len(numbers)])]
     return [Tracklet(frames[part], boxes_px[part]) for part in parts]
 
 

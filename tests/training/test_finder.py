@@ -41,6 +41,7 @@ CHANGES = {
     "losses__temporal__weight": 1e-3, "losses__anneal_start_epochs": 0.0, "losses__anneal_init": 1.0,
     "video__sequence_length": 2,
 }  # fmt: skip
+FINDER = CHANGES | {"model__kind": "finder", "losses__temporal__weight": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -234,20 +235,23 @@ def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.Captu
             {"losses__consistency__weight": 1.0},
             "model.kind is finder, and losses.consistency is on; a finder learns from",
         ),
-        ({"video__cache": "folder"}, "video.cache is folder, and frames have several animals, whose clips are not"),
+        (
+            CHANGES | {"model__kind": "heatmap", "video__cache": "folder"},
+            "video.cache is folder, and frames have several animals, whose clips are not cached: leave it out",
+        ),
         ({"train__members": 2}, "train.members is 2, and frames have several animals"),
     ],
 )
 def test_what_a_finder_does_not_use_is_refused(group: Path, tmp_path: Path, changes: dict, refusal: str) -> None:
     with pytest.raises(UserError, match=refusal):
-        train(make_config(group, tmp_path / "run", **CHANGES | {"model__kind": "finder"} | changes))
+        train(make_config(group, tmp_path / "run", **FINDER | changes))
     assert not (tmp_path / "run").exists()
 
 
 def test_labels_of_one_animal_refuse_a_finder(whole: Path, tmp_path: Path) -> None:
     project = Path(read_run_config(whole).data.project)
     with pytest.raises(UserError, match="model.kind is finder, and no image of .* has several labelled animals"):
-        train(make_config(project, tmp_path / "run", **CHANGES | {"model__kind": "finder"}))
+        train(make_config(project, tmp_path / "run", **FINDER))
 
 
 def test_another_network_does_not_start_from_the_head_of_a_finder(
