@@ -38,6 +38,9 @@ _MOST_STRETCHES = 128
 _CHOICE = 4
 # Empty frames that keep tracklets from spanning two stretches: more than a tracklet may miss.
 _BETWEEN = 8
+# In a clip, an animal moves at most this share of its size. It then stays within a quarter of its size from the middle
+# of the clip's box, and does not leave that box.
+_MOST_MOTION = 0.5
 _HEADER = ("video", "tracklet", "frame", "x", "y", "h", "w")
 _MEND = "put the original file back, or start anew with resume=overwrite"
 
@@ -164,11 +167,12 @@ def _tracklets(rows: Sequence[_Row]) -> list[Tracklet]:
 
 def _open_clips(setup: Setup, indexes: Sequence[VideoIndex], tracklets: Sequence[Sequence[Tracklet]]) -> ClipStreams:
     config, clips = setup.config, dict(setup.clips)
+    most_px = _MOST_MOTION * config.data.body_size_px
     for stream in (term.stream for term in terms(config) if term.stream.name in clips):
         scenes = [
             scene
             for index, of_video in zip(indexes, tracklets, strict=True)
-            for scene in scenes_of_video(index, of_video, stream.frames)
+            for scene in scenes_of_video(index, of_video, stream.frames, most_px)
         ]
         if not scenes:
             raise UserError(_describe_none(config, stream.frames, sum(map(len, tracklets))))

@@ -19,9 +19,6 @@ from jaxpose.video.index import VideoIndex
 
 # Animals are looked for in stretches of this many frames; no tracklet is longer.
 STRETCH_FRAMES = 128
-# In a clip, an animal moves at most this share of the side of its box along x and along y. It then stays within a
-# quarter of its size from the middle of the clip's box, and does not leave that box, which has 1.6 times its size.
-_MOST_MOTION = 0.5 / 1.6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Tracklet:
     boxes_px: np.ndarray
 
 
-def clips_of_tracklet(tracklet: Tracklet, length: int) -> tuple[np.ndarray, np.ndarray]:
+def clips_of_tracklet(tracklet: Tracklet, length: int, most_px: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first frames (w,) of the clips of a tracklet, and their boxes (w, 4) of the tracklet's size.
 
     A clip begins at the earliest frame from which on the animal moves little enough over the whole clip; the next one
@@ -48,6 +45,7 @@ def clips_of_tracklet(tracklet: Tracklet, length: int) -> tuple[np.ndarray, np.n
     Args:
       tracklet: the animal.
       length: frames per clip.
+      most_px: the animal moves at most so far in a clip, along x and along y.
     """
     start, side_px = int(tracklet.frames[0]), tracklet.boxes_px[0, 2]
     count = int(tracklet.frames[-1]) - start + 1
@@ -59,7 +57,7 @@ def clips_of_tracklet(tracklet: Tracklet, length: int) -> tuple[np.ndarray, np.n
     low = np.where(np.isfinite(windows), windows, np.inf).min(axis=-1)
     high = np.where(np.isfinite(windows), windows, -np.inf).max(axis=-1)
     # Without any box, the difference is negative.
-    is_still = ((high - low >= 0) & (high - low <= _MOST_MOTION * side_px)).all(axis=1)
+    is_still = ((high - low >= 0) & (high - low <= most_px)).all(axis=1)
     firsts, at = [], 0
     for first in np.flatnonzero(is_still).tolist():
         if first >= at:
@@ -84,9 +82,15 @@ class Scene:
     boxes_px: np.ndarray
 
 
-def scenes_of_video(index: VideoIndex, tracklets: Sequence[Tracklet], length: int) -> list[Scene]:
-    """Returns the clips of a video's animals, in the order of their first frames, then of their boxes."""
-    found = [clips_of_tracklet(tracklet, length) for tracklet in tracklets]
+def scenes_of_video(index: VideoIndex, tracklets: Sequence[Tracklet], length: int, most_px: float) -> list[Scene]:
+    """Returns the clips of a video's animals, in the order of their first frames, then of their boxes.
+
+    Args:
+      index: the video.
+      tracklets: its animals.
+      length, most_px: as in `clips_of_tracklet`.
+    """
+    found = [clips_of_tracklet(tracklet, length, most_px) for tracklet in tracklets]
     firsts = np.concatenate([np.zeros(0, int), *(part for part, _ in found)])
     boxes_px = np.concatenate([np.zeros((0, 4), int), *(part for _, part in found)])
     order = np.lexsort((boxes_px[:, 1], boxes_px[:, 0], firsts))

@@ -12,8 +12,7 @@ from jaxpose.video.animal_clips import STRETCH_FRAMES, AnimalClips, Tracklet, cl
 from jaxpose.video.index import read_index
 
 # Frames of a stretch and a half; two animals, which are one pixel each, of their own brightness.
-FRAMES, SIDE, SIZE_PX, GREYS = STRETCH_FRAMES * 3 // 2, 16, (64, 48), (255, 120)
-DATA = DataConfig(input_width_px=SIDE, input_height_px=SIDE)
+FRAMES, SIDE, MOST_PX, SIZE_PX, GREYS = STRETCH_FRAMES * 3 // 2, 16, 5, (64, 48), (255, 120)
 
 
 def paths_px() -> np.ndarray:
@@ -54,7 +53,9 @@ def tracklets(absent: tuple[int, ...] = ()) -> list[Tracklet]:
 
 def open_clips(video: Path, length: int, mixed_blocks: int = 1, seed: int = 0) -> AnimalClips:
     data = DataConfig(input_width_px=SIDE, input_height_px=SIDE, seed=seed)
-    return AnimalClips(scenes_of_video(read_index(video), tracklets((3, 77)), length), length, data, mixed_blocks)
+    return AnimalClips(
+        scenes_of_video(read_index(video), tracklets((3, 77)), length, MOST_PX), length, data, mixed_blocks
+    )
 
 
 @pytest.mark.parametrize(("length", "mixed_blocks"), [(4, 1), (1, 4)])
@@ -106,18 +107,17 @@ def test_clips_are_those_that_a_plain_search_finds(length: int) -> None:
         expected, at = [], int(frames[0])
         while at + length - 1 <= frames[-1]:
             inside = np.array([known[number] for number in range(at, at + length) if number in known])
-            # Half of the body size, of which the side of a box is 1.6 times.
-            if len(inside) and (np.ptp(inside, axis=0) <= SIDE / 1.6 / 2).all():
+            if len(inside) and (np.ptp(inside, axis=0) <= MOST_PX).all():
                 middle = (inside.min(axis=0) + inside.max(axis=0)) // 2
                 expected.append((at, *middle.tolist(), SIDE, SIDE))
                 at += length
             else:
                 at += 1
-        firsts, found = clips_of_tracklet(Tracklet(frames, boxes_px), length)
+        firsts, found = clips_of_tracklet(Tracklet(frames, boxes_px), length, MOST_PX)
         assert [(first, *box) for first, box in zip(firsts.tolist(), found.tolist(), strict=True)] == expected
         assert expected
 
 
 def test_a_tracklet_that_is_shorter_than_a_clip_has_none() -> None:
-    firsts, boxes_px = clips_of_tracklet(Tracklet(np.array([7, 8]), np.array([[0, 0, 9, 9]] * 2)), 3)
+    firsts, boxes_px = clips_of_tracklet(Tracklet(np.array([7, 8]), np.array([[0, 0, 9, 9]] * 2)), 3, MOST_PX)
     assert firsts.shape == (0,) and boxes_px.shape == (0, 4)
