@@ -27,9 +27,9 @@ from scipy.optimize import linear_sum_assignment
 
 from jaxpose.errors import UserError
 from jaxpose.formats.sleap_files import read_slp
+from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
 from jaxpose.tracking.corrections import DIFFERENT, SAME, UNKNOWN, Correction, solve_corrected
-from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.metrics import GATE, track_errors
 from jaxpose.tracking.review import EXTRA, MISSING, Doubt, find_doubts
 from jaxpose.tracking.silhouettes import read_areas, told_apart

@@ -31,6 +31,7 @@ from jaxpose.compare.listing import compare_with_parent, find_parent, parent_lin
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
+from jaxpose.config.losses import on_video
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.rules import POSE_OPTIONS
 from jaxpose.errors import UserError
@@ -44,6 +45,7 @@ from jaxpose.run.log import RunLog
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINDER_FOLDER
 from jaxpose.run.status import Status, read_summary, refuse_stuck_requeue
 from jaxpose.terminal import HeldWarnings, console
+from jaxpose.training.animal_clips import with_animal_clips
 from jaxpose.training.compiled_run import compile_step, resume
 from jaxpose.training.data_check import show_data
 from jaxpose.training.dry_run import show_dry_run
@@ -102,8 +104,8 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
         with open_run(config, files, fetch) as folder, folder.noting_failures():
             # The next step may wait until a whole video is decoded; a signal ends this. With several processes, the
             # signal waits: all stop at the same step, and each needs its batch for it.
-            on_signal = functools.partial(close_clips, setup.clips) if jax.process_count() == 1 else lambda: None
-            interrupt = Interrupt(jax.process_count(), on_signal)
+            is_alone = jax.process_count() == 1
+            interrupt = Interrupt(jax.process_count(), lambda: close_clips(setup.clips) if is_alone else None)
             if folder.action == "finished":
                 return leave_finished(folder, config.log, interrupt)
             _refuse_stuck_requeue(folder, config)
@@ -114,6 +116,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
                 if "sets" not in finder:
                     folder.note_end(Status(finder["exit_code"], finder["reason"]))
                     return finder | {"out": str(folder.path)}
+                setup = with_animal_clips(setup, folder)
             return _train_in(folder, setup, held, interrupt, _write_report)
 
 
@@ -130,6 +133,8 @@ def finder_config(config: Config, run: Path) -> Config:
         model["weights"] = str(finder) if (finder / CONFIG_FILE).is_file() else before
     url = config.log.remote_url
     log = {"report": False, "remote_url": f"{url.rstrip('/')}/{run_name(run)}" if url else ""}
+    # It learns from labels alone.
+    off = {name: dataclasses.replace(getattr(config.losses, name), weight=0.0) for name in on_video(config.losses)}
     return dataclasses.replace(
         config,
         out=str(run / FINDER_FOLDER),
@@ -137,6 +142,7 @@ def finder_config(config: Config, run: Path) -> Config:
         data=dataclasses.replace(config.data, input_width_px=0, input_height_px=0),
         model=dataclasses.replace(config.model, **model),
         train=dataclasses.replace(config.train, init_from=""),
+        losses=dataclasses.replace(config.losses, **off),
         eval=dataclasses.replace(config.eval, predict_videos="no"),
         log=dataclasses.replace(config.log, **log),
     )

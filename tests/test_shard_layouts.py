@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jaxpose import config as c
+from jaxpose.data.synthetic import make_project
 from tests.process_pair import ROOT, small
 from tests.small_run import assert_same_run, command, environment, files_in, log_of, small_project, wait_for_step
 
@@ -101,6 +102,21 @@ def test_a_run_killed_on_two_layouts_and_ended_on_a_third_is_equal_bit_for_bit(f
     text = log_of(moved)
     assert text.count("resumes from step") == 2 and "up to rounding" not in text
     assert "4 shards, 4 of 8 devices have none" in text
+
+
+@pytest.mark.slow
+def test_several_animals_with_clips_of_those_that_were_found_are_equal_bit_for_bit(tmp_path: Path) -> None:
+    """Two processes find the boxes; a run that moves goes on with them."""
+    make_project(tmp_path / "project", videos=2, labelled_frames=8, video_frames=16, side_px=64, animals=3)
+    options = OPTIONS | {"data__split": "frame", "eval__predict_videos": "no", "video__sequence_length": 3}
+    options |= {"optim__lr": 1e-2, "train__steps": 40, "train__save_every_steps": 10, "augment__preset": "none"}
+    alone = end(small(tmp_path, "alone", **options), ALONE)
+    config = small(tmp_path, "moved", **options)
+    kill(config, (2, 1), 12)
+    moved = end(config, (1, 4))
+    for part in ("finder", ""):
+        assert_same_run(moved / part, alone / part)
+    assert (moved / "clip_boxes.csv").read_bytes() == (alone / "clip_boxes.csv").read_bytes()
 
 
 @pytest.mark.full

@@ -218,8 +218,8 @@ def _animals(config: Config) -> Iterator[str]:
         yield f"model.views_agree is on, and {_SEVERAL}: leave it out"
     if config.train.members > 1:
         yield f"train.members is {config.train.members}, and {_SEVERAL}: train one network"
-    for name in losses.on_video(config.losses):
-        yield f"losses.{name} is on, and {_SEVERAL}, which cannot be found in unlabelled video yet: set its weight to 0"
+    if losses.on_video(config.losses) and config.video.cache not in ("auto", "off"):
+        yield f"video.cache is {config.video.cache}, and {_SEVERAL}, whose clips are not cached: leave it out"
 
 
 # Options of the model that only a pose network has; a finder has their defaults.
@@ -236,6 +236,8 @@ def _finder(config: Config) -> Iterator[str]:
             yield f"{kind}, and model.{name} is {value}; a finder needs {getattr(default, name)}, the default"
     if config.data.animals == 1:
         yield f"{kind}, and data.animals is 1; a finder finds several animals: leave model.kind out"
+    for name in losses.on_video(config.losses):
+        yield f"{kind}, and losses.{name} is on; a finder learns from labels alone: set its weight to 0"
     if config.train.init_from:
         yield f"{kind}, and train.init_from is {config.train.init_from}; give model.weights, which sets the backbone"
 

@@ -188,7 +188,7 @@ def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
         return
     if facts.animals > 1:
-        reason = "Off: several animals cannot be found in unlabelled video yet."
+        reason = "Off: not measured with several animals."
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
         return
     few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)

@@ -14,6 +14,8 @@ from jaxpose.config import DataConfig
 from jaxpose.data.animals import boxes_around
 from jaxpose.geometry import fit_image
 from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.video.decoding import RangeReader
+from jaxpose.video.index import VideoIndex
 
 # Of two animals with at least this OKS to each other, the surer one counts.
 _SAME_OKS, _OKS_SIGMA = 0.7, 0.1
@@ -56,6 +58,45 @@ def predict_animals(finder: Network, pose: Network, frames: Sequence[np.ndarray]
         _distinct(keypoints_px[row], confidence[row], score[row], pose.data) for row in range(len(frames))
     ]  # fmt: skip
     return np.stack([points for points, _ in found]), np.stack([sure for _, sure in found])
+
+
+def find_in_video(
+    finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int]]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yields what a finder finds in each stretch of a video, without a pose network.
+
+    Args:
+      finder: the network.
+      index: the video, rotated as the labelled images.
+      stretches: the frames [first, end) of each.
+
+    Yields:
+      The rough positions of the keypoints (n, a, k, 2) in frame pixels, the centres (n, a, 2) and the scores (n, a) of
+      the animals of each frame of the stretch, the surest first; NaN where there are fewer than `data.animals`, and in
+      frames that do not decode. The number of devices changes no bit.
+    """
+    data, frame_px = finder.data, (index.width_px, index.height_px)
+    affine = geometry.input_from_frame(frame_px, finder.size_px, data.resize)
+    for first, end in stretches:
+        reader = RangeReader(index, first, end, affine, finder.size_px)
+        inputs = np.zeros((end - first, finder.size_px[1], finder.size_px[0], 3), np.uint8)
+        is_shown = np.zeros(end - first, bool)
+        for number, image in reader:
+            inputs[number - first], is_shown[number - first] = image, True
+        for damage in reader.damage:
+            is_shown[max(damage.first - first, 0) : max(damage.last + 1 - first, 0)] = False
+        frame_from_input = np.tile(geometry.invert(affine), (len(inputs), 1, 1))
+        parts = list(finder.runner.frames(*finder.weights, _chunks(finder.runner, inputs, frame_from_input)))
+        centres_px, score = (np.concatenate([part[name] for part in parts]) for name in ("centres_px", "score"))
+        rough_px = np.concatenate([part["keypoints_px"] for part in parts])
+        placed_px = np.concatenate([rough_px, centres_px[:, :, None]], axis=2).astype(np.float64)
+        placed_px = geometry.apply(geometry.invert(affine), placed_px)
+        is_inside = ((placed_px[:, :, -1] >= -0.5) & (placed_px[:, :, -1] < np.array(frame_px) - 0.5)).all(axis=-1)
+        placed_px[~(is_inside & is_shown[:, None])] = np.nan
+        sure = np.where(np.isfinite(placed_px[..., 0]), score[..., None], np.nan)
+        found = [_distinct(placed_px[row], sure[row], np.ones(len(sure[row])), data) for row in range(len(inputs))]
+        points_px, sure = np.stack([points for points, _ in found]), np.stack([of_points for _, of_points in found])
+        yield points_px[:, :, :-1], points_px[:, :, -1], sure[..., -1]
 
 
 def _find(finder: Network, frames: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

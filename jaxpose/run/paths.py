@@ -36,6 +36,8 @@ CHECKPOINT_MANIFESTS = f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}"
 PARAMETERS_FILE = "best.safetensors"
 SUBSPACES_FILE = "pca.json"
 ARITHMETIC_FILE = "arithmetic.json"
+# The boxes of the animals that the finder found in the unlabelled videos, for clips of several animals.
+CLIP_BOXES_FILE = "clip_boxes.csv"
 
 LOG_FILE = "train.log"
 METRICS_FILE = "metrics.jsonl"
@@ -92,6 +94,7 @@ WRITTEN = (
     STATUS_FILE,
     SUBSPACES_FILE,
     ARITHMETIC_FILE,
+    CLIP_BOXES_FILE,
     RESTORING_FOLDER,
     RESTORED_FOLDER,
     SPLIT_FILE,

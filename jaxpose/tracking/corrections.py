@@ -12,8 +12,8 @@ from scipy.optimize import linear_sum_assignment
 
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
+from jaxpose.pose.detections import Detections
 from jaxpose.text_file import read_unicode
-from jaxpose.tracking.detections import Detections
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.silhouettes import told_apart
 from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from jaxpose.pose.detections import Detections, find_detections
 from jaxpose.poses import Poses
-from jaxpose.tracking.detections import Detections, find_detections
 
 # Two poses are of one animal if their centres are nearer than this share of the median diagonal of a body.
 GATE = 0.5

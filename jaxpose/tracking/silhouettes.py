@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from jaxpose.errors import UserError
-from jaxpose.tracking.detections import Detections
+from jaxpose.pose.detections import Detections
 from jaxpose.tracking.review import exchanges
 from jaxpose.tracking.tracks import Solution, regrouped
 from jaxpose.video.video import Video, read_chunks, scan

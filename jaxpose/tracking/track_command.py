@@ -24,11 +24,11 @@ from jaxpose.conversion.prediction_tables import (
 from jaxpose.errors import UserError
 from jaxpose.files import output_folder, write_atomic
 from jaxpose.formats.prediction_table import Footage, PredictionTable
+from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.tracking.corrections import Correction, read_corrections, rounds, solve_corrected
-from jaxpose.tracking.detections import find_detections
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.silhouettes import read_areas
 from jaxpose.tracking.tracks import Number

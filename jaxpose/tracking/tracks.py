@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxpose.pose.detections import Detections, find_detections
+from jaxpose.pose.tracklets import Tracklets, make_tracklets, pair_costs, split
 from jaxpose.poses import Poses
-from jaxpose.tracking.detections import Detections, find_detections
 from jaxpose.tracking.flow import Flow, Graph, cheapest_flow
-from jaxpose.tracking.tracklets import Tracklets, make_tracklets, pair_costs, split
 
 # Of each track, before its number.
 NAME = "animal"

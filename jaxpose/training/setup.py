@@ -175,8 +175,9 @@ def open_clip_streams(
         needs_cameras = stream.name == "clips" and config.losses.multiview_consistency.weight
         cameras = _cameras_of(source, rigs, config.data) if needs_cameras else None
         streams[stream.name] = ClipStream(source, stream.per_step, stream.frames, cameras)
-    notes = dict.fromkeys(note for stream in streams.values() for note in stream.source.notes)
-    return streams, list(notes)
+    # The clips of several animals are other parts of the videos, and not in the cache.
+    sources = [stream.source for stream in streams.values()] if config.data.animals < 2 else []
+    return streams, list(dict.fromkeys(note for source in sources for note in source.notes))
 
 
 def _cameras_of(source: ClipSource, rigs: Rigs, data: DataConfig) -> np.ndarray:
@@ -261,7 +262,8 @@ class Setup:
       data: the labelled frames and their sets.
       graphdef: definition of the network.
       facts: about the data, for the compiled step.
-      clips: the streams of unlabelled clips, none without a loss on video.
+      clips: the streams of unlabelled clips, none without a loss on video; of several animals, those of whole frames
+        until `jaxpose.training.animal_clips` replaces them.
       params: nested dict of parameters before the first step.
       statistics: nested dict of batch statistics.
       weights_option: the option that names the source of the initial weights, "" if they are random.
@@ -272,6 +274,7 @@ class Setup:
       teacher: parameters of a distillation's teacher; None without one.
       teacher_sha256: their checksum, "" without one.
       rigs: the cameras of each session, {} without `data.calibration`.
+      animal_clips: a phrase about the animals in the videos, "" without clips of several animals.
     """
 
     config: Config
@@ -290,6 +293,7 @@ class Setup:
     teacher: dict | None = None
     teacher_sha256: str = ""
     rigs: Rigs = dataclasses.field(default_factory=dict)
+    animal_clips: str = ""
 
     @functools.cached_property
     def samples(self) -> Samples:
@@ -346,9 +350,11 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     rigs = rigs_of_project(config, data.project)
     clips, sentences = open_clip_streams(config, "a loss on unlabelled video is on", rigs)
     messages += sentences
+    is_later = bool(clips) and config.data.animals > 1
     return Setup(
         config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
         initial.sha256, initial.trained_before, subspaces, messages, rigs=rigs,
+        animal_clips="the finder looks for animals in the videos after its training" * is_later,
     )  # fmt: skip
 
 

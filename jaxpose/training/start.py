@@ -235,7 +235,7 @@ def _describe_clips(setup: Setup) -> dict[str, str]:
         # A frame and its neighbours are never cut.
         cut = f", at most {most} frames of each on a device" * (term.stream.name == "clips")
         lines[term.stream.name] = f"{term.stream.line}{cut}; {', '.join(term.losses)}"
-    return lines
+    return lines | ({"in videos": setup.animal_clips} if setup.animal_clips else {})
 
 
 def _describe_rate(setup: Setup) -> dict[str, str]:

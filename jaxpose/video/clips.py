@@ -122,7 +122,7 @@ def place(
     window_counts = tuple(window_count(count, sequence_length) for count in frame_counts)
     first_windows = np.cumsum([0, *window_counts])
     epoch, position = divmod(draw, int(first_windows[-1]))
-    window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length), mixed_blocks)[position])
+    window = int(_order(seed, epoch, window_counts, block_windows(sequence_length), mixed_blocks)[position])
     session = int(np.searchsorted(first_windows, window, side="right")) - 1
     first = (window - int(first_windows[session])) * sequence_length
     return session, min(first, frame_counts[session] - sequence_length)
@@ -134,12 +134,12 @@ def window_count(frame_count: int, sequence_length: int) -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int, mixed_blocks: int) -> np.ndarray:
+def _order(seed: int, epoch: int, window_counts: tuple[int, ...], of_block: int, mixed_blocks: int) -> np.ndarray:
     """Returns the windows (n,), numbered over all sessions, in the order of a pass."""
     # A block's number is that of its first window; other numbers are not used.
     first_windows = np.cumsum([0, *window_counts[:-1]])
     blocks = [
-        first + np.arange(count) // block_windows * block_windows
+        first + np.arange(count) // of_block * of_block
         for first, count in zip(first_windows, window_counts, strict=True)
     ]
     block_of_window = np.concatenate(blocks)
@@ -151,14 +151,15 @@ def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows:
 
 def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:
     """Returns the frames [start, end) of the block of the clip from frame `first` of a session."""
-    length = _block_windows(sequence_length) * sequence_length
+    length = block_windows(sequence_length) * sequence_length
     # The last window was moved back and may begin before its block; if alone there, it is the block.
     window_start = -(-first // sequence_length) * sequence_length
     start = min(window_start // length * length, frame_count - sequence_length)
     return start, min(start + length, frame_count)
 
 
-def _block_windows(sequence_length: int) -> int:
+def block_windows(sequence_length: int) -> int:
+    """Returns how many neighbouring windows are decoded at once."""
     return max(1, _BLOCK_FRAMES // sequence_length)
 
 
@@ -201,14 +202,11 @@ def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: i
     return f"{index.path}: {which} not used: {reason}"
 
 
-def describe_cost(decoded: int, delivered: int) -> str:
+def describe_cost(decoded: int, delivered: int, fix: str) -> str:
     """Returns a warning if far more frames were decoded than delivered, or ""."""
     if delivered < _COST_FRAMES or decoded <= _HIGH_COST * delivered:
         return ""
-    return (
-        f"{decoded / delivered:.1f} frames are decoded for each frame of a clip; use video.cache=auto with a larger "
-        "data.cache_limit_gib, or re-encode the videos with more key frames"
-    )
+    return f"{decoded / delivered:.1f} frames are decoded for each frame of a clip; {fix}"
 
 
 # Results that one thread makes for several, such as decoded videos.
@@ -348,13 +346,15 @@ class ClipSource:
         cache_mode: str,
         fits: Mapping[Path, ClipFit],
         mixed_blocks: int,
+        frame_counts: Sequence[int] = (),
     ):
-        """Like `open_clips`, for indexed and checked videos."""
+        """Like `open_clips`, for indexed and checked videos, with all their frames or those of `frame_counts`."""
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
-        self.decoded_frames = self.delivered_frames = 0
+        self.decoded_frames: int = 0
+        self.delivered_frames: int = 0
         self.sessions, self._length, self._data = sessions, sequence_length, data
-        self._frame_counts = tuple(session[0].frame_count for session in sessions)
+        self._frame_counts = tuple(frame_counts or (session[0].frame_count for session in sessions))
         self.frame_count = sum(self._frame_counts)
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()
         self._fits, self._lock = fits, threading.Lock()
@@ -393,8 +393,8 @@ class ClipSource:
         """
         session, first = self.place(draw)
         views = []
-        for index in self.sessions[session]:
-            frames = self._read(index, first)
+        for view in range(self.views):
+            frames = self._read(session, view, first)
             if isinstance(frames, str):
                 with self._lock:
                     self._messages.setdefault(frames, False)
@@ -430,7 +430,7 @@ class ClipSource:
 
     def files(self) -> list[Path]:
         """Returns the videos by session."""
-        return [index.path for session in self.sessions for index in session]
+        return list(dict.fromkeys(index.path for session in self.sessions for index in session))
 
     def messages(self) -> list[str]:
         """Returns a sentence for each new unusable clip since the last call.
@@ -448,7 +448,8 @@ class ClipSource:
 
     def cost_warning(self) -> str:
         """Returns a warning if far more frames are decoded than delivered, or ""."""
-        return describe_cost(self.decoded_frames, self.delivered_frames)
+        fix = "use video.cache=auto with a larger data.cache_limit_gib, or re-encode the videos with more key frames"
+        return describe_cost(self.decoded_frames, self.delivered_frames, fix)
 
     def _plan_cache(self, cache_mode: str) -> tuple[frozenset[Path], list[str]]:
         """Returns the videos to cache, and sentences about the videos and the cache."""
@@ -471,8 +472,9 @@ class ClipSource:
             )
         return frozenset(index.path for index in indexes[:fitting]), notes
 
-    def _read(self, index: VideoIndex, first: int) -> np.ndarray | str:
+    def _read(self, session: int, view: int, first: int) -> np.ndarray | str:
         """Returns one camera's frames of a clip, or a sentence about why they are unusable."""
+        index = self.sessions[session][view]
         last, fit = first + self._length - 1, self._fits[index.path]
         if not fit.is_shown(first):
             frames = f"the clip of frames {first} to {last} is left out: none of them has a box"

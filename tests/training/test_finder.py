@@ -34,10 +34,14 @@ from tests.small_run import (
     train_and_stop_when,
 )
 
+# The pose network also learns from clips of the animals that the finder finds.
 CHANGES = {
     "data__split": "frame", "augment__preset": "none", "optim__lr": 1e-2, "train__steps": 60, "train__batch_size": 6,
     "train__shards": 3, "train__val_every_epochs": 30.0, "train__save_every_steps": 30, "log__report": True,
+    "losses__temporal__weight": 1e-3, "losses__anneal_start_epochs": 0.0, "losses__anneal_init": 1.0,
+    "video__sequence_length": 2,
 }  # fmt: skip
+FINDER = CHANGES | {"model__kind": "finder", "losses__temporal__weight": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +102,49 @@ def test_tables_have_a_row_for_each_labelled_animal_and_nothing_where_it_was_mis
     errors = pd.read_csv(finder_run / "predictions_pixel_error.csv", index_col=0)
     has_error = np.isfinite(errors.select_dtypes("number").to_numpy()).any(axis=1)
     assert np.count_nonzero(has_error) == found
+
+
+def test_clips_show_the_animals_that_the_finder_found(group: Path, run: Path, finder_run: Path) -> None:
+    boxes = pd.read_csv(run / "clip_boxes.csv")
+    assert list(boxes.columns) == ["video", "tracklet", "frame", "x", "y", "h", "w", "check"]
+    assert set(boxes.video) <= {"session00", "session01"} and boxes.h.nunique() == boxes.w.nunique() == 1
+    # One box of an animal in a frame; the nearest animal is where the box is, also from frame to frame.
+    assert not boxes.duplicated(["video", "tracklet", "frame"]).any()
+    near = []
+    for name, of_video in boxes.groupby("video"):
+        truth = pd.read_csv(group / "ground_truth" / f"{name}.csv", header=[0, 1, 2, 3], index_col=0)
+        centres_px = truth.to_numpy().reshape(len(truth), 3, -1, 2).mean(axis=2)
+        middles_px = of_video[["x", "y"]].to_numpy() + (boxes.w[0] - 1) / 2
+        apart = np.linalg.norm(centres_px[of_video.frame] - middles_px[:, None], axis=2)
+        near += np.nanmin(apart, axis=1).tolist()
+    assert np.median(near) < 5
+    steps = [line for line in metrics_of(run) if "temporal" in line]
+    assert len(steps) == 60 and all(line["temporal_count"] == 7 for line in steps) and "tracklets; " in log_of(run)
+    # The finder learns from labels alone.
+    assert not (finder_run / "clip_boxes.csv").exists() and "temporal" not in metrics_of(finder_run)[0]
+    assert read_run_config(finder_run).losses.temporal.weight == 0
+
+
+def test_a_training_goes_on_only_with_the_boxes_that_it_began_with(group: Path, run: Path, tmp_path: Path) -> None:
+    again = shutil.copytree(run, tmp_path / "run")
+    file, longer = again / "clip_boxes.csv", CHANGES | {"train__steps": 62, "log__report": False, "resume": "extend"}
+    kept = file.read_bytes()
+    file.write_bytes(kept.replace(b",24,24,", b",26,26,", 1) if b",24,24," in kept else kept + b"a")
+    with pytest.raises(UserError, match=r"clip_boxes.csv.* was damaged, changed by hand.*resume=overwrite"):
+        train(make_config(group, again, **longer))
+    file.unlink()
+    with pytest.raises(UserError, match="clip_boxes.csv is gone, so this training cannot go on with the same clips"):
+        train(make_config(group, again, **longer | {"resume": "auto"}))
+    file.write_bytes(kept)
+    assert train(make_config(group, again, **longer | {"resume": "auto"}))["steps"] == 62
+    assert file.read_bytes() == kept
+
+
+def test_videos_in_which_nothing_can_be_followed_are_refused(group: Path, tmp_path: Path) -> None:
+    config = make_config(group, tmp_path / "run", **CHANGES | {"log__report": False, "video__sequence_length": 16})
+    config.train.steps = config.train.save_every_steps = 1
+    with pytest.raises(UserError, match="the finder found .*, so the losses on video would learn nothing: .* to 0"):
+        train(config)
 
 
 def test_evaluate_gives_the_figures_of_the_finder(finder_run: Path, tmp_path: Path) -> None:
@@ -184,20 +231,27 @@ def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.Captu
         ({"data__animals": 1}, "model.kind is finder, and data.animals is 1"),
         ({"train__init_from": "RUN"}, "model.kind is finder, and train.init_from is "),
         ({"data__crop_px": (0, 0, 32, 32)}, "data.crop_px is .*, and frames have several animals"),
-        ({"losses__temporal__weight": 1.0}, "losses.temporal is on, and frames have several animals"),
+        (
+            {"losses__consistency__weight": 1.0},
+            "model.kind is finder, and losses.consistency is on; a finder learns from",
+        ),
+        (
+            CHANGES | {"model__kind": "heatmap", "video__cache": "folder"},
+            "video.cache is folder, and frames have several animals, whose clips are not cached: leave it out",
+        ),
         ({"train__members": 2}, "train.members is 2, and frames have several animals"),
     ],
 )
 def test_what_a_finder_does_not_use_is_refused(group: Path, tmp_path: Path, changes: dict, refusal: str) -> None:
     with pytest.raises(UserError, match=refusal):
-        train(make_config(group, tmp_path / "run", **CHANGES | {"model__kind": "finder"} | changes))
+        train(make_config(group, tmp_path / "run", **FINDER | changes))
     assert not (tmp_path / "run").exists()
 
 
 def test_labels_of_one_animal_refuse_a_finder(whole: Path, tmp_path: Path) -> None:
     project = Path(read_run_config(whole).data.project)
     with pytest.raises(UserError, match="model.kind is finder, and no image of .* has several labelled animals"):
-        train(make_config(project, tmp_path / "run", **CHANGES | {"model__kind": "finder"}))
+        train(make_config(project, tmp_path / "run", **FINDER))
 
 
 def test_another_network_does_not_start_from_the_head_of_a_finder(

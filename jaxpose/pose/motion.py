@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from jaxpose.tracking.detections import Detections, medians
+from jaxpose.pose.detections import Detections, medians
 
 # Student's t of two degrees of freedom, for two coordinates: animals stand still, and then run.
 # Half of its distances are above sqrt(2) scales, and one in 20 is above sqrt(38).

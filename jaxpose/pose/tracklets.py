@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 from scipy import sparse
 
-from jaxpose.tracking.detections import Detections
-from jaxpose.tracking.motion import VELOCITY_FRAMES, Motion, bends_px, first_motion, learn_motion
+from jaxpose.pose.detections import Detections
+from jaxpose.pose.motion import VELOCITY_FRAMES, Motion, bends_px, first_motion, learn_motion
 
 # A link costs at most this, and the second best of both of its ends costs this much more.
 _GATE, _MARGIN = 0.0, 4.0
