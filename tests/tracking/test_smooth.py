@@ -162,6 +162,22 @@ def test_one_animal_keeps_its_tracks_from_their_first_to_their_last_frame(
     assert list(of_nose.index[of_nose.notna().any(axis=1)]) == list(range(2, 8))
 
 
+def test_one_animal_of_sleap_without_a_track_has_no_points_before_its_first_or_after_its_last(tmp_path: Path) -> None:
+    labels = sleap_io.load_slp(str(slp(tmp_path / "day1.slp", {"A": range(3, 9)})), open_videos=False)
+    for frame in labels:
+        frame.instances[0].track = None
+    labels.tracks = []
+    labels.labeled_frames.pop(2)
+    labels.save(str(tmp_path / "free.slp"))
+    found = sleap_io.load_slp(str(smooth(tmp_path / "free.slp", "--method", "median", "--window", 1)))
+    # Frame 5 is filled; frames 0 to 2 and 9 to 11 stay empty.
+    noses = [frame[0].numpy()[0, 0] for frame in found]
+    np.testing.assert_array_equal(noses, [*[np.nan] * 3, *range(3, 9), *[np.nan] * 3])
+    written = pd.read_csv(smooth(tmp_path / "free.slp", out="free.csv"), header=[0, 1, 2], index_col=0)
+    nose = written.xs("nose", axis=1, level="bodyparts").droplevel(0, axis=1)
+    assert list(nose.index[nose["x"].notna()]) == list(range(3, 9)) and list(np.flatnonzero(nose["filled"])) == [5]
+
+
 def test_one_individual_keeps_its_name_or_a_line_says_that_it_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
