@@ -19,7 +19,9 @@ from jaxpose.conversion.prediction_tables import (
     dropped,
     file_stem,
     form_of,
+    form_to_write,
     read_table,
+    refuse_no_video,
     scorer_for_deeplabcut,
     write_form,
 )
@@ -51,17 +53,8 @@ def run(given: argparse.Namespace) -> int:
     options, file = _options(given), Path(given.table).expanduser()
     table = _with_names(read_table(file, several=True))
     out = Path(given.out).expanduser() if given.out else file.with_name(f"{file_stem(file)}_smoothed{_suffix(file)}")
-    form = form_of(out)
-    if form not in FORMS:
-        endings = ", ".join(SUFFIXES[known] for known in FORMS)
-        raise UserError(f"--out is {out}; its name must end in one of {endings}")
-    if out.exists() and out.samefile(file):
-        raise UserError(f"--out is {out}, which is the table to smooth; choose another file")
-    if form == SLP and table.footage is None:
-        raise UserError(
-            f"--out is {out}, but {file} does not name its video, which .slp files describe: write an .h5 file, then "
-            "give it and --video VIDEO to jaxpose convert predictions --to slp"
-        )
+    form = form_to_write(out, FORMS, file)
+    refuse_no_video(out, table)
     placed = table.placed()
     if form == PARQUET and not (table.is_plain or placed.is_plain):
         endings = ", ".join(SUFFIXES[known] for known in FORMS if known not in (PARQUET, SLP))

@@ -210,7 +210,7 @@ def test_an_animal_without_scores_is_smoothed_and_a_line_says_so(
         (["--window", "5"], "--window is 5, but --method is kalman: only median has a window"),
         (["--method", "median", "--window", "4"], "--window is 4; it must be odd"),
         (["--min_confidence", "2"], "--min_confidence is 2.0; it must be at most 1"),
-        (["--out", "a.csv"], "--out is a.csv, which is the table to smooth; choose another file"),
+        (["--out", "a.csv"], "--out is a.csv, which is the table to read; choose another file"),
         (["--out", "b.nwb"], "--out is b.nwb; its name must end in one of .slp, .h5, .analysis.h5, .csv, .parquet"),
         (["--out", "b.slp"], "b.slp, but a.csv does not name its video, which .slp files describe: write an .h5"),
         (["--out", "b.parquet"], "a.csv has 3 animals; parquet files that jaxpose writes hold one"),
