@@ -19,9 +19,9 @@ import json
 import os
 import platform
 import resource
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,8 @@ SCALES = {"centroid": 0.5, "centered_instance": 1.0, "bottomup": 1.0}
 RATE_PATIENCE = {"centroid": 5, "centered_instance": 5, "bottomup": 8}
 STOP_PATIENCE = {"centroid": 20, "centered_instance": 10, "bottomup": 10}
 PEER_PACKAGES = ("sleap-nn", "torch", "lightning", "sleap-io")
-# A training may take so much longer to write what it has.
-GRACE_S = 60
+# The CPU time of a training is looked at this often.
+_PAUSE_S = 0.5
 
 
 def main() -> int:
@@ -253,7 +253,7 @@ def predict_sleap(given: argparse.Namespace, method: str, work: Path) -> tuple[n
     return points_px, score
 
 
-def _train(command: Sequence[str], work: Path, name: str, limit_s: float = resource.RLIM_INFINITY) -> float:
+def _train(command: Sequence[str], work: Path, name: str, limit_s: float = np.inf) -> float:
     """Runs a training that has not finished yet, and returns the CPU seconds that it has used."""
     finished = work / f"{name}.finished"
     if not finished.is_file():
@@ -263,21 +263,27 @@ def _train(command: Sequence[str], work: Path, name: str, limit_s: float = resou
     return json.loads(finished.read_text())
 
 
-def _run(command: Sequence[str], log: Path, limit_s: float = resource.RLIM_INFINITY) -> float:
+def _run(command: Sequence[str], log: Path, limit_s: float = np.inf) -> float:
     """Runs a command with one thread until its end, or the end of its CPU time, and returns its CPU seconds."""
     one = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-
-    def limit() -> None:
-        if limit_s != resource.RLIM_INFINITY:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_CPU, (max(int(limit_s), 1), int(limit_s) + GRACE_S))
-
-    before = _children_s()
+    before, is_over = _children_s(), False
     with open(log, "w") as stream:
-        ended = subprocess.run(command, env=os.environ | one, stdout=stream, stderr=stream, preexec_fn=limit)
-    if ended.returncode not in (0, -signal.SIGXCPU):
-        sys.exit(f"{' '.join(command)} ended with {ended.returncode}; its output is in {log}")
+        child = subprocess.Popen(command, env=os.environ | one, stdout=stream, stderr=stream)
+        while not is_over and child.poll() is None:
+            time.sleep(_PAUSE_S)
+            is_over = _spent_s(child.pid) > limit_s
+        if is_over:
+            child.terminate()
+        ended = child.wait()
+    if ended and not is_over:
+        sys.exit(f"{' '.join(command)} ended with {ended}; its output is in {log}")
     return _children_s() - before
+
+
+def _spent_s(process: int) -> float:
+    """Returns the CPU seconds of a child that has not been waited for, and those of its own ended children."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _children_s() -> float:
