@@ -8,8 +8,9 @@ recording. jaxpose trains a finder and a pose network. sleap-nn, in an environme
 centres and one of poses (sleap-top-down), or one network of keypoints and limbs (sleap-bottom-up), by configurations
 that this script writes. A run has one thread for its arithmetic, and --minutes of CPU time for all its trainings: those
 of sleap-nn end when they have used it, that of jaxpose has a number of epochs. Appends one JSON line for each run, with
-what it used, and skips those that the file has; an interrupted run goes on after its last finished training. Without
---peer, prints the tables of the file; the second one needs the predictions in --work.
+what it used, and skips those that the file has; an interrupted run goes on after its last finished training. Several
+processes may run at once, each with its own methods or seeds. Without --peer, prints the tables of the file; the second
+one needs the predictions in --work.
 """
 
 import argparse
@@ -27,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sleap_io
 from json_lines import append_line, read_lines
+from sleap_io.io.main import load_slp
+from sleap_io.model.labels import Labels
 
 from jaxpose.pose.metrics import of_labelled_animals, summarize_animals
 from jaxpose.prediction.predictor import load
@@ -78,7 +80,6 @@ def main() -> int:
     given = arguments.parse_args()
     given.data, given.work = given.data.resolve(), given.work.resolve() / f"{given.minutes:g}-{given.validation}"
     if given.peer:
-        write_labels(given)
         for seed in given.seeds:
             for method in given.methods:
                 of_file = {(line["method"], line["seed"], line["minutes"]) for line in read_lines(given.out)}
@@ -90,17 +91,17 @@ def main() -> int:
     return 0
 
 
-def write_labels(given: argparse.Namespace) -> None:
+def write_labels(given: argparse.Namespace, work: Path) -> None:
     """Writes train.slp and validation.slp for sleap-nn, and labels.slp, which has both, with split.csv for jaxpose."""
-    given.work.mkdir(parents=True, exist_ok=True)
-    labels = sleap_io.load_slp(str(given.data / "clip.slp"))
+    work.mkdir(parents=True, exist_ok=True)
+    labels = load_slp(str(given.data / "clip.slp"))
     labels.videos[0].replace_filename(str(given.data / "clip.mp4"))
     sets = {"train": TRAINING, "validation": LAST[:: len(LAST) // given.validation][: given.validation]}
     for name, numbers in {**sets, "labels": [*sets["train"], *sets["validation"]]}.items():
         frames = [frame for frame in labels.labeled_frames if frame.frame_idx in set(numbers)]
-        some = sleap_io.Labels(frames, videos=labels.videos, skeletons=labels.skeletons, tracks=labels.tracks)
-        some.save(str(given.work / f"{name}.slp"))
-    with open(given.work / "split.csv", "w", newline="") as stream:
+        some = Labels(frames, videos=labels.videos, skeletons=labels.skeletons, tracks=labels.tracks)
+        some.save(str(work / f"{name}.slp"))
+    with open(work / "split.csv", "w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("path", "set"))
         for name, numbers in sets.items():
@@ -110,6 +111,7 @@ def write_labels(given: argparse.Namespace) -> None:
 def measure(given: argparse.Namespace, method: str, seed: int) -> dict[str, Any]:
     """Trains a method, predicts the other recording and returns the JSON line."""
     work = given.work / f"{method}-{seed}"
+    write_labels(given, work)
     if method == JAXPOSE:
         cpu_s = {"both": train_jaxpose(given, work, seed)}
         points_px, score = predict_jaxpose(given.data / "two_flies.mp4", work / "run")
@@ -125,12 +127,7 @@ def measure(given: argparse.Namespace, method: str, seed: int) -> dict[str, Any]
     line |= {"cpu_minutes": {name: round(spent / 60, 2) for name, spent in cpu_s.items()}}
     # Each method has left out what is below its own threshold.
     line |= summarize_animals(points_px, score, truth_px, 0.0)
-    matched_px, _ = of_labelled_animals(points_px, score, truth_px, 0.0)
-    is_labelled = np.isfinite(matched_px).any(axis=(2, 3))[..., None] & np.isfinite(truth_px[..., 0])
-    # sleap-nn leaves out keypoints below its threshold, which have no error then.
-    line["points_left_out"] = (
-        round(float(np.isnan(matched_px[is_labelled][:, 0]).mean()), 4) if is_labelled.any() else None
-    )
+    line["points_left_out"] = _left_out(points_px, score, truth_px)
     line |= settings
     line |= {"machine": platform.processor() or platform.machine(), "load": round(os.getloadavg()[0], 1)}
     print(json.dumps(line), flush=True)
@@ -143,7 +140,7 @@ def train_jaxpose(given: argparse.Namespace, work: Path, seed: int) -> float:
     options = {
         "out": work / "run",
         "resume": "overwrite",
-        "data.split": given.work / "split.csv",
+        "data.split": work / "split.csv",
         "augment.preset": "dlc-top-down",
         "model.backbone": "resnet18",
         "data.input_width_px": 192,
@@ -157,7 +154,7 @@ def train_jaxpose(given: argparse.Namespace, work: Path, seed: int) -> float:
         "eval.predict_videos": "no",
     }
     given_options = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "jaxpose", "train", str(given.work / "labels.slp"), *given_options]
+    command = [sys.executable, "-m", "jaxpose", "train", str(work / "labels.slp"), *given_options]
     return _train(command, work, "run")
 
 
@@ -173,7 +170,6 @@ def train_sleap(given: argparse.Namespace, method: str, work: Path, seed: int) -
     planned = 0.0
     for name, share in STAGES[method].items():
         planned += 60 * given.minutes * share
-        work.mkdir(parents=True, exist_ok=True)
         config = work / f"{name}.yaml"
         # JSON is YAML.
         config.write_text(json.dumps(sleap_config(given, name, work, seed), indent=1))
@@ -196,8 +192,8 @@ def sleap_config(given: argparse.Namespace, name: str, work: Path, seed: int) ->
     stopping = {"stop_training_on_plateau": True, "min_delta": 1e-8, "patience": STOP_PATIENCE[name]}
     return {
         "data_config": {
-            "train_labels_path": [str(given.work / "train.slp")],
-            "val_labels_path": [str(given.work / "validation.slp")],
+            "train_labels_path": [str(work / "train.slp")],
+            "val_labels_path": [str(work / "validation.slp")],
             "data_pipeline_fw": "torch_dataset_cache_img_memory",
             "preprocessing": preprocessing | {"crop_size": None, "min_crop_size": 100},
             "use_augmentations_train": True,
@@ -244,7 +240,7 @@ def predict_sleap(given: argparse.Namespace, method: str, work: Path) -> tuple[n
     _run(
         [*command, "--output_path", str(out), "--device", "cpu", "--max_instances", str(ANIMALS)], work / "predict.log"
     )
-    labels = sleap_io.load_slp(str(out), open_videos=False)
+    labels: Any = load_slp(str(out), open_videos=False)
     points_px = np.full((frames, ANIMALS, len(labels.skeletons[0].nodes), 2), np.nan)
     score = np.zeros((frames, ANIMALS))
     for frame in labels.labeled_frames:
@@ -257,7 +253,6 @@ def _train(command: Sequence[str], work: Path, name: str, limit_s: float = np.in
     """Runs a training that has not finished yet, and returns the CPU seconds that it has used."""
     finished = work / f"{name}.finished"
     if not finished.is_file():
-        work.mkdir(parents=True, exist_ok=True)
         spent = _run(command, work / f"{name}.log", limit_s)
         finished.write_text(json.dumps(spent))
     return json.loads(finished.read_text())
@@ -293,9 +288,17 @@ def _children_s() -> float:
 
 def _truth(file: Path) -> np.ndarray:
     """Returns the labelled points (f, a, k, 2) of all frames."""
-    labels = sleap_io.load_slp(str(file), open_videos=False)
+    labels = load_slp(str(file), open_videos=False)
     frames = sorted(labels.labeled_frames, key=lambda frame: frame.frame_idx)
     return np.stack([np.stack([animal.numpy() for animal in frame.instances]) for frame in frames])
+
+
+def _left_out(points_px: np.ndarray, score: np.ndarray, truth_px: np.ndarray) -> float | None:
+    """Returns the share of the labelled points of animals found that are not predicted: they have no error."""
+    found_px, _ = of_labelled_animals(points_px, score, truth_px, 0.0)
+    is_found, is_labelled = (np.isfinite(points[..., 0]) for points in (found_px, truth_px))
+    counted = is_found.any(axis=2, keepdims=True) & is_labelled
+    return round(float((~is_found)[counted].mean()), 4) if counted.any() else None
 
 
 def _versions(python: Path | None, names: Sequence[str]) -> dict[str, str]:
