@@ -29,7 +29,7 @@ def walking_project(folder: Path, videos: int, frames: int, labelled: int) -> Pa
     (folder / "videos").mkdir(parents=True)
     rows = {}
     for number in range(videos):
-        video = painted_videos.write(folder / "videos" / f"session{number:02d}.mp4", frames)
+        video = painted_videos.write(folder / "videos" / f"session{number:02d}.mp4", frames, size_px=(128, 128))
         truth = true_track(video, frames)
         for frame in sorted(np.random.default_rng(number).choice(frames, labelled, replace=False).tolist()):
             rows[f"labeled-data/{video.stem}/img{frame:08d}.png"] = truth[frame].ravel()

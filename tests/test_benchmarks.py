@@ -46,6 +46,7 @@ NOT_STARTED = {
     "scaling.py": _COMPILES,
     "tracking.py": "needs tracks that a person has proofread; tests/tracking tests its parts",
     "semi_supervised.py": _TRAINS,
+    "several_animals.py": "needs the package sleap-nn and public recordings",
     "shards.py": _COMPILES,
     "start.py": _TRAINS,
     "step_profile.py": _COMPILES,

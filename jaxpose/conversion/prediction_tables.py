@@ -3,7 +3,7 @@
 import dataclasses
 import numbers
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,6 +153,36 @@ def is_table(file: Path) -> bool:
 def form_of(file: Path) -> str:
     """Returns the form that the name of a file says, "" for none."""
     return next((form for form, suffix in SUFFIXES.items() if file.name.lower().endswith(suffix)), "")
+
+
+def form_to_write(out: Path, forms: Sequence[str], source: Path) -> str:
+    """Returns the form that the name of a file to write says.
+
+    Args:
+      out: the value of --out.
+      forms: the forms that the command writes.
+      source: the table that it reads.
+
+    Raises:
+      UserError: it is not one of the forms, or `out` is the source.
+    """
+    form = form_of(out)
+    if form not in forms:
+        endings = ", ".join(SUFFIXES[known] for known in forms)
+        other = f". jaxpose convert predictions --to {form} converts these tables" if form else ""
+        raise UserError(f"--out is {out}; its name must end in one of {endings}{other}")
+    if out.exists() and source.exists() and out.samefile(source):
+        raise UserError(f"--out is {out}, which is the table to read; choose another file")
+    return form
+
+
+def refuse_no_video(out: Path, table: PredictionTable) -> None:
+    """Raises UserError if a file to write is a .slp, but the table does not name its video."""
+    if form_of(out) == SLP and table.footage is None:
+        raise UserError(
+            f"--out is {out}, but {table.file} does not name its video, which .slp files describe: write an .h5 file, "
+            "then give it and --video VIDEO to jaxpose convert predictions --to slp"
+        )
 
 
 def file_stem(file: Path) -> str:

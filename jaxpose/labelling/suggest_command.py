@@ -74,7 +74,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
                 f"the run {runs[0]} names no project, whose labels show which poses are unusual: give --project FOLDER"
             )
         choose = _choose_crowded if data.animals > 1 else _choose_unusual
-        predicted, choices = choose(given, runs, data, project, recordings, skipped)
+        predicted, choices = choose(_Search(runs, data, project, recordings, skipped, given.frames, given.apart))
         shown = None if given.empty else _in_images(recordings, predicted, data, choices)
     else:
         choices = choose_different(recordings, skipped, given.frames, given.apart)
@@ -88,43 +88,54 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     return DONE
 
 
-def _choose_unusual(
-    given: argparse.Namespace,
-    runs: list[Path],
-    data: DataConfig,
-    project: ProjectLabels,
-    recordings: list[Recording],
-    skipped: list[set[int]],
-) -> tuple[list[Poses], list[Choice]]:
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """Where frames are chosen by the predictions of runs, and how many.
+
+    Attributes:
+      runs: run folders, each of one network.
+      data: the options of the first one.
+      project: the labels.
+      recordings: the videos.
+      skipped: labelled frames of each recording.
+      count: how many frames.
+      apart: two frames of a recording must be more than this far apart.
+    """
+
+    runs: list[Path]
+    data: DataConfig
+    project: ProjectLabels
+    recordings: list[Recording]
+    skipped: list[set[int]]
+    count: int
+    apart: int
+
+
+def _choose_unusual(search: _Search) -> tuple[list[Poses], list[Choice]]:
     """Returns the predictions of each recording, and the frames in which those of one animal look wrong."""
+    project, names = search.project, search.data.keypoint_names
     if project.most_animals > 1:
         raise UserError(
-            f"{project.path} has up to {project.most_animals} animals in an image, and {runs[0]} was trained on images "
-            "with one: give a run of several animals"
+            f"{project.path} has up to {project.most_animals} animals in an image, and {search.runs[0]} was trained on "
+            "images with one: give a run of several animals"
         )
-    poses = fit_poses(project, data.keypoint_names)
-    predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]
+    poses = fit_poses(project, names)
+    predicted = [read_recording(search.runs, names, recording, poses) for recording in search.recordings]
     signals, evidence = find_evidence(predicted)
-    return predicted, choose_frames(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
+    return predicted, choose_frames(evidence, signals, names, search.skipped, search.count, search.apart)
 
 
-def _choose_crowded(
-    given: argparse.Namespace,
-    runs: list[Path],
-    data: DataConfig,
-    project: ProjectLabels,
-    recordings: list[Recording],
-    skipped: list[set[int]],
-) -> tuple[list[Poses], list[Choice]]:
+def _choose_crowded(search: _Search) -> tuple[list[Poses], list[Choice]]:
     """Returns the animals of each recording, and the frames in which some may be wrong or missing."""
+    runs, recordings, names = search.runs, search.recordings, search.data.keypoint_names
     if len(runs) > 1:
         raise UserError(f"{runs[0]} was trained on several animals, whose predictions are not combined: give one run")
-    crowds = [read_crowd(runs[0], recording, data.keypoint_names) for recording in recordings]
+    crowds = [read_crowd(runs[0], recording, names) for recording in recordings]
     if absent := [found.name for found, crowd in zip(recordings, crowds, strict=True) if crowd.doubts is None]:
         say(f"no review of tracks, so doubtful tracks do not count: {', '.join(absent)}")
     size_px = read_run_configs(runs)[0].data.body_size_px
-    signals, evidence = animal_evidence.find_evidence(crowds, size_px, expected_animals(project))
-    choices = choose_in_turns(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
+    signals, evidence = animal_evidence.find_evidence(crowds, size_px, expected_animals(search.project))
+    choices = choose_in_turns(evidence, signals, names, search.skipped, search.count, search.apart)
     return [crowd.poses for crowd in crowds], choices
 
 
@@ -184,10 +195,9 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
 
 
 def _in_images(recordings: list[Recording], predicted: list[Poses], data: DataConfig, choices: list[Choice]) -> Poses:
-    """Returns the predictions of the chosen frames in pixels of their images, without those outside a crop.
+    """Returns the predictions of the chosen frames in pixels of their images, without those outside of these.
 
-    Several animals have no point outside a whole frame either. The animals of a frame are ordered from left to right;
-    of two that coincide exactly, one is left out.
+    The animals of a frame are ordered from left to right; of two that coincide exactly, one is left out.
     """
     names = data.keypoint_names
     frames, points, confidences = list[str](), list[np.ndarray](), list[np.ndarray]()
@@ -198,9 +208,8 @@ def _in_images(recordings: list[Recording], predicted: list[Poses], data: DataCo
         keypoints_px = poses.points_px[choice.frame].copy()
         if recording.crop_px:
             keypoints_px -= recording.crop_px[:2]
-        if recording.crop_px or data.animals > 1:
-            is_outside = ((keypoints_px < -0.5) | (keypoints_px > sizes_px[choice.recording] - 0.5)).any(axis=-1)
-            keypoints_px[is_outside] = np.nan
+        is_outside = ((keypoints_px < -0.5) | (keypoints_px > sizes_px[choice.recording] - 0.5)).any(axis=-1)
+        keypoints_px[is_outside] = np.nan
         # The sum turns -0.0 into 0.0.
         poses_of_frame = [one.tobytes() for one in keypoints_px + 0.0]
         keypoints_px[[one in poses_of_frame[:place] for place, one in enumerate(poses_of_frame)]] = np.nan

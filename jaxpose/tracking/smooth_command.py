@@ -19,7 +19,9 @@ from jaxpose.conversion.prediction_tables import (
     dropped,
     file_stem,
     form_of,
+    form_to_write,
     read_table,
+    refuse_no_video,
     scorer_for_deeplabcut,
     write_form,
 )
@@ -51,17 +53,8 @@ def run(given: argparse.Namespace) -> int:
     options, file = _options(given), Path(given.table).expanduser()
     table = _with_names(read_table(file, several=True))
     out = Path(given.out).expanduser() if given.out else file.with_name(f"{file_stem(file)}_smoothed{_suffix(file)}")
-    form = form_of(out)
-    if form not in FORMS:
-        endings = ", ".join(SUFFIXES[known] for known in FORMS)
-        raise UserError(f"--out is {out}; its name must end in one of {endings}")
-    if out.exists() and out.samefile(file):
-        raise UserError(f"--out is {out}, which is the table to smooth; choose another file")
-    if form == SLP and table.footage is None:
-        raise UserError(
-            f"--out is {out}, but {file} does not name its video, which .slp files describe: write an .h5 file, then "
-            "give it and --video VIDEO to jaxpose convert predictions --to slp"
-        )
+    form = form_to_write(out, FORMS, file)
+    refuse_no_video(out, table)
     placed = table.placed()
     if form == PARQUET and not (table.is_plain or placed.is_plain):
         endings = ", ".join(SUFFIXES[known] for known in FORMS if known not in (PARQUET, SLP))
@@ -72,7 +65,7 @@ def run(given: argparse.Namespace) -> int:
     for note in table.notes:
         say(note)
     with phase(f"smoothing {file.name}"):
-        poses, lines = _smoothed(placed.poses, options)
+        poses, lines = _smoothed(placed.poses, options, form_of(file) == SLP)
         if table.unique:
             unique, more = _smoothed(dataclasses.replace(table.unique, individuals=(SINGLE,)), options)
             placed, lines = dataclasses.replace(placed, unique=unique), [*lines, *more]
@@ -141,30 +134,50 @@ def _suffix(file: Path) -> str:
     return file.name[len(file_stem(file)) :]
 
 
-def _smoothed(poses: Poses, options: PredictConfig) -> tuple[Poses, list[str]]:
+def _smoothed(poses: Poses, options: PredictConfig, is_of_slp: bool = False) -> tuple[Poses, list[str]]:
     """Smooths each animal by itself: a named one from its first to its last frame, one without a name in all frames.
 
     Args:
       poses: the frames of a video, with a place for each individual.
       options: the method.
+      is_of_slp: the poses are from a .slp, in which an animal without a name also has a first and a last frame.
 
     Returns:
       The smoothed poses, and a line about each animal. Those of an animal without a name have the columns of
       `smooth_poses`.
     """
     if not poses.individuals:
-        one, note = _of_animal(poses, 0, slice(None), options)
-        return one, [_line("", one) + note]
+        rows = _seen(poses, 0) if is_of_slp else slice(None)
+        one, note = _of_animal(poses, 0, rows, options)
+        return _in_all_frames(one, poses, rows), [_line("", one) + note]
     points, lines = poses.points_px.copy(), []
     for place, name in enumerate(poses.individuals):
-        seen = np.flatnonzero(np.isfinite(points[:, place, :, 0]).any(axis=1))
-        rows = slice(seen[0], seen[-1] + 1) if len(seen) else slice(0)
+        rows = _seen(poses, place)
         one, note = _of_animal(poses, place, rows, options)
         points[rows, place] = one.points_px[:, 0]
         lines.append(_line(name, one) + note)
     is_there = np.isfinite(points[..., 0]).any(axis=2)
     identity = np.where(is_there, np.arange(len(poses.individuals)), -1)
     return dataclasses.replace(poses, points_px=points, identity=identity), lines
+
+
+def _seen(poses: Poses, place: int) -> slice:
+    """Returns the frames from the first to the last one in which an animal has a point."""
+    seen = np.flatnonzero(np.isfinite(poses.points_px[:, place, :, 0]).any(axis=1))
+    return slice(seen[0], seen[-1] + 1) if len(seen) else slice(0)
+
+
+def _in_all_frames(one: Poses, poses: Poses, rows: slice) -> Poses:
+    """Returns one animal, smoothed in some frames of `poses`, with all of them; the others are empty."""
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        whole = np.full((len(poses.frames), *values.shape[1:]), np.nan if values.dtype.kind == "f" else 0, values.dtype)
+        whole[rows] = values
+        return whole
+
+    columns = {name: spread(values) for name, values in one.columns.items()}
+    alone = Poses.of_one_animal(poses.keypoint_names, poses.frames, spread(one.points_px[:, 0]))
+    return dataclasses.replace(alone, confidence=poses.confidence, columns=columns)
 
 
 def _of_animal(poses: Poses, place: int, rows: slice, options: PredictConfig) -> tuple[Poses, str]:

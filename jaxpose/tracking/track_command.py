@@ -14,10 +14,11 @@ from jaxpose.conversion.prediction_tables import (
     DEEPLABCUT,
     SLEAP_ANALYSIS,
     SLP,
-    SUFFIXES,
     file_stem,
     form_of,
+    form_to_write,
     read_table,
+    refuse_no_video,
     scorer_for_deeplabcut,
     write_form,
 )
@@ -46,21 +47,11 @@ def run(given: argparse.Namespace) -> int:
     """
     number, out = read_number(given.animals), Path(given.out).expanduser()
     file = Path(given.detections).expanduser()
-    form = form_of(out)
-    if form not in FORMS:
-        endings = ", ".join(SUFFIXES[known] for known in FORMS)
-        other = f". jaxpose convert predictions --to {form} converts these tables" if form else ""
-        raise UserError(f"--out is {out}; its name must end in one of {endings}{other}")
-    if out.exists() and file.exists() and out.samefile(file):
-        raise UserError(f"--out is {out}, which holds the detections; choose another file")
+    form_to_write(out, FORMS, file)
     table = read_table(file, several=True)
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")
-    if form == SLP and table.footage is None:
-        raise UserError(
-            f"--out is {out}, but {file} does not name its video, which .slp files describe: write an .h5 file, then "
-            "give it and --video VIDEO to jaxpose convert predictions --to slp"
-        )
+    refuse_no_video(out, table)
     for note in table.notes:
         say(note)
     corrections = _corrections(given.corrections, _review_of(out))

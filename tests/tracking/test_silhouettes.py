@@ -5,6 +5,7 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 
 from jaxpose import track as verb
@@ -69,6 +70,31 @@ def test_the_video_tells_animals_of_two_sizes_apart(tmp_path: Path, capsys: pyte
     assert found["video"][1].switches == 0 and found["video"][1].idf1 == 1
     assert found["again"][0] == found["video"][0]
     assert "were measured" in capsys.readouterr().out
+
+
+def test_answers_of_a_person_hold_against_the_sizes(tmp_path: Path) -> None:
+    truth = made()
+    table, video = detections(tmp_path, truth), painted(tmp_path / "video.mp4", truth, (18, 10))
+
+    def tracks(name: str, *more: str) -> np.ndarray:
+        """The identity (f, 2) of the left and of the right animal."""
+        out = tmp_path / f"{name}.csv"
+        assert verb.main([str(table), "--animals", "2", "--out", str(out), "--video", str(video), *more]) == 0
+        poses = read_table(out, several=True).poses.by_identity()
+        return np.argsort(poses.points_px[:, :, 1, 0], axis=1)
+
+    before = tracks("first")
+    review = pd.read_csv(tmp_path / "first_review.csv")
+    row = review[review["kind"] == "swap"].index[:1]
+    review["answer"] = "swap"
+    review.loc[row].to_csv(tmp_path / "answers.csv", index=False)
+    after = tracks("second", "--corrections", str(tmp_path / "answers.csv"))
+    seen = np.flatnonzero(np.isfinite(truth.points_px[:, 0, 0, 0]))
+    is_behind = seen >= int(review.loc[row[0], "frame_to"])
+    is_before = seen <= int(review.loc[row[0], "frame_from"])
+    # The names of the tracks may be exchanged as a whole.
+    is_other = (after[seen] != before[seen]).any(axis=1)
+    assert (is_other[is_before] != is_other[is_behind][0]).all() and len(set(is_other[is_behind])) == 1
 
 
 def test_animals_of_one_size_keep_the_tracks_of_motion(tmp_path: Path) -> None:

@@ -162,6 +162,22 @@ def test_one_animal_keeps_its_tracks_from_their_first_to_their_last_frame(
     assert list(of_nose.index[of_nose.notna().any(axis=1)]) == list(range(2, 8))
 
 
+def test_one_animal_of_sleap_without_a_track_has_no_points_before_its_first_or_after_its_last(tmp_path: Path) -> None:
+    labels = sleap_io.load_slp(str(slp(tmp_path / "day1.slp", {"A": range(3, 9)})), open_videos=False)
+    for frame in labels:
+        frame.instances[0].track = None
+    labels.tracks = []
+    labels.labeled_frames.pop(2)
+    labels.save(str(tmp_path / "free.slp"))
+    found = sleap_io.load_slp(str(smooth(tmp_path / "free.slp", "--method", "median", "--window", 1)))
+    # Frame 5 is filled; frames 0 to 2 and 9 to 11 stay empty.
+    noses = [frame[0].numpy()[0, 0] for frame in found]
+    np.testing.assert_array_equal(noses, [*[np.nan] * 3, *range(3, 9), *[np.nan] * 3])
+    written = pd.read_csv(smooth(tmp_path / "free.slp", out="free.csv"), header=[0, 1, 2], index_col=0)
+    nose = written.xs("nose", axis=1, level="bodyparts").droplevel(0, axis=1)
+    assert list(nose.index[nose["x"].notna()]) == list(range(3, 9)) and list(np.flatnonzero(nose["filled"])) == [5]
+
+
 def test_one_individual_keeps_its_name_or_a_line_says_that_it_is_lost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,7 +210,7 @@ def test_an_animal_without_scores_is_smoothed_and_a_line_says_so(
         (["--window", "5"], "--window is 5, but --method is kalman: only median has a window"),
         (["--method", "median", "--window", "4"], "--window is 4; it must be odd"),
         (["--min_confidence", "2"], "--min_confidence is 2.0; it must be at most 1"),
-        (["--out", "a.csv"], "--out is a.csv, which is the table to smooth; choose another file"),
+        (["--out", "a.csv"], "--out is a.csv, which is the table to read; choose another file"),
         (["--out", "b.nwb"], "--out is b.nwb; its name must end in one of .slp, .h5, .analysis.h5, .csv, .parquet"),
         (["--out", "b.slp"], "b.slp, but a.csv does not name its video, which .slp files describe: write an .h5"),
         (["--out", "b.parquet"], "a.csv has 3 animals; parquet files that jaxpose writes hold one"),

@@ -174,7 +174,7 @@ def shuffled_columns(poses: Poses) -> Poses:
         ("0", "o.h5", "--animals is 0; it must be a whole number from 1"),
         ("2", "o.txt", "its name must end in one of .slp, .h5, .analysis.h5, .csv\n"),
         ("2", "o.nwb", ".analysis.h5, .csv. jaxpose convert predictions --to nwb converts these tables"),
-        ("2", "in.csv", "which holds the detections; choose another file"),
+        ("2", "in.csv", "which is the table to read; choose another file"),
         ("2", "o.slp", "does not name its video, which .slp files describe: write an .h5 file, then"),
     ],
 )
