@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import io
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from jaxpose.cluster.code_identity import xla_options
+from jaxpose.cluster.kept_shapes import read_shapes, write_shapes
 from jaxpose.cluster.program_cache import kept_programs
 from jaxpose.config.train import AXIS
 
@@ -186,7 +186,7 @@ class DeviceProgram:
         options = options or {}
         self._arguments = jax.tree.structure((tuple(arguments), {}))
         untraced = _untraced_key(identity, arguments, donated, options, devices[0]) if identity else ""
-        if untraced and self._load_untraced(untraced, devices):
+        if untraced and self._load_untraced(untraced, devices, arguments):
             return
         if len(devices) > 1 or untraced:
             # JAX would reuse its executable of the function, which may come from its cache: see `_serialized`.
@@ -205,21 +205,22 @@ class DeviceProgram:
             compiled, content = _serialized(lowered, options)
             _keep(key, content)
             self._on_devices = [compiled] if len(devices) == 1 else self._loaded(content, devices)
-        if untraced:
-            _keep(untraced, pickle.dumps((key, self.results)))
+        if untraced and (text := write_shapes(self.results, arguments)):
+            _keep(untraced, f"{key}\n{text}".encode())
 
     @property
     def compiled(self) -> jax.stages.Compiled:
         """The program on the first device."""
         return self._on_devices[0]
 
-    def _load_untraced(self, key: str, devices: Sequence[jax.Device]) -> bool:
+    def _load_untraced(self, key: str, devices: Sequence[jax.Device], arguments: Sequence[Any]) -> bool:
         """Loads the program of an `_untraced_key`, which names its `_traced_key`; returns False without one."""
         files = kept_programs()
         found = files.get(key) if files else None
         if found is None:
             return False
-        of_program, self.results = pickle.loads(found)
+        of_program, _, shapes = found.decode().partition("\n")
+        self.results = read_shapes(shapes, arguments)
         return self._load_kept(of_program, devices)
 
     def _load_kept(self, key: str, devices: Sequence[jax.Device]) -> bool:

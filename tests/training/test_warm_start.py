@@ -31,4 +31,3 @@ def test_a_second_start_traces_no_program_of_its_step(project: Path, tmp_path: P
     # The run folder and the log change no program.
     assert not traced("second", "log.frames=2") & STEP
     assert_same_run(tmp_path / "first", tmp_path / "second")
-    assert traced("other", "optim.lr=1e-4") >= {"gradients"}
