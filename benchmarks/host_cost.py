@@ -66,10 +66,11 @@ def lower_sums(
     dealt = slots(0, BATCH, BATCH, shards)[0].reshape(-1)
     shard = _samples(1, SIDE_PX, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
     facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=100, total_steps=100_000)
-    work = ShardFunctions(Objective(config, graphdef, facts), shard)
-    sums, _ = jax.eval_shape(work.gradients, weights_of(state), state.step, work.microbatches, work.counts, work.late)
+    work = ShardFunctions(Objective(config, graphdef, facts))
+    microbatches, counts = jax.eval_shape(work.prepare, SEED, shard)
+    sums, _ = jax.eval_shape(work.gradients, weights_of(state), state.step, microbatches, counts, {})
     sharding, lowered = NamedSharding(mesh, PartitionSpec(AXIS)), []
-    for summand in (work.counts, sums):
+    for summand in (counts, sums):
         size = sum(leaf.size for leaf in jax.tree.leaves(summand))
         add = ShardSum(mesh, shards, summand).over_devices
         own = jax.ShapeDtypeStruct((devices * size,), np.float32, sharding=sharding)

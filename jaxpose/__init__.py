@@ -11,9 +11,13 @@ Letters of array shapes: b batch, t context frames, h w image, H W heatmap, k ke
 """
 
 import os
+import time
 
 __version__ = "0.1.0"
 __all__ = ["Config", "load", "to_xarray", "train"]
+
+# `cluster.code_identity` asks whether a file of the code changed after it was read.
+IMPORTED_AT_NS = time.time_ns()
 
 # Larger images are refused before they are decoded, by FFmpeg anyway. OpenCV reads the variable when it is imported.
 MAX_PIXELS = 2**28

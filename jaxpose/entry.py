@@ -201,6 +201,10 @@ def _train_with(load: _Load, has_labels: bool, config: "Config", options: "Optio
     works = "trains on" if has_labels else "pretrains on"
     doing = "checks the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else works
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
+    if options.dry_run != "data":
+        from jaxpose.cluster.host_memory import keep_freed_memory
+
+        keep_freed_memory(config.mesh)
     with phase(_LOADING):
         from jaxpose.formats.project import refuse_absent
 

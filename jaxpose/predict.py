@@ -49,8 +49,8 @@ from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import write_moment_errors
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.worker import Worker
-from jaxpose.run.load import read_run_config, refuse_no_finder, refuse_several_animals
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
+from jaxpose.run.run_config import read_run_config, refuse_no_finder, refuse_several_animals
 from jaxpose.run.start_run import refuse_other_keypoints, with_members
 from jaxpose.terminal import RESULT, console, count
 from jaxpose.tracking.track_command import FORMS, read_number, write_tracks

@@ -232,3 +232,45 @@ def test_a_training_begins_without_packages_that_only_other_work_needs() -> None
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = ended.stdout.splitlines()
     assert "jax" in imported and not {*needless} & {*imported}
+
+
+def test_help_of_every_verb_imports_no_package_that_takes_long() -> None:
+    code = """
+import contextlib, io, sys
+from jaxpose.__main__ import VERBS, run
+
+for verb in ("", *VERBS):
+    sys.argv = ["jaxpose", *verb.split(), "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        run()
+    assert shown.getvalue().startswith("usage: jaxpose"), verb
+print(*sys.modules)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert not {*HEAVY} & {*ended.stdout.split()}
+
+
+def test_verbs_that_read_only_tables_import_no_jax() -> None:
+    """They print their first line after their work, so an import of jax would delay it by more than a second."""
+    modules = [
+        "jaxpose.calibrate.command", "jaxpose.compare.__main__", "jaxpose.drawing.draw_command",
+        "jaxpose.labelling.crop_command", "jaxpose.labelling.suggest_command", "jaxpose.tracking.smooth_command",
+        "jaxpose.tracking.track_command", "jaxpose.triangulate.command",
+    ]  # fmt: skip
+    code = f"import {', '.join(modules)}, sys; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"jax", "flax", "orbax", "pandas", "matplotlib", "scipy.optimize", "rich"} & {*ended.stdout.split()}
+
+
+def test_an_event_file_needs_no_torch_and_leaves_the_package_whole() -> None:
+    code = """
+import sys
+import jaxpose.run.tensorboard
+print(*sys.modules)
+import tensorboardX
+tensorboardX.SummaryWriter, tensorboardX.proto
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert not {"torch", "tensorboardX"} & {*ended.stdout.split()}

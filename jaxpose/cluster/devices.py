@@ -6,7 +6,6 @@ Input: the config. Output: the list of devices from which `cluster/mesh.py` make
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
 # (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
 
-import ctypes
 import fnmatch
 import os
 import re
@@ -22,6 +21,7 @@ from jaxpose.cluster.gpus import (
     visible_gpus,
     why_not_started,
 )
+from jaxpose.cluster.host_memory import keep_freed_memory
 from jaxpose.config import MeshConfig
 from jaxpose.errors import UserError
 from jaxpose.threads import THREADS_VARIABLE, arithmetic_threads
@@ -242,25 +242,11 @@ def _why_absent(platform: str, error: Exception) -> str:
     return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"
 
 
-# On the CPU, keeps the memory of a training step for the next one.
-
-# From malloc.h of glibc.
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-_KEPT_BYTES = 2**31 - 1
-
-
 def keep_memory(mesh: MeshConfig) -> None:
-    """Makes a process that trains on the CPU keep the memory that a step frees. Call it before the backend starts.
+    """Makes a process that trains on the CPU keep the memory of a step for the next one: see `cluster.host_memory`.
 
-    XLA allocates the temporary memory of a step again each time. By default, glibc takes it from the system and returns
-    it, so every page is zeroed again. glibc can keep memory only for the process's first thread, so steps are computed
-    in the thread that asks for them. With a GPU, or without glibc, this does nothing.
+    Call it before the backend starts.
     """
-    if mesh.platform not in ("auto", "cpu") or (mesh.platform == "auto" and nvidia_driver_is_visible()):
-        return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None:
-        return
-    set_option(_MMAP_MAX, 0)
-    set_option(_TRIM_THRESHOLD, _KEPT_BYTES)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if keep_freed_memory(mesh):
+        # glibc keeps it only for the first thread, so steps are computed in the thread that asks for them.
+        jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -25,6 +25,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
+from jaxpose.cluster.code_identity import xla_options
+from jaxpose.cluster.kept_shapes import read_shapes, write_shapes
 from jaxpose.cluster.program_cache import kept_programs
 from jaxpose.config.train import AXIS
 
@@ -165,9 +167,10 @@ class DeviceProgram:
       arguments: shapes and types of the arguments.
       donated: numbers of the arguments whose memory is used for the results.
       options: for XLA.
+      identity: of everything that the function reads except its arguments, such as `code_identity` and the config. With
+        it, a kept program is found without tracing the function; "" if it is not known.
 
     Attributes:
-      compiled: the program on the first device.
       results: shapes and types of the results.
     """
 
@@ -178,8 +181,14 @@ class DeviceProgram:
         arguments: Sequence[Any],
         donated: tuple[int, ...] = (),
         options: dict[str, Any] | None = None,
+        identity: str = "",
     ):
-        if len(devices) > 1:
+        options = options or {}
+        self._arguments = jax.tree.structure((tuple(arguments), {}))
+        untraced = _untraced_key(identity, arguments, donated, options, devices[0]) if identity else ""
+        if untraced and self._load_untraced(untraced, devices, arguments):
+            return
+        if len(devices) > 1 or untraced:
             # JAX would reuse its executable of the function, which may come from its cache: see `_serialized`.
             function = _renewed(function)
         on_first = on_device(devices[0])
@@ -188,12 +197,47 @@ class DeviceProgram:
         )
         lowered = jax.jit(function, donate_argnums=donated).lower(*shapes)
         self.results = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
-        if len(devices) == 1:
+        if len(devices) == 1 and not untraced:
             self._on_devices = [lowered.compile(options)]
-        else:
-            content = _serialized(lowered, devices[0], options or {})
-            self._on_devices = [_loaded(content, lowered, devices[0], device) for device in devices]
-        self.compiled = self._on_devices[0]
+            return
+        key = _traced_key(lowered, options, devices[0])
+        if not self._load_kept(key, devices):
+            compiled, content = _serialized(lowered, options)
+            _keep(key, content)
+            self._on_devices = [compiled] if len(devices) == 1 else self._loaded(content, devices)
+        if untraced and (text := write_shapes(self.results, arguments)):
+            _keep(untraced, f"{key}\n{text}".encode())
+
+    @property
+    def compiled(self) -> jax.stages.Compiled:
+        """The program on the first device."""
+        return self._on_devices[0]
+
+    def _load_untraced(self, key: str, devices: Sequence[jax.Device], arguments: Sequence[Any]) -> bool:
+        """Loads the program of an `_untraced_key`, which names its `_traced_key`; returns False without one."""
+        files = kept_programs()
+        found = files.get(key) if files else None
+        if found is None:
+            return False
+        of_program, _, shapes = found.decode().partition("\n")
+        self.results = read_shapes(shapes, arguments)
+        return self._load_kept(of_program, devices)
+
+    def _load_kept(self, key: str, devices: Sequence[jax.Device]) -> bool:
+        """Loads the program of a `_traced_key`; returns False if there is none, or XLA cannot load it."""
+        files = kept_programs()
+        content = files.get(key) if files else None
+        if content is None:
+            return False
+        try:
+            self._on_devices = self._loaded(content, devices)
+        except jax.errors.JaxRuntimeError:
+            return False
+        return True
+
+    def _loaded(self, content: bytes, devices: Sequence[jax.Device]) -> list[jax.stages.Compiled]:
+        structures = self._arguments, jax.tree.structure(self.results)
+        return [_loaded(content, *structures, devices[0], device) for device in devices]
 
     def __call__(self, place: int, *arguments: Any) -> Any:
         """Runs on device number `place` of this process, which must hold the arguments."""
@@ -210,23 +254,43 @@ def on_device(device: jax.Device) -> NamedSharding:
     return NamedSharding(make_mesh([device]), PartitionSpec())
 
 
-def _serialized(lowered: jax.stages.Lowered, device: jax.Device, options: dict[str, Any]) -> bytes:
-    """Returns a program compiled for a device; it is kept like other programs.
+def _untraced_key(
+    identity: str, arguments: Sequence[Any], donated: tuple[int, ...], options: dict[str, Any], device: jax.Device
+) -> str:
+    """Returns the key of what is kept about a program, from what is known before its function is traced."""
+    leaves, structure = jax.tree.flatten(tuple(arguments))
+    shapes = [(leaf.shape, np.dtype(leaf.dtype).name) for leaf in leaves]
+    text = repr((identity, str(structure), shapes, donated, sorted(options.items()), _target(device)))
+    return f"untraced-{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _target(device: jax.Device) -> tuple[Any, ...]:
+    """Returns what a program is compiled by and for."""
+    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
+    return versions, device.client.platform_version, device.device_kind, device.id, xla_options()
+
+
+def _traced_key(lowered: jax.stages.Lowered, options: dict[str, Any], device: jax.Device) -> str:
+    """Returns the key of a program compiled for a device."""
+    # The text omits arguments that the function does not use, but the program is called with all of them.
+    identity = (lowered.as_text(), str(jax.tree.structure(lowered.args_info)), _target(device), options)
+    return f"device-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
+
+
+def _keep(key: str, content: bytes) -> None:
+    if files := kept_programs():
+        files.put(key, content)
+
+
+def _serialized(lowered: jax.stages.Lowered, options: dict[str, Any]) -> tuple[jax.stages.Compiled, bytes]:
+    """Returns a program, compiled now, and its content.
 
     It is kept apart from JAX's, because a CPU program that JAX loaded cannot be serialized again.
     """
-    files, versions = kept_programs(), [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
-    # The text omits arguments that the function does not use, but the program is called with all of them.
-    arguments = str(jax.tree.structure(lowered.args_info))
-    identity = (lowered.as_text(), arguments, versions, device.device_kind, device.id, options)
-    key = f"device-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
-    content = files.get(key) if files else None
-    if content is None:
-        with _without_kept_programs():
-            content, _, _ = serialize_executable.serialize(lowered.compile(options))
-        if files:
-            files.put(key, content)
-    return content
+    with _without_kept_programs():
+        compiled = lowered.compile(options)
+        content, _, _ = serialize_executable.serialize(compiled)
+    return compiled, content
 
 
 @contextlib.contextmanager
@@ -243,11 +307,18 @@ def _without_kept_programs() -> Iterator[None]:
         compilation_cache.reset_cache()
 
 
-def _loaded(content: bytes, lowered: jax.stages.Lowered, first: jax.Device, device: jax.Device) -> jax.stages.Compiled:
-    """Returns a program compiled for the first device, loaded on a device."""
+def _loaded(content: bytes, arguments: Any, results: Any, first: jax.Device, device: jax.Device) -> jax.stages.Compiled:
+    """Returns a program compiled for the first device, loaded on a device.
+
+    Args:
+      content: the serialized program.
+      arguments: structure of ((arguments), {}).
+      results: structure of the results.
+      first: the device that it was compiled for.
+      device: the device that will run it.
+    """
     unloaded, shapes, has_no_keywords = _OnDevice(content, first, device).load()
-    arguments = jax.tree.structure(lowered.args_info).unflatten(shapes)
-    return jax.stages.Compiled(unloaded.load(), [], arguments, lowered.out_tree, no_kwargs=has_no_keywords)
+    return jax.stages.Compiled(unloaded.load(), [], arguments.unflatten(shapes), results, no_kwargs=has_no_keywords)
 
 
 class _OnDevice(serialize_executable._JaxPjrtUnpickler):

@@ -11,6 +11,7 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import sys
 import textwrap
 import traceback
 import types
@@ -201,6 +202,8 @@ def _load_config(file: str, project: str | None) -> Config:
         spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
         assert spec and spec.loader
         module = importlib.util.module_from_spec(spec)
+        # As an import does: `cluster.code_identity` looks there for the code of this process.
+        sys.modules[loader.name] = module
         spec.loader.exec_module(module)
         if not hasattr(module, "get_config"):
             raise UserError(f"{file} has no function get_config()")

@@ -39,8 +39,9 @@ from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Found, Predictor, start_devices
 from jaxpose.progress import phase
-from jaxpose.run.load import LoadedNetwork, load_network, read_run_config, refuse_several_animals, refuse_several_views
+from jaxpose.run.load import LoadedNetwork, load_network
 from jaxpose.run.pca import agreeing_views, load_subspaces
+from jaxpose.run.run_config import read_run_config, refuse_several_animals, refuse_several_views
 from jaxpose.run.weights import checksum
 from jaxpose.terminal import count
 

@@ -21,7 +21,7 @@ from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.recordings import find_table, read_run_configs
 from jaxpose.poses import Poses
-from jaxpose.run.load import refuse_several_animals
+from jaxpose.run.run_config import refuse_several_animals
 from jaxpose.run.start_run import refuse_ensemble
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.index import as_labelled, labelled_sizes_px

@@ -30,7 +30,7 @@ from jaxpose.labelling.recordings import (
 )
 from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE, refuse_used, write_suggestions
 from jaxpose.poses import Poses
-from jaxpose.run.load import refuse_no_finder
+from jaxpose.run.run_config import refuse_no_finder
 from jaxpose.run.start_run import with_members
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.file import scan

@@ -36,9 +36,9 @@ from jaxpose.prediction.batch_runner import Predictions
 from jaxpose.prediction.ensemble import MEMBERS, EnsemblePredictor, load_labelling, write_spread
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.progress import phase
-from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import CONFIG_FILE, EVALUATION_FILE, FINDER_FOLDER, FINISHED_FILE, SPLIT_FILE, run_folder
 from jaxpose.run.pca import pose_errors_px
+from jaxpose.run.run_config import read_run_config
 from jaxpose.run.status import (
     CONVERTED,
     NOT_VISIBLE_ERROR,

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxpose.checksums import DamagedFile, parse_csv, write_csv
 from jaxpose.config import config_hash
@@ -27,9 +27,11 @@ from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.data.inputs import TABLES_BESIDE
 from jaxpose.errors import UserError
 from jaxpose.files import open_regular, sha256_of
-from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.paths import CLAIMS_FOLDER, INDEX_FILE
 from jaxpose.run.pca import Subspaces, within_a_view
+
+if TYPE_CHECKING:
+    from jaxpose.prediction.predictor import Predictor
 
 # A row of index.csv: an input, the origin of its table, and the outcome.
 #
@@ -147,13 +149,13 @@ def error_suffix(name: str) -> str:
     return f"_{name}_error"
 
 
-def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
+def suffixes_beside(predictor: "Predictor") -> tuple[str, ...]:
     """Returns the suffixes of the other tables that `predict_segment` writes."""
     norm = () if predictor.animals else (TEMPORAL_NORM,)
     return (*norm, *map(error_suffix, subspaces_of_a_view(predictor)))
 
 
-def subspaces_of_a_view(predictor: Predictor) -> Subspaces:
+def subspaces_of_a_view(predictor: "Predictor") -> Subspaces:
     """Returns the subspaces that need the predictions of only one camera.
 
     Poses across cameras are known only after all views are predicted: see `write_moment_errors`.
@@ -505,7 +507,7 @@ class PredictionIndex:
                     return
 
 
-def boxes_of(predictor: Predictor, video: Path) -> tuple[Path, ...]:
+def boxes_of(predictor: "Predictor", video: Path) -> tuple[Path, ...]:
     """Returns the box file of a video, () if the run sees whole frames.
 
     Raises:
@@ -515,7 +517,7 @@ def boxes_of(predictor: Predictor, video: Path) -> tuple[Path, ...]:
 
 
 def row_of(
-    out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: Predictor, others: Sequence[Path] = ()
+    out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: "Predictor", others: Sequence[Path] = ()
 ) -> Row:
     """Returns the row of a waiting input.
 

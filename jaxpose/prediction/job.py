@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxpose.errors import UserError
 from jaxpose.files import sha256_of, write_atomic
@@ -29,12 +30,14 @@ from jaxpose.prediction.index import (
     identity_of,
     remove_tables,
 )
-from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.video_tables import Incomplete, predict_images, predict_segment, predict_views
 from jaxpose.run.manifest import write_manifest
 from jaxpose.terminal import count
 from jaxpose.video.index import ends_checksum, read_index
 from jaxpose.video.video import Segment, Video
+
+if TYPE_CHECKING:
+    from jaxpose.prediction.predictor import Predictor
 
 # Header lines of a prediction table, of several animals, and of an error table.
 _HEADER_ROWS, _ANIMALS_HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 4, 1
@@ -269,7 +272,7 @@ def folder_of(job: Job, segment: Segment | None) -> Path:
 
 
 def write_segment(
-    predictor: Predictor,
+    predictor: "Predictor",
     jobs: Sequence[Job],
     segment: Segment | None,
     claim: Claim,
@@ -327,7 +330,7 @@ def _settle_error(
 
 
 def _write(
-    predictor: Predictor,
+    predictor: "Predictor",
     jobs: Sequence[Job],
     segment: Segment | None,
     scratches: Sequence[Path],

@@ -33,9 +33,10 @@ from jaxpose.prediction.animals import Network, predict_animals
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
 from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
 from jaxpose.progress import Phase, phase
-from jaxpose.run.load import load_network, read_run_config, refuse_no_finder, refuse_several_views
+from jaxpose.run.load import load_network
 from jaxpose.run.paths import CONFIG_FILE, FINDER_FOLDER, run_folder
 from jaxpose.run.pca import Subspaces, agreeing_views, load_subspaces
+from jaxpose.run.run_config import read_run_config, refuse_no_finder, refuse_several_views
 from jaxpose.run.start_run import refuse_ensemble
 from jaxpose.run.weights import checksum
 from jaxpose.video.file import describe_depth

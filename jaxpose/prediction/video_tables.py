@@ -12,6 +12,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,12 +25,14 @@ from jaxpose.formats.lightning_pose.tables import SCORERS, ErrorWriter, Predicti
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.index import DONE, TEMPORAL_NORM, Row, beside, error_suffix, parse_rows, subspaces_of_a_view
-from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count as count_of
 from jaxpose.threads import map_in_threads
 from jaxpose.video.index import Stopped
 from jaxpose.video.video import Segment, Video, describe_crop
+
+if TYPE_CHECKING:
+    from jaxpose.prediction.predictor import Predictor
 
 # Maximum characters of a number in the tables (digits, sign and comma), and of a frame number.
 _CELL_BYTES, _INDEX_BYTES = 24, 12
@@ -48,7 +51,7 @@ class Incomplete(Exception):
 
 
 def predict_segment(
-    predictor: Predictor,
+    predictor: "Predictor",
     video: Video,
     segment: Segment | None,
     file: Path,
@@ -86,7 +89,7 @@ def predict_segment(
 
 
 def predict_views(
-    predictor: Predictor,
+    predictor: "Predictor",
     videos: Sequence[Video | None],
     files: Mapping[Path, Path],
     stops: Callable[[], bool] = lambda: False,
@@ -146,7 +149,7 @@ class _Tables:
       rows: number of rows of each table.
     """
 
-    def __init__(self, opened: contextlib.ExitStack, predictor: Predictor, file: Path, first: int):
+    def __init__(self, opened: contextlib.ExitStack, predictor: "Predictor", file: Path, first: int):
         self._rows = opened.enter_context(_writer(predictor, file))
         # A place in a frame of several animals means nothing in the next frame.
         named = beside(file, TEMPORAL_NORM), predictor.keypoint_names
@@ -176,12 +179,12 @@ class _Tables:
         return len(keypoints)
 
 
-def _writer(predictor: Predictor, file: Path) -> PredictionWriter:
+def _writer(predictor: "Predictor", file: Path) -> PredictionWriter:
     names, scorer = predictor.keypoint_names, SCORERS[predictor.config.model.kind]
     return PredictionWriter(file, names, scorer, keeps_rows=True, individuals=predictor.animals)
 
 
-def bytes_a_frame(predictor: Predictor) -> int:
+def bytes_a_frame(predictor: "Predictor") -> int:
     """Returns the maximum bytes of a frame's rows in all tables together."""
     tables = len(subspaces_of_a_view(predictor)) + ("pca_multiview" in predictor.subspaces)
     # x, y, confidence, step and errors of each keypoint; if smoothed, also two variances and a mark.
@@ -190,7 +193,7 @@ def bytes_a_frame(predictor: Predictor) -> int:
     return cells * _CELL_BYTES + (2 + tables + is_smoothed) * _INDEX_BYTES
 
 
-def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: Path) -> list[tuple[Pca, ErrorWriter]]:
+def open_pose_errors(opened: contextlib.ExitStack, predictor: "Predictor", file: Path) -> list[tuple[Pca, ErrorWriter]]:
     """Opens a table next to `file` for each subspace that needs the predictions of only one camera."""
     names = predictor.keypoint_names
     return [
@@ -210,7 +213,7 @@ _LISTED_PROBLEMS = 20
 
 
 def predict_images(
-    predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
+    predictor: "Predictor", paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
     """Writes the predictions of images and the tables next to them; returns the number of rows.
 
@@ -270,7 +273,7 @@ def predict_images(
     return done
 
 
-def _read(predictor: Predictor, path: Path) -> tuple[tuple[np.ndarray, np.ndarray], ValueRange | None] | str:
+def _read(predictor: "Predictor", path: Path) -> tuple[tuple[np.ndarray, np.ndarray], ValueRange | None] | str:
     """Returns an image as network input with its frame_from_input (2, 3), or why it cannot be used.
 
     Also returns its values if it has more than 8 bits.

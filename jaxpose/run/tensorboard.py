@@ -4,27 +4,53 @@ tensorboardX gives the message types and the checksum. Its writer is not used: i
 on the first error, after which the run hangs in a full queue.
 """
 
+import importlib
+import importlib.util
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cv2
 import numpy as np
-from tensorboardX.proto import event_pb2, summary_pb2, tensor_pb2
-from tensorboardX.record_writer import masked_crc32c
 
 from jaxpose.files import GrowingFile
 
+
+def _parts(package: str, *names: str) -> list[ModuleType]:
+    """Imports modules of a package, but not the package itself."""
+    if package in sys.modules:
+        return [importlib.import_module(f"{package}.{name}") for name in names]
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    # A module with the package's folders, whose code has not run.
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    try:
+        return [importlib.import_module(f"{package}.{name}") for name in names]
+    finally:
+        # A later import runs all of it.
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            del sys.modules[name]
+
+
+# tensorboardX itself imports torch where it is installed, which takes more than a second.
+event_pb2, summary_pb2, tensor_pb2, _record_writer = _parts(
+    "tensorboardX", "proto.event_pb2", "proto.summary_pb2", "proto.tensor_pb2", "record_writer"
+)
+masked_crc32c = _record_writer.masked_crc32c
+
 # Generated modules: their names appear when they are imported.
-Event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
-SessionLog = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-Summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
-SummaryMetadata = summary_pb2.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
-TensorProto = tensor_pb2.TensorProto  # pyright: ignore[reportAttributeAccessIssue]
+Event = event_pb2.Event
+SessionLog = event_pb2.SessionLog
+Summary = summary_pb2.Summary
+SummaryMetadata = summary_pb2.SummaryMetadata
+TensorProto = tensor_pb2.TensorProto
 
 
 class EventFile:

@@ -192,19 +192,11 @@ class ShardFunctions:
 
     Args:
       objective: the loss.
-      shard: the shapes of one shard's part of a batch.
-
-    Attributes:
-      microbatches: shapes of a shard's microbatches.
-      counts: shapes of the counts.
-      late: shapes of the counts that depend on predictions; {} without any.
     """
 
-    def __init__(self, objective: Objective, shard: Batch):
+    def __init__(self, objective: Objective):
         self._objective = objective
         self._has_own_statistics = objective.config.model.norm == "shard"
-        self.microbatches, self.counts = jax.eval_shape(self.prepare, SEED, shard)
-        self.late = dict.fromkeys(objective.late, self.counts["targets"])
 
     def prepare(self, seed: jax.Array, shard: Batch) -> tuple[dict[str, Batch], Scalars]:
         """Returns a shard as microbatches, and its counts; the seed is a uint32 scalar."""
@@ -260,6 +252,7 @@ class ShardedStep:
       state: the shapes of the state.
       shard: the shapes of one shard's part of a batch: (microbatches x slots) rows of each field.
       options: for XLA.
+      identity: of the config, the definition of the network, the facts and the code; "" if it is not known.
 
     Attributes:
       programs: the compiled programs by name; `gradients` is the large one.
@@ -276,9 +269,10 @@ class ShardedStep:
         state: State,
         shard: Batch,
         options: dict[str, Any] | None = None,
+        identity: str = "",
     ):
-        work = ShardFunctions(Objective(config, graphdef, facts), shard)
-        devices, before, late = local_devices(mesh), weights_of(state), work.late
+        objective = Objective(config, graphdef, facts)
+        work, devices, before = ShardFunctions(objective), local_devices(mesh), weights_of(state)
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
             # The program's name in profiles.
@@ -287,12 +281,15 @@ class ShardedStep:
                 with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
                     return function(*arguments)
 
-            return DeviceProgram(precise, devices, arguments, donated, options)
+            of_function = f"{function.__name__} {identity}" if identity else ""
+            return DeviceProgram(precise, devices, arguments, donated, options, of_function)
 
         prepare = program(work.prepare, SEED, shard)
-        gradients = program(work.gradients, before, state.step, work.microbatches, work.counts, late)
+        microbatches, counts = prepare.results
+        late = dict.fromkeys(objective.late, counts["targets"])
+        gradients = program(work.gradients, before, state.step, microbatches, counts, late)
         sums, _ = gradients.results
-        update = program(work.update, state, sums, work.counts, late, donated=(0,))
+        update = program(work.update, state, sums, counts, late, donated=(0,))
         self.programs = {"prepare": prepare, "gradients": gradients, "update": update}
         # The parts of one network that do not keep all cores busy run alongside those of another; together they need
         # the memory of an undivided pass.
@@ -303,9 +300,9 @@ class ShardedStep:
         self._with_settings = functools.partial(pinned_settings, config.train.precision)
         self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sums))
         shards = config.train.shards
-        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, sums))
+        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (counts, sums))
         if late:
-            self.programs["late"] = program(work.count_late, before, work.microbatches, work.counts)
+            self.programs["late"] = program(work.count_late, before, microbatches, counts)
             self._add_late = ShardSum(mesh, shards, late)
 
     def __call__(

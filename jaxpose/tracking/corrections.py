@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
@@ -297,6 +296,9 @@ def _less_needed(solution: Solution, chain: np.ndarray, place: int, demands: Seq
 
 def _changed(one: Solution, other: Solution) -> int:
     """Returns how many detections have another track, whatever the tracks are named."""
+    # Imported here: it takes a third of a second, before the first line of jaxpose track.
+    from scipy.optimize import linear_sum_assignment
+
     both = np.stack([one.of_detections, other.of_detections])
     both = both[:, (both >= 0).all(axis=0)]
     same = np.zeros((len(one.names), len(other.names)), int)

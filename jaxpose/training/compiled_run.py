@@ -1,14 +1,21 @@
 """A training on its devices: the state to resume from and, unless training is over, the compiled step."""
 
 import dataclasses
+import hashlib
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpose.cluster.agreement import gather_lists
+from jaxpose.cluster.code_identity import code_identity
 from jaxpose.cluster.devices import compile_options
 from jaxpose.cluster.mesh import replicate
+from jaxpose.cluster.program_cache import kept_programs
+from jaxpose.config import Config, portable_options
 from jaxpose.errors import UserError
 from jaxpose.progress import phase
 from jaxpose.run.checkpoint import Checkpoints
@@ -17,6 +24,7 @@ from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.steps.objective import SEED
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
+from jaxpose.steps.terms import DataFacts
 from jaxpose.steps.train_step import build_train_step
 from jaxpose.terminal import three_digits
 from jaxpose.threads import loader_threads
@@ -25,6 +33,8 @@ from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
 from jaxpose.training.setup import Setup
 
 _MIB = 2**20
+# Options that no program reads.
+_UNREAD = ("out", "resume", "log.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +87,32 @@ def _compile_whole(run: CompiledRun, options: dict[str, bool]) -> OneProgram:
 def _compile_shards(run: CompiledRun, options: dict[str, bool]) -> ShardPrograms:
     setup = run.setup
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), run.state)
-    step = ShardedStep(setup.config, setup.graphdef, setup.mesh, setup.facts, state, shard_shapes(setup), options)
+    made_of = setup.config, setup.graphdef, setup.mesh, setup.facts, state, shard_shapes(setup), options
+    step = ShardedStep(*made_of, step_identity(setup.config, setup.facts))
     return ShardPrograms(step, setup.mesh, setup.config.train.shards, setup.config.train.seed)
+
+
+def step_identity(config: Config, facts: DataFacts) -> str:
+    """Returns a checksum of everything that decides the programs of a step except the shapes of their arguments.
+
+    The definition of the network follows from the config and the code. Returns "" if not all is known, as in a
+    distillation, whose teacher comes from a file; and without kept programs, which need no key.
+    """
+    if not kept_programs() or facts.teacher is not None or not (code := code_identity()):
+        return ""
+    options = {name: value for name, value in portable_options(config).items() if not name.startswith(_UNREAD)}
+    return hashlib.sha256(repr((code, options, _plain(facts))).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Returns dataclasses, mappings and arrays as lists of their parts, whose text shows every bit."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return [(name, _plain(part)) for name, part in value.items()]
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tuple[CompiledRun, list[str]]:

@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.triangulation import triangulate
@@ -93,6 +92,9 @@ def _limits(apart: np.ndarray, view_of: np.ndarray, far: float) -> np.ndarray:
 
 def _grouped(apart: np.ndarray, view_of: np.ndarray, first: int, limits: np.ndarray) -> list[list[int]]:
     """Returns the tracks of each animal if those of one view begin."""
+    # Imported here: it takes a third of a second, and only several animals need it.
+    from scipy.optimize import linear_sum_assignment
+
     views = view_of.max() + 1
     groups = [[track] for track in np.flatnonzero(view_of == first).tolist()]
     # Views that are near all others come first.

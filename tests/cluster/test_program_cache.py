@@ -8,6 +8,7 @@ import stat
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +115,44 @@ def test_a_program_that_one_device_loaded_is_compiled_anew_for_several() -> None
     jax.clear_caches()
     assert on(devices[:1]) == fresh  # loaded
     assert on(devices) == fresh
+
+
+def test_a_program_whose_function_is_known_is_found_without_tracing_it() -> None:
+    devices, x = jax.devices(), np.linspace(0, 1, 35 * 8, dtype=np.float32).reshape(35, 8)
+    traced: list[tuple[int, ...]] = []
+
+    def mixed(x: jax.Array) -> dict[str, jax.Array]:
+        traced.append(x.shape)
+        return {"mixed": jnp.tanh(x @ x.T).sum(axis=0) / 3, "twice": x + x}
+
+    def given(count: int = 1, identity: str = "code and config", x: np.ndarray = x, **options: Any) -> bytes:
+        program = DeviceProgram(mixed, devices[:count], (x,), identity=identity, **options)
+        assert program.results["mixed"].shape == x.shape[:1]
+        assert program.compiled.memory_analysis() and program.compiled.cost_analysis()
+        place = count - 1
+        return np.asarray(program(place, jax.device_put(x, on_device(devices[place])))["mixed"]).tobytes()
+
+    def is_traced(*arguments: Any, **options: Any) -> bool:
+        before = len(traced)
+        assert given(*arguments, **options) == fresh
+        return len(traced) > before
+
+    fresh = given(identity="")
+    assert is_traced()  # nothing is kept
+    keep_programs()
+    assert is_traced() and not is_traced()
+    # The same program for several devices.
+    assert not is_traced(3)
+    assert is_traced(identity="other code") and is_traced(options={"xla_backend_extra_options": ""})
+    assert is_traced(donated=(0,))
+    before = len(traced)
+    given(x=x[:30])
+    assert len(traced) == before + 1
+    for kind in ("untraced-", "device-"):
+        for file in (file for file in programs() if file.name.startswith(kind)):
+            content = file.read_bytes()
+            file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        assert is_traced() and not is_traced()
 
 
 def test_functions_that_differ_in_an_argument_they_do_not_use_have_programs_of_their_own() -> None:

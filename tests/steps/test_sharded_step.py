@@ -72,16 +72,19 @@ import hashlib
 import jax
 from jaxpose.steps.objective import Objective
 from jaxpose.steps.sharded_step import ShardFunctions
-from jaxpose.steps.objective import weights_of
+from jaxpose.steps.objective import SEED, weights_of
 from tests.parallel import Trainer, batch_of, make_config
 
 config = make_config(norm="shard", shards=2, batch=6, clips=1, unlabelled=5)
 trainer = Trainer(config)
 batch = batch_of(config, 0, 2)
 shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // 2, *x.shape[1:]), x.dtype), batch)
-work = ShardFunctions(Objective(config, trainer._graphdef, trainer._facts), shard)
+objective = Objective(config, trainer._graphdef, trainer._facts)
+work = ShardFunctions(objective)
+microbatches, counts = jax.eval_shape(work.prepare, SEED, shard)
+late = dict.fromkeys(objective.late, counts["targets"])
 before = weights_of(trainer._first_state)
-lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), work.microbatches, work.counts, work.late)
+lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), microbatches, counts, late)
 print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
 """
 
