@@ -101,18 +101,29 @@ def step_identity(config: Config, facts: DataFacts) -> str:
     if not kept_programs() or facts.teacher is not None or not (code := code_identity()):
         return ""
     options = {name: value for name, value in portable_options(config).items() if not name.startswith(_UNREAD)}
-    return hashlib.sha256(repr((code, options, _plain(facts))).encode()).hexdigest()
+    try:
+        return hashlib.sha256(repr((code, options, _plain(facts))).encode()).hexdigest()
+    except TypeError:
+        return ""
 
 
 def _plain(value: Any) -> Any:
-    """Returns dataclasses, mappings and arrays as lists of their parts, whose text shows every bit."""
+    """Returns dataclasses, mappings and arrays as lists of their parts, whose text shows every bit.
+
+    Raises:
+      TypeError: the text of a part may not show all of it.
+    """
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return [(name, _plain(part)) for name, part in value.items()]
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if value is None or isinstance(value, str | int | float | np.generic):
+        return value
+    raise TypeError(f"{type(value).__name__} is not plain data")
 
 
 def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tuple[CompiledRun, list[str]]:
