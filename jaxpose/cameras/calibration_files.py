@@ -44,7 +44,7 @@ _MAT_TEXT = 116
 # More than a .slp without labels needs.
 _SLP_BYTES = 2**17
 # What fails if a file lacks a table, or a value has another type or shape.
-_WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError)
+_WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, cv2.error)
 
 
 def read_cameras(file: Path) -> Cameras:
@@ -200,8 +200,8 @@ def _read_toml(file: Path) -> list[Camera]:
 
 def _from_table(file: Path, name: str, table: Mapping[str, Any]) -> Camera:
     """Returns the camera of a table of Anipose, caliscope or SLEAP."""
-    name = str(table.get("name") or (name if name.startswith("cam") else f"cam_{name}"))
     try:
+        name = str(table.get("name") or (name if name.startswith("cam") else f"cam_{name}"))
         size = [int(number) for number in table.get("size") or (0, 0)]
         return Camera(
             name,
@@ -225,9 +225,10 @@ def _read_dannce(file: Path) -> list[Camera]:
         raise UserError(f"{file} cannot be read as a .mat file: {error}; save it in MATLAB with -v7") from None
     if "params" not in content:
         raise UserError(f"{file} has no params, in which DANNCE's label3d files hold their cameras")
-    params = content["params"].ravel()
-    names = [str(np.ravel(cell)[0]) for cell in np.ravel(content.get("camnames", []))]
-    names = names if len(names) == len(params) else [f"Camera{number + 1}" for number in range(len(params))]
+    params = np.ravel(content["params"])
+    cells = [np.ravel(cell) for cell in np.ravel(content.get("camnames", []))]
+    has_names = len(cells) == len(params) and all(len(cell) for cell in cells)
+    names = [str(cell[0]) for cell in cells] if has_names else [f"Camera{at + 1}" for at in range(len(params))]
     cameras = []
     for name, cell in zip(names, params, strict=True):
         try:
@@ -248,11 +249,11 @@ def _read_slp(file: Path) -> list[Camera]:
             content: Any = opened
             texts = content["sessions_json"][...].tolist() if "sessions_json" in content else []
         sessions = [json.loads(text) for text in texts]
-        rigs = [session["calibration"] for session in sessions]
+        rigs = [dict(session["calibration"]) for session in sessions]
     except UserError:
         raise
-    except (OSError, *_WRONG) as error:
-        raise UserError(f"{file} is not a readable SLEAP project: {error}") from None
+    except (OSError, RecursionError, *_WRONG) as error:
+        raise UserError(f"{file} is not a readable SLEAP project: {excerpt(str(error), quoted=False)}") from None
     if len(rigs) != 1:
         raise UserError(f"{file} has {len(rigs)} recording sessions; a calibration is of one")
     return [_from_table(file, name, table) for name, table in rigs[0].items() if name != "metadata"]
@@ -287,7 +288,10 @@ def _read_yaml(file: Path) -> Camera:
 
 def _yaml_matrix(file: Path, content: Any, name: str) -> np.ndarray:
     node = content.getNode(name)
-    matrix = None if node.empty() else node.mat()
+    try:
+        matrix = None if node.empty() else node.mat()
+    except (cv2.error, SystemError):  # its rows, columns and numbers contradict each other
+        matrix = None
     if matrix is None:
         raise UserError(
             f"{file} has no matrix {name}; each camera needs {', '.join(_OPENCV)}, or as JARVIS writes it "
