@@ -94,6 +94,8 @@ def _utf_16(content: bytes) -> str:
 # key is an error.
 
 _TAG = "tag:yaml.org,2002:"
+# A config has about a hundred values, but nested aliases can create more than fit into memory.
+_MOST_VALUES = 100_000
 # The core schema: the kind of a plain word, its pattern, and its possible first characters.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
@@ -118,7 +120,8 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
       has_yes: yes, no, on and off are truth values, as for Lightning Pose, whose reader mixes both versions.
 
     Raises:
-      UserError: it is not YAML in UTF-8 or UTF-16, has a key twice, or is nested too deeply.
+      UserError: it is not YAML in UTF-8 or UTF-16, has a key twice, is nested too deeply, or its aliases make too many
+        values.
     """
     text = read_unicode(file, "YAML file")
     try:
@@ -126,6 +129,8 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
         node = loader.get_single_node()
         if node is None:
             return None, None
+        if (count := _count_values(node, {})) > _MOST_VALUES:
+            raise UserError(f"{file}: its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
         # In this order: the loader adds the keys of a merge (<<) to the nodes.
         words = _Words("").construct_document(node)
         return loader.construct_document(node), words
@@ -135,6 +140,21 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
         raise UserError(f"{file} is not a YAML file: a value does not fit its tag") from None
     except RecursionError:
         raise UserError(f"{file} is nested too deeply for a config") from None
+
+
+def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Returns the number of values in a node, in which each alias counts as often as it is written.
+
+    Args:
+      node: the node; an alias is the node that it stands for.
+      known: {id of a node: its number}, filled here; 0 while a node is counted, which may contain itself.
+    """
+    if id(node) not in known:
+        known[id(node)] = 0
+        entries = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (entry[1] if isinstance(entry, tuple) else entry for entry in entries)
+        known[id(node)] = 1 + sum(_count_values(part, known) for part in parts)
+    return known[id(node)]
 
 
 def plain_value(word: str) -> Any:

@@ -99,6 +99,14 @@ def test_a_dataset_that_announces_more_than_the_file_can_hold_is_refused(
         read()
 
 
+def test_axes_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:
+    file, _, read = analysis(tmp_path / "made")
+    with h5py.File(file, "r+") as opened:
+        opened["tracks"].attrs["dims"] = "[" * 20_000
+    with pytest.raises(UserError, match="is not a readable analysis HDF5 file of SLEAP: .*recursion"):
+        read()
+
+
 def test_a_file_behind_a_block_of_the_user_is_no_way_round(tmp_path: Path) -> None:
     secret, images = tmp_path / "secret.h5", tmp_path / "images.h5"
     with h5py.File(secret, "w") as opened:
