@@ -16,10 +16,26 @@ TEXTS = (
     "", " ", "nan", "NaN", "inf", "-inf", "1e400", "-1e400", "1e308", "1e-320", "-1", "0", "99999999999999999999",
     "1" * 5000, "0x10", "1_000", "1,5", "\u0661\u0662", "true", "null", "None", "=cmd()|'x'!A1", "@SUM(A1)", "<script>",
     "\x1b]0;title\x07\x1b[31m", "\u202egnp.exe", "\u200b", "a\nb", "a\rb", "\t", "\x7f", "\x85", "\ufeff", "\ud800",
-    "\U0001f42d", "e\u0301", "x" * 100_000, "../../../etc/passwd", "/etc/passwd", "C:\\x", "..\\..\\x", "CON", "a" * 300,
-    "%s%n{0}", "$(id)", "`id`", "'", '"', "a,b", ";", "#", "&a", "*a", "!!python/object/apply:os.system [id]",
+    "\U0001f42d", "e\u0301", "x" * 100_000, "../../../etc/passwd", "/etc/passwd", "C:\\x", "..\\x", "CON",
+    "a" * 300, "%s%n{0}", "$(id)", "'", '"', "a,b", ";", "#", "&a", "*a", "!!python/object/apply:os.system [id]",
 )  # fmt: skip
-_NUMBERS = (0, -1, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63, -(2**63), 10**400, 0.5, 1e308, -1e308, 5e-324)
+_NUMBERS = (
+    0,
+    -1,
+    1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**53,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    10**400,
+    0.5,
+    1e308,
+    -1e308,
+    5e-324,
+)
 _DEEP = 100_000
 
 
@@ -84,7 +100,9 @@ def _append(draw: random.Random, content: bytes) -> bytes:
 
 
 def _replace_all(draw: random.Random, content: bytes) -> bytes:
-    return draw.choice((b"", b"\0" * 1000, draw.randbytes(5000), b"\xff\xfe", b"\xef\xbb\xbf", b"[" * _DEEP, b"\n" * 999))
+    return draw.choice(
+        (b"", b"\0" * 1000, draw.randbytes(5000), b"\xff\xfe", b"\xef\xbb\xbf", b"[" * _DEEP, b"\n" * 999)
+    )
 
 
 _ANY: tuple[Callable[[random.Random, bytes], bytes], ...] = (
@@ -226,19 +244,31 @@ def _line(draw: random.Random, content: bytes) -> bytes:
 
 def _yaml_bomb(draw: random.Random, content: bytes) -> bytes:
     """Adds anchors that grow tenfold in each of twelve lines, nesting, tags, or merges of themselves."""
-    names = "abcdefghijkl"
-    grow = "a: &a [x, x]\n" + "".join(f"{n}: &{n} [{', '.join([f'*{m}'] * 10)}]\n" for m, n in zip(names, names[1:]))
-    merge = "a: &a {x: 1}\n" + "".join(f"{n}: &{n} {{<<: [{', '.join([f'*{m}'] * 10)}]}}\n" for m, n in zip(names, names[1:]))
+    letters = list(zip("abcdefghijk", "bcdefghijkl", strict=True))
+    grow = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in letters)
+    merge = "a: &a {x: 1}\n" + "".join(
+        f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 10)}]}}\n" for old, new in letters
+    )
     deep, flow = "".join(f"{' ' * depth}a:\n" for depth in range(2000)), "k: " + "[" * 5000 + "]" * 5000
-    tags = ("k: !!python/name:os.system", "k: !!timestamp 2024-13-45", "k: !!binary x", "k: !!set {a, b}", "k: !!int many",
-            "? [a, b]\n: 1", "&x k: *x", "k: &x [*x]", "? {a: 1}\n: 1", "k: !!omap [a: 1]", "<<: 1", "k: !!float x")  # fmt: skip
+    tags = (
+        "k: !!python/name:os.system", "k: !!timestamp 2024-13-45", "k: !!binary x", "k: !!set {a, b}", "k: !!int many",
+        "? [a, b]\n: 1", "&x k: *x", "k: &x [*x]", "? {a: 1}\n: 1", "k: !!omap [a: 1]", "<<: 1", "k: !!float x",
+    )  # fmt: skip
+    keys = list(re.finditer(rb"(?m)^ *[\w]+:(.*)$", content))
+    if keys and draw.random() < 0.4:
+        # The value of a key that is read.
+        place = draw.choice(keys)
+        new = draw.choice((b" *l", b" &x [*x]", b" {<<: *a}", b" [{k: *l}]", b" " + b"[" * 5000 + b"]" * 5000))
+        return grow.encode() + content[: place.start(1)] + new + content[place.end(1) :]
     new = draw.choice((grow, merge, deep, flow, draw.choice(tags), draw.choice(tags)))
     return content + b"\n" + new.encode() + b"\n"
 
 
 def _many(draw: random.Random, content: bytes) -> bytes:
     """Adds very many lines, or a very long one."""
-    line = draw.choice((b"[a.b]\n", b"k = 1\n", b"x: 1\n", b"a,b,c\n", b"{}\n", b"a" * 2**20 + b"\n", b"a." * 5000 + b"b = 1\n"))
+    line = draw.choice(
+        (b"[a.b]\n", b"k = 1\n", b"x: 1\n", b"a,b,c\n", b"{}\n", b"a" * 2**20 + b"\n", b"a." * 5000 + b"b = 1\n")
+    )
     return content + line * draw.choice((1, 3, 20_000 if len(line) < 100 else 1))
 
 
@@ -297,6 +327,62 @@ def _member(draw: random.Random, content: bytes) -> bytes:
         for name, held in members:
             archive.writestr(name, held)
     return memory.getvalue()
+
+
+def _mat_entry(draw: random.Random, content: bytes) -> bytes:
+    """Replaces a value of a MATLAB file: a variable, a cell, or a field of a structure in a cell."""
+    import numpy as np
+    import scipy.io
+
+    variables = {k: v for k, v in scipy.io.loadmat(io.BytesIO(content)).items() if not k.startswith("__")}
+    name = draw.choice(list(variables))
+    odds = (0.0, np.nan, "text", np.zeros((0, 3)), np.ones((3, 3)), 1e308, {"K": 1.0}, np.array([["a", "b"]]), np.inf)
+    odd: Any = draw.choice(odds)
+    if draw.random() < 0.2:
+        variables[draw.choice((name, "other"))] = odd
+        return _saved(variables)
+    cells = variables[name].ravel()
+    at = draw.randrange(len(cells))
+    fields = cells[at].dtype.names if draw.random() < 0.8 else None
+    if fields:
+        cells[at][draw.choice(fields)][0, 0] = np.asarray(odd)
+    else:
+        cells[at] = np.asarray(odd)
+    variables[name] = cells[None] if draw.random() < 0.8 else cells[:1]
+    return _saved(variables)
+
+
+def _saved(variables: dict[str, Any]) -> bytes:
+    import scipy.io
+
+    memory = io.BytesIO()
+    scipy.io.savemat(memory, variables)
+    return memory.getvalue()
+
+
+def _column(draw: random.Random, content: bytes) -> bytes:
+    """Replaces, renames, repeats or removes a column of a Parquet file, or removes its rows."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
+    at, rows = draw.randrange(table.num_columns), table.num_rows
+    odds = ([None], [float("nan")], ["text"], [-1], [1e308], [True], [[1, 2]], [b"\xff"], [2**62])
+    column = pyarrow.array(draw.choice(odds) * rows)
+    kind = draw.randrange(5)
+    if kind == 0:
+        table = table.slice(0, draw.choice((0, 1)))
+    elif kind == 1:
+        table = table.remove_column(at)
+    elif kind == 2:
+        table = table.append_column(draw.choice((table.column_names[at], "x" * 5000, "", "=1", "a\x1b[1m")), column)
+    elif kind == 3:
+        table = table.replace_schema_metadata({b"jaxpose": b"[" * 20_000, b"pandas": b"{}"})
+    else:
+        table = table.set_column(at, table.column_names[at], column)
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
 
 
 def _hdf5_entry(draw: random.Random, content: bytes) -> bytes:
@@ -392,6 +478,8 @@ _KNOWN: dict[str, tuple[Callable[[random.Random, bytes], bytes], ...]] = {
     ".png": (_png_size, _png_bomb),
     ".safetensors": (_json_header,),
     ".pt": (_member,),
+    ".mat": (_mat_entry,),
+    ".parquet": (_column,),
     ".h5": (_hdf5_entry,),
     ".slp": (_hdf5_entry,),
 }

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from edits import edit
 
@@ -19,7 +18,7 @@ PAGE = "requests to label"
 _WAIT_S = 15.0
 
 
-def fuzz_page(project: Path, seed: int, cases: int) -> dict[str, Any]:
+def fuzz_page(project: Path, seed: int, cases: int) -> tuple[dict[str, int], list[str]]:
     """Sends damaged requests to the page of a project.
 
     Args:
@@ -28,10 +27,10 @@ def fuzz_page(project: Path, seed: int, cases: int) -> dict[str, Any]:
       cases: number of requests.
 
     Returns:
-      The number of `cases`, of `right` (2xx) and `refused` (4xx, or closed) answers, and `faults`: sentences about
-      answers with another status or none, and lines that the server printed.
+      The number of `cases`, of `right` (2xx) and of `refused` (4xx, or closed) answers; and faults: sentences about
+      other answers, answers that did not come, and a traceback that the server printed.
     """
-    found: dict[str, Any] = {"cases": 0, "right": 0, "refused": 0, "faults": []}
+    counts, faults = {"cases": 0, "right": 0, "refused": 0}, list[str]()
     with tempfile.TemporaryDirectory() as folder:
         served = shutil.copytree(project, Path(folder) / "project")
         server = subprocess.Popen(
@@ -39,16 +38,16 @@ def fuzz_page(project: Path, seed: int, cases: int) -> dict[str, Any]:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            _ask_all(server, seed, cases, found)
+            _ask_all(server, seed, cases, counts, faults)
         finally:
             os.killpg(server.pid, signal.SIGINT)
             said = server.communicate(timeout=60)[0]
     if "Traceback" in said or server.returncode not in (0, 130):
-        found["faults"].append(f"the server ended with {server.returncode}: {said[-1500:]}")
-    return found
+        faults.append(f"the server ended with {server.returncode}: {said[-1500:]}")
+    return counts, faults
 
 
-def _ask_all(server: subprocess.Popen[str], seed: int, cases: int, found: dict[str, Any]) -> None:
+def _ask_all(server: subprocess.Popen[str], seed: int, cases: int, counts: dict[str, int], faults: list[str]) -> None:
     assert server.stdout
     match = None
     while not match:
@@ -67,17 +66,17 @@ def _ask_all(server: subprocess.Popen[str], seed: int, cases: int, found: dict[s
         started = time.monotonic()
         answer = _send(port, damaged)
         status = re.match(rb"HTTP/1\.1 (\d+)", answer)
-        found["cases"] += 1
+        counts["cases"] += 1
         is_good = status is None or status[1][:1] in (b"2", b"4")
         is_late = time.monotonic() - started > _WAIT_S
-        found["right" if status and status[1][:1] == b"2" else "refused"] += is_good and not is_late
+        counts["right" if status and status[1][:1] == b"2" else "refused"] += is_good and not is_late
         if not is_good or is_late:
             what = "no answer" if is_late else status and status[1].decode()
-            found["faults"].append(f"{number}: {what} for {kind} of {request[:60]!r}: {damaged[:300]!r}")
+            faults.append(f"{number}: {what} for {kind} of {request[:60]!r}: {damaged[:300]!r}")
     # The page still answers.
     head = _send(port, requests[0])
     if not head.startswith(b"HTTP/1.1 200"):
-        found["faults"].append(f"afterwards, the page answers {head[:200]!r}")
+        faults.append(f"afterwards, the page answers {head[:200]!r}")
 
 
 def _requests(port: int, cookie: str) -> list[bytes]:

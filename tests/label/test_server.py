@@ -226,9 +226,10 @@ def test_a_killed_server_loses_no_label_and_ctrl_c_writes_them(tmp_path: Path) -
         # A browser goes away in the middle of a request.
         host = f"127.0.0.1:{served.port}"
         _, headers, _ = ask(served, "/?" + urlsplit(served.address).query)
+        cookie = headers["set-cookie"].partition(";")[0]
         lines = (
-            "POST /api/frame/1 HTTP/1.1", f"Host: {host}", f"Origin: http://{host}",
-            f"Cookie: {headers['set-cookie'].partition(';')[0]}", "Content-Type: application/json", "Content-Length: 99",
+            "POST /api/frame/1 HTTP/1.1", f"Host: {host}", f"Origin: http://{host}", f"Cookie: {cookie}",
+            "Content-Type: application/json", "Content-Length: 99",
         )  # fmt: skip
         with socket.create_connection(("127.0.0.1", served.port), 60) as connection:
             connection.sendall("\r\n".join([*lines, "", '{"revision"']).encode())
