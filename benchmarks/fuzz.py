@@ -252,13 +252,14 @@ class Bench:
             code = _code_of(call, folder, file)
             sys.stdout.flush()
             sys.stderr.flush()
+            said = self._text()
             if code in reader.done and reader.meaning and not reader.meaning(file, folder):
                 return "other meaning"
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             return "memory" if "MemoryError" in self._text() else "traceback"
-        return _end(code, self._text(), file, reader)
+        return _end(code, said, file, reader)
 
     def _text(self) -> str:
         with self._said.open("rb") as stream:
@@ -302,17 +303,12 @@ def _exit_after(work: Any) -> None:
 
 
 def _code_of(call: Any, folder: Path, file: Path) -> int:
-    """Returns the exit code of a verb, or the one that it would have for the result of a function."""
-    from jaxpose.errors import UserError
+    """Returns the exit code of a verb, or the one that a verb has which calls a function."""
+    from jaxpose.config.arguments import exit_code_of
 
     if isinstance(call, str):
-        words = [word.replace("{}", str(file.relative_to(folder))) for word in call.split()]
-        return jaxpose(words)
-    try:
-        return call(file) or 0
-    except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
+        return jaxpose([word.replace("{}", str(file.relative_to(folder))) for word in call.split()])
+    return exit_code_of("jaxpose", lambda: call(file) or 0)
 
 
 def _end(code: int, said: str, file: Path, reader: Reader) -> str:

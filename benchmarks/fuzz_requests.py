@@ -1,8 +1,10 @@
 """Damaged and hostile requests to the page of `jaxpose label`."""
 
+import contextlib
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -15,7 +17,7 @@ from pathlib import Path
 from edits import edit
 
 PAGE = "requests to label"
-_WAIT_S = 15.0
+_WAIT_S, _PATIENCE_S = 15.0, 1.0
 
 
 def fuzz_page(project: Path, seed: int, cases: int) -> tuple[dict[str, int], list[str]]:
@@ -100,13 +102,12 @@ def _requests(port: int, cookie: str) -> list[bytes]:
 
 def _send(port: int, request: bytes) -> bytes:
     """Returns the first bytes of the answer, b"" if the connection is closed without one."""
-    with socket.create_connection(("127.0.0.1", port), _WAIT_S) as connection:
-        try:
-            connection.sendall(request)
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), _WAIT_S) as connection, contextlib.suppress(OSError):
+        connection.sendall(request)
+        if not select.select([connection], [], [], _PATIENCE_S)[0]:
+            # The request is incomplete.
             connection.shutdown(socket.SHUT_WR)
-            answer = b""
-            while len(answer) < 2000 and (part := connection.recv(2000)):
-                answer += part
-        except OSError:
-            return b""
+        while len(answer) < 2000 and (part := connection.recv(2000)):
+            answer += part
     return answer

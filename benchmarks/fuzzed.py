@@ -66,7 +66,7 @@ def _csv_points(file: Path) -> Points:
         rows = [[cell.strip() for cell in row] for row in csv.reader(stream) if row]
     at = next(number for number, row in enumerate(rows) if {"x", "y"} <= set(row))
     first = next(column for column, cell in enumerate(rows[at]) if column and cell)
-    names, animals = rows[at - 1], rows[1] if at > 2 else [""] * len(rows[0])
+    names, animals = rows[at - 1], rows[1] if at > 2 else [""] * len(rows[at])
     found: Points = set()
     for row in rows[at + 1 :]:
         pairs: dict[tuple[str, str], dict[str, float]] = {}
@@ -87,7 +87,7 @@ def _coco_points(file: Path) -> Points:
     for one in content["annotations"]:
         triples = np.reshape(one["keypoints"], (-1, 3)).tolist()
         for name, (x, y, mark) in zip(names[one["category_id"]], triples, strict=True):
-            found |= {(images[one["image_id"]], name, _near(x), _near(y))} if mark else set()
+            found |= {(images[one["image_id"]], str(name), _near(x), _near(y))} if mark else set()
     return found
 
 
