@@ -23,8 +23,9 @@ def read_hdf5(file: Path) -> Iterator[Any]:
     """Yields an open `h5py.File` that has all its values itself: HDF5 would read them from any file that it names.
 
     Raises:
-      UserError: a part of it lies in another file, or announces more values than a file of this size can hold.
-      OSError: it cannot be read, or is damaged.
+      UserError: it is damaged, a part of it lies in another file, or announces more values than a file of this size
+        can hold.
+      OSError: it cannot be read.
     """
     import h5py
 
@@ -36,7 +37,7 @@ def read_hdf5(file: Path) -> Iterator[Any]:
             yield opened
     # HDF5 and h5py raise these for some damaged files.
     except (RuntimeError, SystemError) as error:
-        raise OSError(f"it is damaged ({error})") from None
+        raise UserError(f"{file} is damaged ({error})") from None
 
 
 @functools.lru_cache(maxsize=64)
@@ -44,7 +45,7 @@ def _unreadable_part(file: Path, size: int, changed_ns: int) -> str | None:
     """Returns why a part of a file is not read, None for a good file; remembers it while the file is the same.
 
     Raises:
-      OSError: as `read_hdf5`.
+      UserError, OSError: as `read_hdf5`.
     """
     import h5py
 
@@ -56,7 +57,7 @@ def _unreadable_part(file: Path, size: int, changed_ns: int) -> str | None:
             )
         except Exception as error:
             # On damaged files, the walk may raise any error.
-            raise OSError(f"it is damaged ({type(error).__name__}: {error})") from None
+            raise UserError(f"{file} is damaged ({type(error).__name__}: {error})") from None
 
 
 def _linked_file(name: str, link: Any) -> str | None:

@@ -24,9 +24,9 @@ import numpy as np
 from jaxpose.cameras.cameras import DISTORTIONS, Camera, Cameras
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
-from jaxpose.files import read_bytes, replace_whole, write_atomic
+from jaxpose.files import replace_whole, write_atomic
 from jaxpose.hdf5_file import read_hdf5
-from jaxpose.text_file import read_unicode
+from jaxpose.text_file import read_opencv_yaml, read_unicode
 
 _READABLE = (
     "a calibration is a .toml of Anipose or caliscope, a label3d .mat of DANNCE, a .slp of SLEAP with a session, or a "
@@ -188,8 +188,8 @@ def _lens(camera: Camera) -> np.ndarray:
 def _read_toml(file: Path) -> list[Camera]:
     try:
         content = tomllib.loads(read_unicode(file, "TOML file"))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{file} is not a TOML file: {error}") from None
+    except (ValueError, RecursionError) as error:  # a ValueError: a whole number with thousands of digits
+        raise error if isinstance(error, UserError) else UserError(f"{file} is not a TOML file: {error}") from None
     tables = content.get("cameras", content)
     if not isinstance(tables, dict):
         raise UserError(f"{file}: cameras must be tables such as [cameras.0]")
@@ -265,39 +265,32 @@ def _read_yaml_folder(folder: Path) -> list[Camera]:
 
 
 def _read_yaml(file: Path) -> Camera:
-    text = read_bytes(file).decode("utf-8", "replace")
-    try:
-        content = cv2.FileStorage(text, cv2.FILE_STORAGE_READ | cv2.FILE_STORAGE_MEMORY)
-    except (cv2.error, SystemError) as error:
-        raise UserError(f"{file} is not a YAML file of OpenCV: {excerpt(str(error))}") from None
-    try:
-        numbers = [content.getNode(name) for name in ("image_width", "image_height")]
-        width, height = (0 if node.empty() else int(node.real()) for node in numbers)
-        is_jarvis = not content.getNode("intrinsicMatrix").empty()
-        names = _JARVIS if is_jarvis else _OPENCV
-        matrix, lens, rotation, translation = (_yaml_matrix(file, content, name) for name in names)
-    finally:
-        content.release()
+    content = read_opencv_yaml(file)
+    content = content if isinstance(content, dict) else {}
+    is_jarvis = "intrinsicMatrix" in content
+    names = _JARVIS if is_jarvis else _OPENCV
+    matrix, lens, rotation, translation = (_yaml_matrix(file, content, name) for name in names)
     if is_jarvis:
         matrix, rotation = matrix.T, rotation.T
     try:
+        width, height = (int(float(content.get(name, 0))) for name in ("image_width", "image_height"))
         return Camera(file.stem, matrix, _rotation(rotation), translation.ravel(), lens.ravel(), (width, height))
     except _WRONG as error:
         raise UserError(f"{file}: {_reason(error)}") from None
 
 
-def _yaml_matrix(file: Path, content: Any, name: str) -> np.ndarray:
-    node = content.getNode(name)
+def _yaml_matrix(file: Path, content: dict[str, Any], name: str) -> np.ndarray:
     try:
-        matrix = None if node.empty() else node.mat()
-    except (cv2.error, SystemError):  # its rows, columns and numbers contradict each other
-        matrix = None
-    if matrix is None:
+        entry = content[name]
+        rows, columns = int(entry["rows"]), int(entry["cols"])
+        if min(rows, columns) < 0:  # numpy would choose such a number
+            raise ValueError
+        return np.array([float(word) for word in entry["data"]]).reshape(rows, columns)
+    except _WRONG:
         raise UserError(
             f"{file} has no matrix {name}; each camera needs {', '.join(_OPENCV)}, or as JARVIS writes it "
             f"{', '.join(_JARVIS)}"
-        )
-    return matrix.astype(np.float64)
+        ) from None
 
 
 def _array(values: Any) -> np.ndarray:

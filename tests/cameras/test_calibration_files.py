@@ -213,6 +213,8 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
     text = write_toml(tmp_path / "rig.toml", RIG).read_text()
     refused("d.toml", text.replace("rotation", "turn", 1), "d.toml: camera c0: it has no 'rotation'")
     refused("f.toml", text.replace("size = [1280, 1024]", "size = [inf, nan]", 1), "f.toml: camera c0: ")
+    refused("h.toml", f"x = {'1' * 5000}", "h.toml is not a TOML file")
+    refused("i.toml", f"x = {'[' * 100_000}", "i.toml is not a TOML file")
     refused("g.toml", text.replace("rotation = [", "rotation = [[], ", 1), "g.toml: camera c0: ")
     refused("e.toml", text.replace("size = [1280, 1024]", "size = [1280]", 1), "e.toml: camera c0: ")
     scipy.io.savemat(tmp_path / "b.mat", {"other": 1})
@@ -228,7 +230,10 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
     for content, message in (
         ("%YAML:1.0\n---\nR: 3\n", "has no matrix camera_matrix"),
         (f"%YAML:1.0\n---\n{short}", "has no matrix camera_matrix"),
+        (f"%YAML:1.0\n---\n{short.replace('rows: 3', 'rows: -1')}", "has no matrix camera_matrix"),
         ("a: [", "is not a YAML file"),
+        # OpenCV's reader ends the process.
+        ("[" * 100_000, "is nested too deeply"),
     ):
         (tmp_path / "empty" / "a.yaml").write_text(content)
         with pytest.raises(UserError, match=f"a.yaml {message}"):
