@@ -324,7 +324,7 @@ def _end(code: int, said: str, file: Path, reader: Reader) -> str:
     if max(map(len, said.splitlines()), default=0) > _LONGEST_LINE:
         return "long line"
     # A refusal names the file, or the folder that was given with it.
-    names = (file.name, file.parent.name, "data.project")
+    names = (file.name, file.parent.name, "data.project", "give --size")
     return REFUSED if any(name in said for name in names) else "refused without its name"
 
 

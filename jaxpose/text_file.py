@@ -126,8 +126,9 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
       UserError: it is not YAML in UTF-8 or UTF-16, has a key twice, is nested too deeply, or its aliases make too many
         values.
     """
-    loader = (_YesLoader if has_yes else _Loader)(read_unicode(file, "YAML file"))
+    text = read_unicode(file, "YAML file")
     with _naming_file(file):
+        loader = (_YesLoader if has_yes else _Loader)(text)
         node = _root(file, loader)
         if node is None:
             return None, None
@@ -144,8 +145,9 @@ def read_opencv_yaml(file: Path) -> Any:
     Raises:
       UserError: as `read_yaml`.
     """
-    loader = _Words(read_unicode(file, "YAML file").removeprefix(_OPENCV_LINE))
+    text = read_unicode(file, "YAML file").removeprefix(_OPENCV_LINE)
     with _naming_file(file):
+        loader = _Words(text)
         node = _root(file, loader)
         return None if node is None else loader.construct_document(node)
 
