@@ -164,7 +164,7 @@ class Bench:
 
     def __init__(self, readers: dict[str, Reader], seed: int, work: Path, keep: Path | None):
         self._readers, self._seed, self._work, self._keep = readers, seed, work, keep
-        self._results, self._said = work / "results.jsonl", work / "said"
+        self._results, self._said, self._comparing = (work / name for name in ("results.jsonl", "said", "comparing"))
 
     def work_on(self, cases: list[Case]) -> Iterator[tuple[Case, Outcome]]:
         """Yields the outcome of each case."""
@@ -175,7 +175,11 @@ class Bench:
             done = [Outcome(**line) for line in read_lines(self._results)]
             yield from zip(left, done, strict=False)
             left = left[len(done) :]
-            if status and left:
+            if self._comparing.exists():
+                # The other reader died, such as HDF5 in PyTables: nothing can be known.
+                self._comparing.unlink()
+                yield left.pop(0), Outcome(RIGHT, self._text())
+            elif status and left:
                 # The case during which the process died.
                 number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
                 is_limit = number in (signal.SIGPROF, signal.SIGKILL)
@@ -253,8 +257,13 @@ class Bench:
             sys.stdout.flush()
             sys.stderr.flush()
             said = self._text()
-            if code in reader.done and reader.meaning and not reader.meaning(file, folder):
-                return "other meaning"
+            if code in reader.done and reader.meaning:
+                self._comparing.touch()
+                try:
+                    if not reader.meaning(file, folder):
+                        return "other meaning"
+                finally:
+                    self._comparing.unlink()
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
