@@ -92,7 +92,9 @@ def run(given: argparse.Namespace, work: Path) -> bool:
         name, _, number = given.case.rpartition(":")
         cases = [Case(name, int(number))]
     counts = collections.Counter(case.reader for case in cases)
-    lines: dict[str, dict[str, Any]] = {name: {"reader": name, "seed": given.seed} for name in counts}
+    lines: dict[str, dict[str, Any]] = {
+        name: {"reader": name, "seed": given.seed, "cases": 0, RIGHT: 0, REFUSED: 0} for name in counts
+    }
     faults = 0
     undamaged = [Case(name, UNDAMAGED) for name in counts if name != PAGE and not given.given]
     bench = Bench(readers, given.seed, work, given.keep)
@@ -333,7 +335,7 @@ def _end(code: int, said: str, file: Path, reader: Reader) -> str:
     if max(map(len, said.splitlines()), default=0) > _LONGEST_LINE:
         return "long line"
     # A refusal names the file, or the folder that was given with it.
-    names = (file.name, file.parent.name, "data.project", "give --size")
+    names = (file.name, file.parent.name, "data.project", *reader.aliases)
     return REFUSED if any(name in said for name in names) else "refused without its name"
 
 

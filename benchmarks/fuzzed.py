@@ -34,6 +34,7 @@ class Reader(NamedTuple):
       done: exit codes of a call that read the file.
       meaning: returns whether what a call wrote (the folder) is what the damaged file (its path) says; None: not
         compared.
+      aliases: other words by which a refusal may name the file.
     """
 
     folder: str
@@ -41,6 +42,7 @@ class Reader(NamedTuple):
     calls: tuple[str | Callable[[Path], Any], ...]
     done: tuple[int, ...] = (0,)
     meaning: Callable[[Path, Path], bool] | None = None
+    aliases: tuple[str, ...] = ()
 
 
 def _load(file: Path) -> None:
@@ -176,11 +178,11 @@ READERS: dict[str, Reader] = {
     "table SLP": Reader("tables", ("animals.slp",), _ANIMALS),
     "table Parquet": Reader("tables", ("t.parquet",), _PLAIN),
     "corrections": Reader("tables", ("corrections.csv",), (_CORRECTED,)),
-    "calibration TOML": Reader("rigs", ("*.toml",), (_CAMERAS,), meaning=_same_cameras),
+    "calibration TOML": Reader("rigs", ("*.toml",), (_CAMERAS,), meaning=_same_cameras, aliases=("give --size",)),
     "calibration MAT": Reader("rigs", ("rig.mat",), (f"{_CAMERAS} --size 1280x1024",)),
     "calibration SLP": Reader("rigs", ("rig.slp",), (_CAMERAS,)),
     "calibration YAML": Reader("rigs", ("opencv/*.yaml", "jarvis/*.yaml"), (lambda file: _cameras(file.parent),)),
-    "tables and cameras": Reader("rigs", ("u.csv",), (_TRIANGULATED,)),
+    "tables and cameras": Reader("rigs", ("u.csv",), (_TRIANGULATED,), aliases=("c1 ",)),
     "videos": Reader("videos", ("v.*",), ("draw {} t.csv --out ../new.mp4",)),
     "safetensors": Reader("weights", ("*.safetensors",), (_read_tensors,)),
     "torch file": Reader("weights", ("*.pt",), (_read_tensors,)),
