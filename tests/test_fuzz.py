@@ -1,4 +1,4 @@
-"""Damaged and hostile files of every format: a tenth of the cases of benchmarks/fuzz.md."""
+"""Damaged and hostile files of every format: with another seed, a quarter of the cases of benchmarks/fuzz.md."""
 
 import json
 import os
