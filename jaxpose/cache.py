@@ -94,7 +94,7 @@ def read_note(key: str, folder: Path | None = None) -> Any:
     """
     try:
         return json.loads(_note(key, folder).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

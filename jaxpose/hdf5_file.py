@@ -13,59 +13,82 @@ from typing import Any
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 
+# gzip, which packs best of HDF5's filters, makes 1,032 bytes of one at most.
+_MOST_PACKED = 1032
+_ALWAYS_BYTES = 2**26
+
 
 @contextlib.contextmanager
 def read_hdf5(file: Path) -> Iterator[Any]:
     """Yields an open `h5py.File` that has all its values itself: HDF5 would read them from any file that it names.
 
     Raises:
-      UserError: a part of it lies in another file.
-      OSError: it cannot be read, or is damaged.
+      UserError: it is damaged, a part of it lies in another file, or announces more values than a file of this size
+        can hold.
+      OSError: it cannot be read.
     """
     import h5py
 
     state = file.stat()
-    if found := _part_elsewhere(file, state.st_size, state.st_mtime_ns):
-        name, other = found
-        raise UserError(f"{file}: {name!r} lies in another file, {other!r}; such files are not followed: copy it in")
+    if found := _unreadable_part(file, state.st_size, state.st_mtime_ns):
+        raise UserError(f"{file}: {found}")
     try:
         with h5py.File(file, "r") as opened:
             yield opened
     # HDF5 and h5py raise these for some damaged files.
     except (RuntimeError, SystemError) as error:
-        raise OSError(f"it is damaged ({error})") from None
+        raise UserError(f"{file} is damaged ({error})") from None
 
 
 @functools.lru_cache(maxsize=64)
-def _part_elsewhere(file: Path, size: int, changed_ns: int) -> tuple[str, str] | None:
-    """Returns the name of a part of a file that lies in another file, and that file; remembers it while it is the same.
+def _unreadable_part(file: Path, size: int, changed_ns: int) -> str | None:
+    """Returns why a part of a file is not read, None for a good file; remembers it while the file is the same.
 
     Raises:
-      OSError: as `read_hdf5`.
+      UserError, OSError: as `read_hdf5`.
     """
     import h5py
 
+    most_bytes = max(_ALWAYS_BYTES, _MOST_PACKED * size)
     with h5py.File(file, "r") as opened:
         try:
-            return opened.visititems_links(_linked_file) or opened.visititems(_stored_file)
+            return opened.visititems_links(_linked_file) or opened.visititems(
+                lambda name, entry: _stored_file(name, entry) or _bomb(name, entry, most_bytes)
+            )
         except Exception as error:
             # On damaged files, the walk may raise any error.
-            raise OSError(f"it is damaged ({type(error).__name__}: {error})") from None
+            raise UserError(f"{file} is damaged ({type(error).__name__}: {error})") from None
 
 
-def _linked_file(name: str, link: Any) -> tuple[str, str] | None:
-    """Returns the name of a link and the other file that it leads to; None goes on to the next."""
-    return (name, link.filename) if hasattr(link, "filename") else None
+def _linked_file(name: str, link: Any) -> str | None:
+    """Returns a sentence about a link that leads to another file; None goes on to the next."""
+    return _lies_elsewhere(name, link.filename) if hasattr(link, "filename") else None
 
 
-def _stored_file(name: str, entry: Any) -> tuple[str, str] | None:
-    """Returns the name of a dataset and the other file that has its values."""
+def _stored_file(name: str, entry: Any) -> str | None:
+    """Returns a sentence about a dataset whose values another file has."""
     of_virtual = entry.virtual_sources() if getattr(entry, "is_virtual", False) else []
     parts = [
         *(part[0] for part in getattr(entry, "external", None) or ()),
         *(source.file_name for source in of_virtual),
     ]
-    return next(((name, other) for other in parts if other != "."), None)
+    return next((_lies_elsewhere(name, other) for other in parts if other != "."), None)
+
+
+def _lies_elsewhere(name: str, other: str) -> str:
+    return f"{name!r} lies in another file, {other!r}; such files are not followed: copy it in"
+
+
+def _bomb(name: str, entry: Any, most_bytes: int) -> str | None:
+    """Returns a sentence about a dataset that announces more than `most_bytes` of values."""
+    announced = getattr(entry, "nbytes", 0)
+    if announced <= most_bytes:
+        return None
+    shape = " x ".join(map(str, entry.shape))
+    return (
+        f"{name!r} announces {shape} values ({announced:,} bytes), but the file is too small to hold them: it is "
+        "damaged; write it again"
+    )
 
 
 @contextlib.contextmanager

@@ -84,6 +84,8 @@ def _wrap(line: str, width: int) -> str:
 _DUMB = ("dumb", "unknown")
 _WIDEST_BLOCK = 100
 WARNING, ERROR = "yellow", "red"
+# Control characters but tab and newline, those that change the direction of writing, and halves of characters.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _consoles: dict[str, "Console"] = {}
 _is_quiet = False
@@ -154,6 +156,9 @@ def console_of(stream: TextIO) -> "Console":
 def print_lines(text: str, stream: TextIO | None = None, style: str = "") -> None:
     """Prints lines on a stream at once, above the bars; a terminal wraps them at words.
 
+    A name in a file of somebody else may have characters that control a terminal or reverse a line: their codes are
+    shown instead.
+
     Args:
       text: the lines.
       stream: None is sys.stdout.
@@ -163,6 +168,7 @@ def print_lines(text: str, stream: TextIO | None = None, style: str = "") -> Non
       OSError: the reader of the stream is gone.
     """
     out: TextIO = stream if stream is not None else sys.stdout
+    text = _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
     if is_terminal(out):
         text = wrapped(text, shutil.get_terminal_size().columns)
         if style or _bars_console:

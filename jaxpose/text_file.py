@@ -1,9 +1,10 @@
 """Reads text and YAML files that users supply; spreadsheets and Windows shells do not always write UTF-8."""
 
 import codecs
+import contextlib
 import io
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,10 @@ def _utf_16(content: bytes) -> str:
 # key is an error.
 
 _TAG = "tag:yaml.org,2002:"
+# A config has about a hundred values, but nested aliases can create more than fit into memory.
+_MOST_VALUES = 100_000
+# The first line that OpenCV writes is no directive of YAML.
+_OPENCV_LINE = "%YAML:1.0"
 # The core schema: the kind of a plain word, its pattern, and its possible first characters.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
@@ -118,17 +123,42 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
       has_yes: yes, no, on and off are truth values, as for Lightning Pose, whose reader mixes both versions.
 
     Raises:
-      UserError: it is not YAML in UTF-8 or UTF-16, has a key twice, or is nested too deeply.
+      UserError: it is not YAML in UTF-8 or UTF-16, has a key twice, is nested too deeply, or its aliases make too many
+        values.
     """
     text = read_unicode(file, "YAML file")
-    try:
+    with _naming_file(file):
         loader = (_YesLoader if has_yes else _Loader)(text)
-        node = loader.get_single_node()
+        node = _root(file, loader)
         if node is None:
             return None, None
         # In this order: the loader adds the keys of a merge (<<) to the nodes.
         words = _Words("").construct_document(node)
         return loader.construct_document(node), words
+
+
+def read_opencv_yaml(file: Path) -> Any:
+    """Returns the content of a YAML file that OpenCV wrote, each value as its text; tags are left out.
+
+    OpenCV's own reader ends the process (SIGSEGV) where a file is nested deeply.
+
+    Raises:
+      UserError: as `read_yaml`.
+    """
+    text = read_unicode(file, "YAML file").removeprefix(_OPENCV_LINE)
+    with _naming_file(file):
+        loader = _Words(text)
+        node = _root(file, loader)
+        return None if node is None else loader.construct_document(node)
+
+
+@contextlib.contextmanager
+def _naming_file(file: Path) -> Iterator[None]:
+    """Turns the errors of PyYAML into those of `read_yaml`."""
+    try:
+        yield
+    except UserError:
+        raise
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as `!!timestamp 2024-13-45`
         raise UserError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
     except (KeyError, AttributeError):  # PyYAML's answers to `!!bool many` and `!!timestamp many`
@@ -137,16 +167,41 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
         raise UserError(f"{file} is nested too deeply for a config") from None
 
 
+def _root(file: Path, loader: Any) -> yaml.Node | None:
+    """Returns the node with everything in a file, None if it is empty.
+
+    Raises:
+      UserError: its aliases make too many values.
+    """
+    node = loader.get_single_node()
+    if node is not None and (count := _count_values(node, {})) > _MOST_VALUES:
+        raise UserError(f"{file}: its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
+    return node
+
+
+def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Returns the number of values in a node, in which each alias counts as often as it is written.
+
+    Args:
+      node: the node; an alias is the node that it stands for.
+      known: {id of a node: its number}, filled here; 0 while a node is counted, which may contain itself.
+    """
+    if id(node) not in known:
+        known[id(node)] = 0
+        entries = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (entry[1] if isinstance(entry, tuple) else entry for entry in entries)
+        known[id(node)] = 1 + sum(_count_values(part, known) for part in parts)
+    return known[id(node)]
+
+
 def plain_value(word: str) -> Any:
     """Returns the value of a plain word: nothing, a truth value, a number, or the word itself."""
     loader = _Loader("")
     return loader.construct_object(yaml.ScalarNode(loader.resolve(yaml.ScalarNode, word, (True, False)), word))
 
 
-class _Loader(yaml.SafeLoader):
-    """The safe loader with the plain words of YAML 1.2, in which a key that appears twice is an error."""
-
-    yaml_implicit_resolvers: Any = {}
+class _UniqueKeys(yaml.constructor.BaseConstructor):
+    """A part of a loader: a key that appears twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         names = [key.value for key, _ in node.value]
@@ -156,6 +211,12 @@ class _Loader(yaml.SafeLoader):
                     problem=f"the key {excerpt(name)} appears twice", problem_mark=key.start_mark
                 )
         return super().construct_mapping(node, deep)
+
+
+class _Loader(_UniqueKeys, yaml.SafeLoader):
+    """The safe loader with the plain words of YAML 1.2."""
+
+    yaml_implicit_resolvers: Any = {}
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         word = str(self.construct_scalar(node))
@@ -167,7 +228,7 @@ class _YesLoader(_Loader):
     """The same, with the truth values of YAML 1.1."""
 
 
-class _Words(yaml.BaseLoader):
+class _Words(_UniqueKeys, yaml.BaseLoader):
     """Constructs every plain word as its text."""
 
 

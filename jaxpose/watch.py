@@ -19,7 +19,7 @@ from jaxpose.entry import watch_arguments
 from jaxpose.errors import UserError
 from jaxpose.remote.watched import FINISHED, SILENT, RunState, Watched, number
 from jaxpose.run.status import not_visible_text
-from jaxpose.terminal import block_lines, columns, is_terminal, wrapped
+from jaxpose.terminal import block_lines, columns, is_terminal, print_lines, wrapped
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def _show(where: str, state: RunState, shown: str) -> str:
     else:
         line = f"{progress.line()}  " if progress else ""
         if (new := line + (SILENT if state.name == SILENT else text)) != shown:
-            print(line + text, flush=True)
+            print_lines(line + text)
         shown = new
     if state.name == FINISHED and progress:
         for name, figures in progress.errors.items():

@@ -16,6 +16,7 @@ from scipy import signal
 
 from jaxpose import convert
 from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import write_predictions as write_deeplabcut
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
@@ -246,6 +247,10 @@ def test_parquet_holds_the_same_bits(table: Path, tmp_path: Path) -> None:
     assert pyarrow.parquet.read_table(tmp_path / "a.parquet")["nose_x"].null_count == 0
     assert run(tmp_path / "a.parquet", "--to", "csv", "--out", tmp_path / "back.csv") == 0
     assert (tmp_path / "back.csv").read_text() == table.read_text()
+    deep = pyarrow.parquet.read_table(tmp_path / "a.parquet").replace_schema_metadata({b"jaxpose": b"[" * 100_000})
+    pyarrow.parquet.write_table(deep, tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=r"b.parquet is not a readable parquet table of jaxpose: .*recursion"):
+        read_table(tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize("steady", [True, False])

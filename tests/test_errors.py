@@ -39,6 +39,19 @@ def test_a_user_error_is_a_line_for_each_mistake_and_exit_code_2(capsys: pytest.
     ]
 
 
+def test_a_name_of_a_strangers_file_cannot_control_the_terminal_or_fill_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise UserError(
+            f"tracks.csv has the column \x1b]0;title\x07\x1b[31m\u202egnp{'x' * 100_000}; rename it\n\u00e9, \u732b"
+        )
+
+    assert exit_code_of("jaxpose.track", work) == 2
+    line, other = capsys.readouterr().err.splitlines()
+    assert r"tracks.csv has the column \x1b]0;title\x07\x1b[31m\u202egnpxxx" in line and line.endswith("xxx; rename it")
+    assert len(line) < 2000 and "characters) ..." in line
+    assert other == "jaxpose.track: \u00e9, \u732b"
+
+
 def test_another_value_error_is_passed_on_although_jaxpose_raises_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="a table without rows") as caught:
         exit_code_of("jaxpose.train", lambda: len(signed_csv("path,set\n")))

@@ -86,6 +86,27 @@ def test_values_in_another_file_are_refused_with_its_name(
     assert str(file) in str(refused.value) and f"lies in another file, {str(secret)!r}" in str(refused.value)
 
 
+@pytest.mark.parametrize("make", [slp, cameras, analysis, deeplabcut])
+def test_a_dataset_that_announces_more_than_the_file_can_hold_is_refused(
+    tmp_path: Path, make: Callable[[Path], tuple[Path, str, Callable[[], Any]]]
+) -> None:
+    file, name, read = make(tmp_path / "made")
+    with h5py.File(file, "r+") as opened:
+        kind = opened[name].dtype
+        del opened[name]
+        opened.create_dataset(name, (2**33,), kind, chunks=(1,))
+    with pytest.raises(UserError, match=rf"{file.name}.* announces 8589934592 values .* damaged; write it again"):
+        read()
+
+
+def test_axes_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:
+    file, _, read = analysis(tmp_path / "made")
+    with h5py.File(file, "r+") as opened:
+        opened["tracks"].attrs["dims"] = "[" * 20_000
+    with pytest.raises(UserError, match="day.analysis.h5 is damaged .maximum recursion"):
+        read()
+
+
 def test_a_file_behind_a_block_of_the_user_is_no_way_round(tmp_path: Path) -> None:
     secret, images = tmp_path / "secret.h5", tmp_path / "images.h5"
     with h5py.File(secret, "w") as opened:

@@ -14,7 +14,7 @@ from jaxpose import watch
 from jaxpose.checksums import DamagedFile
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
-from jaxpose.run.status import Status, parse_status
+from jaxpose.run.status import Status, parse_status, write_evaluated
 from jaxpose.train import finder_config
 from tests.remote_copies import config_of, synced
 from tests.remote_stores import Switched
@@ -71,7 +71,7 @@ def write(run: Path, first: int, last: int) -> None:
 def test_follows_a_run_to_its_end(folder: RunFolder, capsys: pytest.CaptureFixture):
     write(folder.path, 0, 6)
     with open(folder.path / "metrics.jsonl", "a") as stream:
-        stream.write('{"step": 7, "lo')
+        stream.write('{"step": 1e999}\n{"step": 7, "time_s": 1, "loss": [1]}\n["step"]\n{"step": 7, "lo')
     capsys.readouterr()
     watching = Watching(capsys, str(folder.path), "--every_s", "0.02")
     watching.wait_for("step 6/12")
@@ -86,9 +86,14 @@ def test_follows_a_run_to_its_end(folder: RunFolder, capsys: pytest.CaptureFixtu
     assert lines[-2:] == ["validation: mean error 3.456 px", "test: mean error nan px"]
     # Measured again since, from corrected labels; the last validation was of other weights than the best ones.
     (folder.path / "evaluation.json").write_text('{"sets": {"validation": {"mean_px_error": 2.5}}}')
+    write_evaluated(folder.path, ["evaluation.json"], [], [], [])
     assert watch.main([str(folder.path)]) == 0
     shown = capsys.readouterr().out
     assert shown.endswith("finished\nvalidation: mean error 2.5 px\n") and "5.25" not in shown
+    # A figure that is not as jaxpose evaluate wrote it is none.
+    (folder.path / "evaluation.json").write_text('{"sets": {"validation": {"mean_px_error": 2.4}}}')
+    assert watch.main([str(folder.path)]) == 0
+    assert "validation: mean error 3.456 px\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("url", ["memory://copies", "everythird://copies", "mounted"])

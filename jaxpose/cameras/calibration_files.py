@@ -24,9 +24,9 @@ import numpy as np
 from jaxpose.cameras.cameras import DISTORTIONS, Camera, Cameras
 from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
-from jaxpose.files import read_bytes, replace_whole, write_atomic
+from jaxpose.files import replace_whole, write_atomic
 from jaxpose.hdf5_file import read_hdf5
-from jaxpose.text_file import read_unicode
+from jaxpose.text_file import read_opencv_yaml, read_unicode
 
 _READABLE = (
     "a calibration is a .toml of Anipose or caliscope, a label3d .mat of DANNCE, a .slp of SLEAP with a session, or a "
@@ -44,7 +44,7 @@ _MAT_TEXT = 116
 # More than a .slp without labels needs.
 _SLP_BYTES = 2**17
 # What fails if a file lacks a table, or a value has another type or shape.
-_WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError)
+_WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, cv2.error)
 
 
 def read_cameras(file: Path) -> Cameras:
@@ -188,8 +188,8 @@ def _lens(camera: Camera) -> np.ndarray:
 def _read_toml(file: Path) -> list[Camera]:
     try:
         content = tomllib.loads(read_unicode(file, "TOML file"))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{file} is not a TOML file: {error}") from None
+    except (ValueError, RecursionError) as error:  # a ValueError: a whole number with thousands of digits
+        raise error if isinstance(error, UserError) else UserError(f"{file} is not a TOML file: {error}") from None
     tables = content.get("cameras", content)
     if not isinstance(tables, dict):
         raise UserError(f"{file}: cameras must be tables such as [cameras.0]")
@@ -200,8 +200,8 @@ def _read_toml(file: Path) -> list[Camera]:
 
 def _from_table(file: Path, name: str, table: Mapping[str, Any]) -> Camera:
     """Returns the camera of a table of Anipose, caliscope or SLEAP."""
-    name = str(table.get("name") or (name if name.startswith("cam") else f"cam_{name}"))
     try:
+        name = str(table.get("name") or (name if name.startswith("cam") else f"cam_{name}"))
         size = [int(number) for number in table.get("size") or (0, 0)]
         return Camera(
             name,
@@ -225,9 +225,10 @@ def _read_dannce(file: Path) -> list[Camera]:
         raise UserError(f"{file} cannot be read as a .mat file: {error}; save it in MATLAB with -v7") from None
     if "params" not in content:
         raise UserError(f"{file} has no params, in which DANNCE's label3d files hold their cameras")
-    params = content["params"].ravel()
-    names = [str(np.ravel(cell)[0]) for cell in np.ravel(content.get("camnames", []))]
-    names = names if len(names) == len(params) else [f"Camera{number + 1}" for number in range(len(params))]
+    params = np.ravel(content["params"])
+    cells = [np.ravel(cell) for cell in np.ravel(content.get("camnames", []))]
+    has_names = len(cells) == len(params) and all(len(cell) for cell in cells)
+    names = [str(cell[0]) for cell in cells] if has_names else [f"Camera{at + 1}" for at in range(len(params))]
     cameras = []
     for name, cell in zip(names, params, strict=True):
         try:
@@ -248,11 +249,11 @@ def _read_slp(file: Path) -> list[Camera]:
             content: Any = opened
             texts = content["sessions_json"][...].tolist() if "sessions_json" in content else []
         sessions = [json.loads(text) for text in texts]
-        rigs = [session["calibration"] for session in sessions]
+        rigs = [dict(session["calibration"]) for session in sessions]
     except UserError:
         raise
-    except (OSError, *_WRONG) as error:
-        raise UserError(f"{file} is not a readable SLEAP project: {error}") from None
+    except (OSError, RecursionError, *_WRONG) as error:
+        raise UserError(f"{file} is not a readable SLEAP project: {excerpt(str(error), quoted=False)}") from None
     if len(rigs) != 1:
         raise UserError(f"{file} has {len(rigs)} recording sessions; a calibration is of one")
     return [_from_table(file, name, table) for name, table in rigs[0].items() if name != "metadata"]
@@ -264,36 +265,32 @@ def _read_yaml_folder(folder: Path) -> list[Camera]:
 
 
 def _read_yaml(file: Path) -> Camera:
-    text = read_bytes(file).decode("utf-8", "replace")
-    try:
-        content = cv2.FileStorage(text, cv2.FILE_STORAGE_READ | cv2.FILE_STORAGE_MEMORY)
-    except (cv2.error, SystemError) as error:
-        raise UserError(f"{file} is not a YAML file of OpenCV: {excerpt(str(error))}") from None
-    try:
-        numbers = [content.getNode(name) for name in ("image_width", "image_height")]
-        width, height = (0 if node.empty() else int(node.real()) for node in numbers)
-        is_jarvis = not content.getNode("intrinsicMatrix").empty()
-        names = _JARVIS if is_jarvis else _OPENCV
-        matrix, lens, rotation, translation = (_yaml_matrix(file, content, name) for name in names)
-    finally:
-        content.release()
+    content = read_opencv_yaml(file)
+    content = content if isinstance(content, dict) else {}
+    is_jarvis = "intrinsicMatrix" in content
+    names = _JARVIS if is_jarvis else _OPENCV
+    matrix, lens, rotation, translation = (_yaml_matrix(file, content, name) for name in names)
     if is_jarvis:
         matrix, rotation = matrix.T, rotation.T
     try:
+        width, height = (int(float(content.get(name, 0))) for name in ("image_width", "image_height"))
         return Camera(file.stem, matrix, _rotation(rotation), translation.ravel(), lens.ravel(), (width, height))
     except _WRONG as error:
         raise UserError(f"{file}: {_reason(error)}") from None
 
 
-def _yaml_matrix(file: Path, content: Any, name: str) -> np.ndarray:
-    node = content.getNode(name)
-    matrix = None if node.empty() else node.mat()
-    if matrix is None:
+def _yaml_matrix(file: Path, content: dict[str, Any], name: str) -> np.ndarray:
+    try:
+        entry = content[name]
+        rows, columns = int(entry["rows"]), int(entry["cols"])
+        if min(rows, columns) < 0:  # numpy would choose such a number
+            raise ValueError
+        return np.array([float(word) for word in entry["data"]]).reshape(rows, columns)
+    except _WRONG:
         raise UserError(
             f"{file} has no matrix {name}; each camera needs {', '.join(_OPENCV)}, or as JARVIS writes it "
             f"{', '.join(_JARVIS)}"
-        )
-    return matrix.astype(np.float64)
+        ) from None
 
 
 def _array(values: Any) -> np.ndarray:

@@ -23,6 +23,8 @@ _HEAD_BYTES = 4096
 # Another process of the run was lost, and this one is not at fault: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 _LARGEST_PX = 16384
+# Of the start and of the end of an error's line: a file may have names of any length.
+_MOST_CHARACTERS = 800
 
 # Other flags and options may be repeated, and the last value counts: a caller can override the value in a script.
 _ONCE = "--config"
@@ -261,7 +263,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
         return early_signals.EXIT_CODES[number]
     except UserError as error:
         for line in str(error).splitlines():
-            print_lines(f"{verb}: {line}", sys.stderr, ERROR)
+            print_lines(f"{verb}: {_shortened(line)}", sys.stderr, ERROR)
         return USERS_MISTAKE
     except ValueError as error:
         if not _is_of_jax_settings(error):
@@ -274,6 +276,14 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
         named = f"{error.filename}: " if error.filename is not None else ""
         print_lines(f"{verb}: {named}{error.strerror or error}", sys.stderr, ERROR)
         return FAILED
+
+
+def _shortened(line: str) -> str:
+    """Returns a line without its middle if it is too long: the start names the file, the end has the fix."""
+    left_out = len(line) - 2 * _MOST_CHARACTERS
+    if left_out <= 0:
+        return line
+    return f"{line[:_MOST_CHARACTERS]} ... ({left_out:,} characters) ... {line[-_MOST_CHARACTERS:]}"
 
 
 def _is_of_jax_settings(error: ValueError) -> bool:

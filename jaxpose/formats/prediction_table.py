@@ -285,7 +285,7 @@ def read_predictions(file: Path) -> PredictionTable:
         index = [str(frame) for frame in table["frame"].to_pylist()]
         columns = [table[name].to_numpy() for name in _columns(names)[1:]]
         cells = np.stack(columns, axis=1).astype(np.float64).reshape(len(index), len(names), 3)
-    except (arrow.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+    except (arrow.ArrowException, OSError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{file} is not a readable parquet table of jaxpose: {error}") from None
     return check_predictions(file, scorer, index, names, cells[..., :2], cells[..., 2], 1)
 

@@ -383,7 +383,7 @@ def read_analysis(file: Path) -> PredictionTable:
             noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}
     except UserError:
         raise
-    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} is not a readable analysis HDF5 file of SLEAP: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
     if points.shape != (len(points), len(tracks), len(names), 2) or scores.shape != points.shape[:3]:

@@ -405,19 +405,13 @@ def _read_page(path: Path, frame: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _open_hdf5(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable[[int], Image], int]]:
-    import h5py
-
     with read_hdf5(path) as opened:
-        name = given.get("dataset") or ""
-        found: Any = opened.get(name) if name else None
-        found = found.get("video") if isinstance(found, h5py.Group) else found
-        if not isinstance(found, h5py.Dataset):
-            raise UserError(f"{path} has no dataset {name!r} with images")
-        dataset: Any = found
-        numbers = dataset.parent.get("frame_numbers") if dataset.name.endswith("/video") else None
-        places = None if numbers is None else {int(number): place for place, number in enumerate(numbers[:])}
-        is_encoded = dataset.attrs.get("format", "hdf5") != "hdf5"
-        channels = _channel_order(opened, dataset)
+        try:
+            dataset, places = _find_images(path, opened, given)
+            is_encoded = dataset.attrs.get("format", "hdf5") != "hdf5"
+            channels = _channel_order(opened, dataset)
+        except (OSError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise UserError(f"{path} is damaged ({error})") from None
         is_grey = _is_grey(given)
 
         def read(frame: int) -> Image:
@@ -435,6 +429,25 @@ def _open_hdf5(path: Path, given: dict[str, Any]) -> Iterator[tuple[Callable[[in
             return _as_rgb(values[..., :1] if is_grey and values.ndim == 3 else values)
 
         yield read, len(dataset)
+
+
+def _find_images(path: Path, opened: Any, given: dict[str, Any]) -> tuple[Any, dict[int, int] | None]:
+    """Returns the dataset with the images, and {frame: place in it}, None if these are equal."""
+    import h5py
+
+    name = given.get("dataset") or ""
+    found: Any = opened.get(name) if name else None
+    found = found.get("video") if isinstance(found, h5py.Group) else found
+    if not isinstance(found, h5py.Dataset) or not found.shape:
+        raise UserError(f"{path} has no dataset {name!r} with images")
+    dataset: Any = found
+    numbers = dataset.parent.get("frame_numbers") if dataset.name.endswith("/video") else None
+    if numbers is None:
+        return dataset, None
+    numbers = np.asarray(numbers)
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+        raise UserError(f"{path} has frame_numbers for {name!r} that are not whole numbers")
+    return dataset, {number: place for place, number in enumerate(numbers.tolist())}
 
 
 def _is_grey(given: dict[str, Any]) -> bool:

@@ -205,7 +205,7 @@ def _is_of_project(run: Path, project: LabelProject) -> bool:
         of_run = json.loads(read_bytes(run / CONFIG_FILE, most_bytes=None))["data"]["project"]
         of_run = of_run if project.is_one_file else project_folder(of_run)
         return os.path.realpath(of_run) == os.path.realpath(project.path)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -430,7 +430,7 @@ async def _read_json(request: Request) -> dict[str, Any]:
     try:
         await asyncio.wait_for(receive(), _BODY_WAIT_S)
         given = json.loads(body)
-    except TimeoutError:
+    except (TimeoutError, ClientDisconnect):
         raise HTTPException(408, "the body did not come") from None
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None

@@ -152,7 +152,7 @@ class Training:
             found = json.loads(read_bytes(self._record))
             is_whole = {"project", "run", "group", "labels", "arguments"} <= found.keys()
             return found if is_whole and found["project"] == self._path else {}
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             return {}
 
     def _checksum(self) -> str:

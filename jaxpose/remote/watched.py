@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jaxpose.checksums import DamagedFile, parse_csv
+from jaxpose.checksums import DamagedFile, parse_csv, parse_json
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, did_you_mean
 from jaxpose.config.train import total_steps
@@ -21,6 +21,7 @@ from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.identity import parse_config
 from jaxpose.run.paths import (
     CONFIG_FILE,
+    EVALUATED_FILE,
     EVALUATION_FILE,
     FINDER_FOLDER,
     FINISHED_FILE,
@@ -30,7 +31,7 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
     STATUS_FILE,
 )
-from jaxpose.run.status import Status, is_held, parse_status, parse_summary
+from jaxpose.run.status import Status, digest_of, is_held, parse_status, parse_summary
 from jaxpose.terminal import clock, listed
 
 FINISHED, SILENT = "finished", "silent"
@@ -232,12 +233,17 @@ class Watched:
         )
 
     def _errors(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Returns the errors of a finished run: jaxpose evaluate may have measured it again since its end."""
+        """Returns the errors of a finished run: jaxpose evaluate may have measured it again since its end.
+
+        Until its record is whole, those of the end count.
+        """
         try:
-            sets = json.loads(self._read(EVALUATION_FILE))["sets"]
-        except (ValueError, TypeError, KeyError, NotRegularFile):
-            sets = None
-        return sets if isinstance(sets, dict) else summary.get("sets", {})
+            content = self._read(EVALUATION_FILE)
+            files = parse_json(self._read(EVALUATED_FILE), EVALUATED_FILE)["files"]
+            is_whole = files[EVALUATION_FILE] == digest_of(content)
+            return json.loads(content)["sets"] if is_whole else summary.get("sets", {})
+        except (DamagedFile, KeyError, NotRegularFile):
+            return summary.get("sets", {})
 
     def _read_signed(self, path: str) -> bytes:
         """Returns a file as `_read`; a pipe or folder in its place is damage, not a temporary failure."""
@@ -313,8 +319,9 @@ def _entries(text: bytes) -> list[dict[str, Any]]:
     for line in text.splitlines():
         try:
             entry = json.loads(line)
-            found.append({**entry, "step": int(entry["step"]), "time_s": float(entry["time_s"])})
-        except (ValueError, TypeError, KeyError, RecursionError):
+            values = {name: None if value is None else float(value) for name, value in entry.items()}
+            found.append({**values, "step": int(entry["step"]), "time_s": float(entry["time_s"])})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             continue
     return found
 

@@ -53,7 +53,7 @@ def read_history(run: Path) -> History:
             entry = json.loads(line)
             values = {name: float("nan") if value is None else float(value) for name, value in entry.items()}
             step = int(entry["step"])
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             continue
         for name in values.keys() - {"step"}:
             found.setdefault(name, []).append((step, values[name]))

@@ -53,7 +53,7 @@ def keep_until(file: Path, step: int) -> float:
             if 0 < step >= entry["step"]:
                 spent_s = float(entry["time_s"])
                 kept.append(line + b"\n")
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
             continue  # cut off when the process was killed
     if b"".join(kept) != before:
         write_atomic(file, b"".join(kept))

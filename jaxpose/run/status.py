@@ -235,8 +235,13 @@ def _mend(run: Path) -> str:
 
 
 def _digest(file: Path) -> str:
+    return digest_of(read_bytes(file, most_bytes=None))
+
+
+def digest_of(content: bytes) -> str:
+    """Returns the SHA-256 of a file's content in `Evaluated.files`."""
     # Another program may have changed the line ends.
-    return hashlib.sha256(read_bytes(file, most_bytes=None).replace(b"\r\n", b"\n")).hexdigest()
+    return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()
 
 
 # Refuses another requeue of a SLURM job after three turns without progress.

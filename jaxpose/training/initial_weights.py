@@ -97,7 +97,7 @@ def _read_notes(file: Path) -> dict[str, Any]:
         return {}
     try:
         notes = json.loads(read_bytes(file))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}, which should describe the weights next to it, is not JSON: {error}") from None
     return notes if isinstance(notes, dict) else {}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 import scipy.io
@@ -211,17 +212,37 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
     refused("a.slp", "text", "a.slp is not a readable SLEAP project")
     text = write_toml(tmp_path / "rig.toml", RIG).read_text()
     refused("d.toml", text.replace("rotation", "turn", 1), "d.toml: camera c0: it has no 'rotation'")
+    refused("f.toml", text.replace("size = [1280, 1024]", "size = [inf, nan]", 1), "f.toml: camera c0: ")
+    refused("h.toml", f"x = {'1' * 5000}", "h.toml is not a TOML file")
+    refused("i.toml", f"x = {'[' * 100_000}", "i.toml is not a TOML file")
+    refused("g.toml", text.replace("rotation = [", "rotation = [[], ", 1), "g.toml: camera c0: ")
     refused("e.toml", text.replace("size = [1280, 1024]", "size = [1280]", 1), "e.toml: camera c0: ")
     scipy.io.savemat(tmp_path / "b.mat", {"other": 1})
     with pytest.raises(UserError, match="b.mat has no params"):
         read_cameras(tmp_path / "b.mat")
+    scipy.io.savemat(tmp_path / "c.mat", {"params": np.ones(2), "camnames": np.array([[], []], object)})
+    with pytest.raises(UserError, match="c.mat: camera Camera1: "):
+        read_cameras(tmp_path / "c.mat")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty has no camera"):
         read_cameras(tmp_path / "empty")
-    for content, message in (("%YAML:1.0\n---\nR: 3\n", "has no matrix camera_matrix"), ("a: [", "is not a YAML file")):
+    short = "camera_matrix: !!opencv-matrix\n  rows: 3\n  cols: 3\n  dt: d\n  data: [1, 2]\n"
+    for content, message in (
+        ("%YAML:1.0\n---\nR: 3\n", "has no matrix camera_matrix"),
+        (f"%YAML:1.0\n---\n{short}", "has no matrix camera_matrix"),
+        (f"%YAML:1.0\n---\n{short.replace('rows: 3', 'rows: -1')}", "has no matrix camera_matrix"),
+        ("a: [", "is not a YAML file"),
+        # OpenCV's reader ends the process.
+        ("[" * 100_000, "is nested too deeply"),
+    ):
         (tmp_path / "empty" / "a.yaml").write_text(content)
         with pytest.raises(UserError, match=f"a.yaml {message}"):
             read_cameras(tmp_path / "empty")
     sleap_io.save_slp(sleap_io.Labels(), str(tmp_path / "none.slp"))
     with pytest.raises(UserError, match="none.slp has 0 recording sessions"):
         read_cameras(tmp_path / "none.slp")
+    for number, sessions in enumerate(("[1]", '{"calibration": 3}', '{"calibration": {"a": 3}}', "[" * 100_000)):
+        with h5py.File(tmp_path / f"{number}.slp", "w") as opened:
+            opened["sessions_json"] = [sessions.encode()]
+        with pytest.raises(UserError, match=f"{number}.slp"):
+            read_cameras(tmp_path / f"{number}.slp")

@@ -188,3 +188,18 @@ def test_an_orientation_is_asked_or_told_by_the_size(tmp_path: Path, orientation
             entry["backend"]["shape"] = [8, 20, 30, 3]
             entries[0] = json.dumps(entry)
         assert_frames(file, COLOUR)
+
+
+def test_damaged_parts_of_a_package_are_refused_by_its_name(tmp_path: Path) -> None:
+    for number, change in enumerate((
+        lambda video: video.__setitem__("video", h5py.SoftLink("/video0/video")),
+        lambda video: video.__setitem__("video", np.float64(1)),
+        lambda video: video.__setitem__("frame_numbers", np.array([np.nan, 1, 2])),
+    )):  # fmt: skip
+        package = save(tmp_path / f"{number}", hdf5(tmp_path / f"{number}", COLOUR), "labels.pkg.slp", embed=True)
+        with h5py.File(package, "r+") as opened:
+            video: Any = opened["video0"]
+            del video["frame_numbers" if number == 2 else "video"]
+            change(video)
+        with pytest.raises(UserError, match="labels.pkg.slp"):
+            read_project(DataConfig(project=str(package)))

@@ -223,7 +223,20 @@ def test_a_killed_server_loses_no_label_and_ctrl_c_writes_them(tmp_path: Path) -
         served.kill()
     assert image_name(10) not in (project / "CollectedData.csv").read_text()
     with serving(project) as served:
+        # A browser goes away in the middle of a request.
+        host = f"127.0.0.1:{served.port}"
+        _, headers, _ = ask(served, "/?" + urlsplit(served.address).query)
+        cookie = headers["set-cookie"].partition(";")[0]
+        lines = (
+            "POST /api/frame/1 HTTP/1.1", f"Host: {host}", f"Origin: http://{host}", f"Cookie: {cookie}",
+            "Content-Type: application/json", "Content-Length: 99",
+        )  # fmt: skip
+        with socket.create_connection(("127.0.0.1", served.port), 60) as connection:
+            connection.sendall("\r\n".join([*lines, "", '{"revision"']).encode())
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1000)
         assert served.stop() == 0
+        assert "Traceback" not in "\n".join(served.lines)
         assert "1 label of a killed session: written to the label files" in served.lines
         assert "2 of 6 images labelled; Ctrl-C ends this" in served.lines
         assert any(

@@ -162,6 +162,7 @@ def test_the_curves_are_the_lines_of_the_metrics_and_a_line_that_was_cut_off_is_
     losses[450] = 40.0
     lines = [json.dumps({"step": int(s), "time_s": 1.0, "loss": float(v)}) for s, v in zip(steps, losses, strict=True)]
     lines += [json.dumps({"step": 9000, "time_s": 2.0, "val_loss": None}), '{"step": 9010, "loss": 0.']
+    lines = [f'{{"step": 1, "loss": {10**400}}}', '{"step": 1e999, "loss": 1}', "[" * 100_000, *lines]
     (run / "metrics.jsonl").write_text("\n".join(lines))
     history = read_history(run)
     np.testing.assert_array_equal(history["loss"][0], steps)

@@ -98,9 +98,30 @@ def flip_a_weight(file: Path) -> None:
     torch.load(file, weights_only=True)
 
 
+def damage_names(file: Path) -> None:
+    """Makes the names of parts, which are marked as UTF-8, other bytes."""
+    save_of_mmpose(file)
+    content = file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        at = archive.start_dir
+    entry = bytearray(content[at:])
+    entry[8:10] = (0x800 | int.from_bytes(entry[8:10], "little")).to_bytes(2, "little")
+    entry[46] = 0xFF
+    file.write_bytes(content[:at] + entry)
+
+
+def pack_zeros(file: Path) -> None:
+    """Adds a packed part of 64 MiB, of which 64 KiB are stored."""
+    save_of_mmpose(file)
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/9", bytes(2**26))
+
+
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
+        ("a.pth", damage_names, "is damaged: .*; copy or download it again"),
+        ("a.pth", pack_zeros, r"announces parts of 67,\d+,\d+ bytes and has \d+,\d+"),
         ("a.safetensors", lambda file: None, "there is no file"),
         ("a.onnx", Path.touch, "its name must end in .safetensors, .pth, .pt, .bin"),
         ("a.safetensors", lambda file: [save_safetensors(file), cut(file)], "cannot be read as safetensors"),

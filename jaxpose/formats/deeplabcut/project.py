@@ -143,7 +143,7 @@ def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:
     """Converts the edges x1, x2, y1, y2 (x2 and y2 exclusive) to (x, y, width, height)."""
     try:
         x1, x2, y1, y2 = (int(edge) for edge in edges)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         x1 = x2 = y1 = y2 = 0
     if min(x1, y1) < 0 or x2 <= x1 or y2 <= y1:
         shown = excerpt(", ".join(str(edge).strip() for edge in edges), quoted=False)

@@ -74,7 +74,7 @@ def read_h5(file: Path, several: bool = False) -> Table:
             }
     except UserError as error:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
-    except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"{file} is not a readable table of DeepLabCut: {error}") from None
     if not tables:
         raise UserError(f"{file} has no table of pandas")

@@ -17,8 +17,6 @@ from jaxpose.text_file import read_yaml
 
 # Tables that count as one value: imgaug transforms by name.
 TABLES = ("training.imgaug",)
-# A config has about a hundred values, but nested aliases can create more than fit into memory.
-_MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 # Minimum similarity between a misspelt name and a suggestion. Most sections have short names.
 _ALIKE_SECTION, _ALIKE = 0.75, 0.83
@@ -231,22 +229,10 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
     values: dict[str, Any] = {}
     sections = {key[: dot.start()] for key in known for dot in re.finditer(r"\.", key)}
     try:
-        count = _count(tree, {})
-        if count > _MOST_VALUES:
-            raise UserError(f"its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
         _flatten(tree, "", values, known, sections)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     return Keys(values, dict(_leaves(words, "")))
-
-
-def _count(tree: Any, counts: dict[int, int]) -> int:
-    """Returns the number of values in a tree; `counts` holds those of lists and tables by id."""
-    if not isinstance(tree, list | dict):
-        return 1
-    if id(tree) not in counts:
-        counts[id(tree)] = 1 + sum(_count(part, counts) for part in (tree.values() if isinstance(tree, dict) else tree))
-    return counts[id(tree)]
 
 
 def _flatten(

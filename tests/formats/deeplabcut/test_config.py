@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from jaxpose import config as c
 from jaxpose.config import command_line
@@ -13,7 +14,7 @@ from jaxpose.data.dataset import select_keypoints
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_label_table, read_project
-from jaxpose.text_file import read_yaml
+from jaxpose.text_file import read_opencv_yaml, read_yaml
 from tests.formats.other_projects import KEYPOINTS, deeplabcut_project
 
 NFC, NFD = "Schw\u00e4nz", "Schwa\u0308nz"
@@ -114,3 +115,19 @@ def test_plain_words_have_the_meaning_of_yaml_1_2(tmp_path: Path) -> None:
     file.write_text("a: 1\na: 2\n")
     with pytest.raises(UserError, match="the key 'a' appears twice"):
         read_yaml(file)
+    file.write_text("a: \x1b[31m\n")
+    for read_file in (read_yaml, read_opencv_yaml):
+        with pytest.raises(UserError, match="config.yaml is not a YAML file: unacceptable character #x001b"):
+            read_file(file)
+
+
+@pytest.mark.parametrize("key", ["scorer", "bodyparts", "skeleton", "video_sets", "multianimalproject"])
+def test_aliases_of_aliases_do_not_fill_the_memory(key: str, tmp_path: Path) -> None:
+    letters = list(zip("abcdefghijk", "bcdefghijkl", strict=True))
+    bomb = ", ".join(["&a [x, x]", *(f"&{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in letters)])
+    folder = project(tmp_path / "p", ["a", "b", "c", "d"])
+    options = yaml.safe_load((folder / "config.yaml").read_text())
+    options.pop(key, None)
+    (folder / "config.yaml").write_text(f"{yaml.safe_dump(options)}{key}: [{bomb}]\n")
+    with pytest.raises(UserError, match=r"config.yaml: its aliases \(\*\) make \d+ values; at most 100000 are read"):
+        read(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import av
 import cv2
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -311,6 +312,18 @@ def test_an_h5_with_pickled_objects_is_refused(tmp_path: Path) -> None:
         pd.DataFrame([[1.0, "2"]], index=["a"], columns=columns, dtype=object).to_hdf(file, key="labels", mode="w")
     with pytest.raises(UserError, match="labels.h5: it holds Python objects instead of numbers"):
         read_h5(file)
+
+
+def test_infinite_numbers_are_refused(tmp_path: Path) -> None:
+    deeplabcut_project(tmp_path, "h5")
+    file = tmp_path / "labeled-data/day1/CollectedData_me.h5"
+    with h5py.File(file, "r+") as opened:
+        opened["df_with_missing"].attrs["nblocks"] = np.inf
+    with pytest.raises(UserError, match="CollectedData_me.h5 is not a readable table of DeepLabCut"):
+        read_h5(file)
+    change_config(tmp_path, cropping=True, x1=0, x2=float("inf"), y1=0, y2=4)
+    with pytest.raises(UserError, match="config.yaml: x1, x2, y1, y2 is 0, inf, 0, 4; it must be"):
+        read(tmp_path)
 
 
 def test_every_cut_h5_is_refused_or_read_but_never_a_fault(tmp_path: Path) -> None:
