@@ -327,7 +327,7 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
     )
     if is_few and is_small:
         reason += (
-            " With 10 labels, twice as many steps of this network gave the same errors (benchmarks/pretrained.md)."
+            " With 10 labels, twice as many steps of this network gained little (benchmarks/pretrained.md)."
         )
     elif is_few:
         reason += (

@@ -146,7 +146,7 @@ def _report(out: Path, poses: Poses) -> list[str]:
         gaps = int((np.diff(np.flatnonzero(seen)) > 1).sum())
         lines.append(f"{name}: {count(int(seen.sum()), 'frame')}, {count(gaps, 'gap')}")
     if left := int((is_there & (identity < 0)).sum()):
-        lines.append(f"left out: {count(left, 'detection')} that belong to no track")
+        lines.append(f"in no track: {count(left, 'detection')}")
     return lines
 
 
