@@ -3,7 +3,8 @@
     python docs/pictures.py --project PATH/mirror-mouse-example --work FOLDER
 
 Trains the mouse example and the synthetic animal in FOLDER (10 and 3 minutes on 2 quiet cores; a second call finds the
-runs finished), draws their videos, writes their reports, and writes docs/pictures/ anew. Needs Chromium.
+runs finished), draws their videos, writes their reports, and writes docs/pictures/ anew. Needs Chromium and the extra
+dev.
 """
 
 import argparse
@@ -16,6 +17,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pandas as pd
+from playwright.sync_api import sync_playwright
+
+from jaxpose.data.synthetic import make_project
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 CHROMIUM = "chromium"
@@ -83,18 +88,40 @@ def label_page(run: Path) -> np.ndarray:
     """The page to label in, with an image of the run's project, (h, w, 3) BGR."""
     copy = run.parent / "labelled"
     shutil.copytree(project_of(run), copy, dirs_exist_ok=True)
-    command = [sys.executable, "-m", "jaxpose", "label", str(copy), "--no-browser"]
+    return served([str(copy)], run.parent / "label.png")
+
+
+def label_views(run: Path) -> np.ndarray:
+    """The page to label in, with three cameras, of which the first has a single label, (h, w, 3) BGR."""
+    copy = run.parent / "cameras"
+    shutil.rmtree(copy, ignore_errors=True)
+    make_project(copy, videos=2, labelled_frames=6, video_frames=40, side_px=256, cameras=3)
+    for view, rows, columns in (("c1", 1, 2), ("c2", 3, None), ("c3", 3, None)):
+        file = copy / f"CollectedData_{view}.csv"
+        table = pd.read_csv(file, header=[0, 1, 2], index_col=0).iloc[:rows, :columns]
+        table.reindex(columns=pd.read_csv(file, header=[0, 1, 2], index_col=0).columns).to_csv(file)
+    return served([str(copy), "--calibration", str(copy / "calibrations")], run.parent / "label_views.png")
+
+
+def served(arguments: list[str], shot: Path) -> np.ndarray:
+    """The page of `jaxpose label`, as it opens."""
+    command = [sys.executable, "-m", "jaxpose", "label", *arguments, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout
         address = serving.stdout.readline().strip()
-        picture = screenshot(address, run.parent / "label.png", (1280, 760))
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1280, "height": 760}, color_scheme="light")
+            page.goto(address, wait_until="networkidle")
+            page.screenshot(path=shot)
+            browser.close()
         serving.terminate()
-    return picture
+    return read(shot)
 
 
-def screenshot(address: str, shot: Path, size_px: tuple[int, int] = PAGE_PX) -> np.ndarray:
+def screenshot(address: str, shot: Path) -> np.ndarray:
     """The top of a page as a light browser shows it."""
-    width, height = size_px
+    width, height = PAGE_PX
     command = [shutil.which(CHROMIUM) or CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     # The time that scripts have to draw the figures, in ms.
     command += [f"--screenshot={shot}", f"--window-size={width},{height}", "--virtual-time-budget=15000"]
@@ -155,6 +182,7 @@ PICTURES: dict[str, tuple[str, Callable[[Path], np.ndarray]]] = {
     "report.jpg": ("mouse", report_top),
     "labels.jpg": ("mouse", label_page_top),
     "label.jpg": ("mouse", label_page),
+    "label_views.jpg": ("synthetic", label_views),
     "labelled_frame.jpg": ("mouse", labelled_frame),
     "three_frames.jpg": ("mouse", three_frames),
     "synthetic_frames.jpg": ("synthetic", three_frames),

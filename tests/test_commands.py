@@ -124,6 +124,9 @@ RUN_BY = {
     "test_the_ensemble_is_the_median_and_the_variance_of_its_members",
     "evaluate": _FINISHED_RUN,
     "evaluate --run": _FINISHED_RUN,
+    "evaluate --project": "tests/test_evaluate.py::"
+    "test_points_marked_as_not_visible_are_left_out_of_every_figure_and_shown_with_them",
+    "evaluate --out": "tests/test_evaluate.py::test_the_verb_gives_the_same_files_on_any_number_of_devices",
     "evaluate --labels": "tests/test_evaluate.py::test_a_label_file_alone_leaves_the_rest_as_it_is",
     "track": _TRACK,
     "track --animals": _TRACK,

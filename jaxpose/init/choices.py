@@ -326,9 +326,7 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
         f"{count(epoch_steps, 'step')}, and {_EPOCHS} epochs would be {count(_EPOCHS * epoch_steps, 'step')}."
     )
     if is_few and is_small:
-        reason += (
-            " With 10 labels, twice as many steps of this network gained little (benchmarks/pretrained.md)."
-        )
+        reason += " With 10 labels, twice as many steps of this network gained little (benchmarks/pretrained.md)."
     elif is_few:
         reason += (
             " With 10 to 40 labels, training for longer gave smaller errors on most data sets (docs/few_labels.md)."

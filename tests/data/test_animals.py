@@ -123,7 +123,6 @@ def test_one_animal_stays_one_row_an_image(tmp_path: Path) -> None:
         ({"data__animals": 1}, "data.animals is 1, but .*CollectedData.csv has an image with 2 labelled animals"),
         ({"data__crop_px": (0, 0, 50, 50)}, "data.crop_px is .*, and frames have several animals: leave it out"),
         ({"data__boxes": "boxes.csv"}, "data.boxes is 'boxes.csv', and .*CollectedData.csv has several animals"),
-        ({"losses__temporal__weight": 1.0}, "losses.temporal is on, and frames have several animals, which cannot be"),
         ({"model__kind": "heatmap_context"}, "model.kind is heatmap_context, and frames have several animals"),
         ({"train__members": 2}, "train.members is 2, and frames have several animals: train one network"),
     ],
