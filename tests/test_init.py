@@ -145,6 +145,7 @@ def test_mirrored_views_are_compared_and_never_flipped() -> None:
     [
         ({"frames": 9}, {}),
         ({"sizes": 2}, {}),
+        ({"animals": 2}, {}),
         ({}, {"model.kind": "regression"}),
         ({}, {"model.decoding": "lightning_pose"}),
         ({}, {"losses.pca_multiview.components": 2}),
@@ -314,6 +315,13 @@ def test_what_is_given_of_the_network_decides_the_rest(model: dict, expected: di
     assert {name: found[name] for name in expected} == expected
     is_vit = not BACKBONES[config.model.backbone].has_width or "optim.lr" in expected
     assert ("optim.lr" in found) == is_vit and not (is_vit and "model.norm" in found)
+
+
+@pytest.mark.parametrize("given", [{"model.width": 16}, {"model.norm": "group"}])
+def test_the_small_network_keeps_its_published_form(given: dict) -> None:
+    config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
+    found = options_of(dataclasses.replace(FACTS, training_frames=20, gpu_gib=0.0), config, tuple(given))
+    assert (found["model.backbone"], found["model.weights"]) == ("resnet18", "none")
 
 
 def test_weights_from_a_file_are_fine_tuned_like_those_with_a_name(small: Path, tmp_path: Path) -> None:

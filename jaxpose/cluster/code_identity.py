@@ -8,6 +8,8 @@ the code.
 # pyright: reportAttributeAccessIssue=false
 # (pyright does not know the options of jax.config)
 
+import ast
+import contextlib
 import functools
 import hashlib
 import os
@@ -20,26 +22,27 @@ from typing import Any
 import jax
 
 import jaxpose
+from jaxpose.config.command_line import EXPERIMENT
 
 # The packages whose code runs while a program is traced and compiled.
-_TRACED = ("jax", "jaxlib", "flax", "optax", "numpy", "ml_dtypes")
+_TRACED = ("jax", "jaxlib", "flax", "optax", "numpy", "ml_dtypes", "opt_einsum")
 # Folders of installed packages.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 class _UnknownCode(Exception):
-    """A file of the code is absent, or has changed since this process may have read it."""
+    """A file of the code is absent, or has changed since this process may have read it; or other code has run."""
 
 
 def code_identity() -> str:
     """Returns a checksum of the code of this process and of JAX's settings; "" if the code is not known for sure.
 
-    It covers the content of jaxpose's files and of the user's (a config file, a hook, a script: these could replace
-    anything), and the size and time of the loaded files of the packages above: by these, Python itself decides whether
-    its bytecode is up to date.
+    It covers the content of jaxpose's files and of a config file, and the size and time of the loaded files of the
+    packages above: by these, Python itself decides whether its bytecode is up to date. Code of the user that does more
+    than set options could replace anything, by values that no file shows, so with it the code is not known.
     """
     try:
+        _refuse_other_code()
         files = [_own_code(), _loaded_code()]
     except (OSError, _UnknownCode):
         return ""
@@ -48,8 +51,39 @@ def code_identity() -> str:
 
 
 def xla_options() -> list[str | None]:
-    """Returns the values of the variables with XLA's options."""
-    return [os.environ.get(name) for name in _VARIABLES]
+    """Returns the options of XLA's compilers."""
+    return [xla_flags(), os.environ.get("LIBTPU_INIT_ARGS")]
+
+
+def xla_flags() -> str:
+    """Returns the options of XLA's compiler; XLA_FLAGS has them, or names a file that has them."""
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(text).read_text() if text and not text.startswith("-") else text
+    return text
+
+
+def _refuse_other_code() -> None:
+    """Raises _UnknownCode unless a verb runs here, without a config file or with one that only sets options."""
+    main, experiment = sys.modules["__main__"], sys.modules.get(EXPERIMENT)
+    spec, script = getattr(main, "__spec__", None), os.path.join(sysconfig.get_path("scripts"), "jaxpose")
+    is_verb = spec is not None and spec.name.partition(".")[0] == "jaxpose"
+    if not is_verb and getattr(main, "__file__", None) != script:
+        raise _UnknownCode(main)
+    if experiment and not _sets_only_options(Path(str(experiment.__file__))):
+        raise _UnknownCode(experiment)
+
+
+def _sets_only_options(file: Path) -> bool:
+    """Returns whether a config file imports nothing but the config and the standard library."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{'.' * node.level}{node.module or ''}.{name.name}" for name in node.names]
+    roots = {*sys.stdlib_module_names, "__future__"}
+    return all(name.partition(".")[0] in roots or f"{name}.".startswith("jaxpose.config.") for name in names)
 
 
 @functools.cache
@@ -86,6 +120,7 @@ def _content(file: Path) -> str:
 
 def _status(file: str) -> os.stat_result:
     status = os.stat(file)
-    if status.st_mtime_ns > jaxpose.IMPORTED_AT_NS:
+    # A file that replaced another one may have an earlier time of its content.
+    if max(status.st_mtime_ns, status.st_ctime_ns) > jaxpose.IMPORTED_AT_NS:
         raise _UnknownCode(file)
     return status

@@ -178,6 +178,10 @@ def _literal(text: str) -> Any:
         return text
 
 
+# The name of a config file as a module.
+EXPERIMENT = "jaxpose_experiment"
+
+
 class _WithoutBytecode(importlib.machinery.SourceFileLoader):
     """Reads a user's file itself, and writes nothing next to it.
 
@@ -198,7 +202,7 @@ def _load_config(file: str, project: str | None) -> Config:
     if path.suffix != ".py":
         raise UserError(f"--config: {file!r} must be a Python file (.py) with a function get_config")
     try:
-        loader = _WithoutBytecode("jaxpose_experiment", str(path.absolute()))
+        loader = _WithoutBytecode(EXPERIMENT, str(path.absolute()))
         spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
         assert spec and spec.loader
         module = importlib.util.module_from_spec(spec)

@@ -15,7 +15,7 @@ from typing import Any
 from jaxpose import __version__
 from jaxpose.config import Config
 from jaxpose.config.losses import LossesConfig, weights
-from jaxpose.config.model import BACKBONES, NO_WEIGHTS, PUBLISHED
+from jaxpose.config.model import BACKBONES, NO_WEIGHTS, PUBLISHED, ModelConfig
 from jaxpose.config.rules import FRAMES_PER_SHARD
 from jaxpose.config.terms import terms
 from jaxpose.config.train import NO_METRIC, OptimConfig, TrainConfig, steps_per_epoch, total_epochs, total_steps
@@ -122,6 +122,8 @@ def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> 
         reason = "it needs losses.pca_multiview.components=3"
     elif config.data.boxes:
         reason = "data.boxes cuts a different part out of each frame"
+    elif facts.animals > 1:
+        reason = "frames have several animals"
     elif facts.sizes > 1:
         reason = f"the labelled images have {facts.sizes} sizes, perhaps from cameras at other positions"
     if reason:
@@ -151,7 +153,9 @@ def _is_small_network(config: Config) -> bool:
 
 def weights_for(facts: Facts, config: Config) -> str:
     """Returns the initial weights that the labels and the machine suggest."""
-    is_measured = config.model.kind == "heatmap" and facts.training_frames <= FEW_FRAMES and not config.train.init_from
+    model, usual = config.model, ModelConfig()
+    is_usual = (model.kind, model.width, model.norm) == (usual.kind, usual.width, usual.norm)
+    is_measured = is_usual and facts.training_frames <= FEW_FRAMES and not config.train.init_from
     return _SMALL_WEIGHTS if is_measured and not facts.gpu_gib else NO_WEIGHTS
 
 
@@ -545,7 +549,7 @@ def page(choices: list[Choice], facts: Facts, project: str, file: str) -> str:
     # For use inside triple quotes.
     shown = shlex.quote(file).replace("\\", "\\\\").replace('"', '\\"')
     lines = [
-        f'"""A config for one project: {facts.sentence()}.',
+        *textwrap.wrap(f'"""A config for one project: {facts.sentence()}.', _WIDTH),
         "",
         f"Written by jaxpose {__version__}. Each choice has its reason: change it if you know better. All",
         "other options have their defaults; jaxpose train --help_options lists them.",

@@ -1,6 +1,5 @@
 """Records everything besides config and data that affects the last bits of a run, and compares it on resume."""
 
-import contextlib
 import importlib.metadata
 import os
 import re
@@ -11,6 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
+from jaxpose.cluster.code_identity import xla_flags
 from jaxpose.cluster.program_cache import processor_name
 from jaxpose.config import Config
 from jaxpose.run.paths import ARITHMETIC_FILE
@@ -68,7 +68,7 @@ def process_facts(mesh: Mesh) -> dict[str, Any]:
         found |= {"device": processor_name(), "threads": threads}
     changed = {
         # Options of the compiler choose other instructions; the number of CPU devices does not.
-        "xla_flags": [flag for flag in _xla_flags().split() if _DEVICE_COUNT not in flag],
+        "xla_flags": [flag for flag in xla_flags().split() if _DEVICE_COUNT not in flag],
         "jax_settings": [f"{name}={value}" for name, value in _jax_settings().items() if value != _USUAL[name]],
         "variables": [f"{name}={value}" for name, value in os.environ.items() if _VARIABLES.match(name)],
     }
@@ -101,14 +101,6 @@ def record_arithmetic(run: Path, step: int, now: dict[str, Any]) -> str:
     if stretches != stored:
         write_json(file, {_STRETCHES: stretches})
     return message
-
-
-def _xla_flags() -> str:
-    """Returns the options of the compiler; XLA_FLAGS has them, or names a file that has them."""
-    text = os.environ.get("XLA_FLAGS", "").strip()
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return Path(text).read_text() if text and not text.startswith("-") else text
-    return text
 
 
 def _jax_settings() -> dict[str, Any]:

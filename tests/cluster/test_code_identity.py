@@ -1,8 +1,10 @@
 """Which code traces the programs of a process: every change of it is seen, or the code counts as unknown."""
 
 import importlib
+import importlib.machinery
 import os
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -11,19 +13,24 @@ import pytest
 import jaxpose
 from jaxpose.cluster import code_identity as module
 from jaxpose.cluster.code_identity import code_identity
-from jaxpose.config.command_line import read
+from jaxpose.config.command_line import EXPERIMENT, read
 
 BEFORE_S = jaxpose.IMPORTED_AT_NS / 1e9 - 100
 
 
 def write(file: Path, text: str, at_s: float = BEFORE_S) -> None:
+    """Writes a file, as if before the start of this process."""
     file.write_text(text)
     os.utime(file, (at_s, at_s))
+    jaxpose.IMPORTED_AT_NS = time.time_ns()
 
 
 @pytest.fixture(autouse=True)
 def only_lasting_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without modules of earlier tests, whose files are gone, and without jaxpose's own code."""
+    """A verb, without modules of earlier tests, whose files are gone, and without jaxpose's own code."""
+    monkeypatch.setattr(jaxpose, "IMPORTED_AT_NS", jaxpose.IMPORTED_AT_NS)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", importlib.machinery.ModuleSpec("jaxpose.train", None))
+    monkeypatch.delitem(sys.modules, EXPERIMENT, raising=False)
     for name, loaded in list(sys.modules.items()):
         file = getattr(loaded, "__file__", None)
         if file and (not Path(file).is_file() or Path(file).stat().st_mtime_ns > jaxpose.IMPORTED_AT_NS):
@@ -43,8 +50,10 @@ def test_the_content_of_a_users_module_counts(tmp_path: Path, monkeypatch: pytes
     assert len({first, with_hook, code_identity()}) == 3
     write(tmp_path / "my_hook.py", "SIGMA = 2")
     assert code_identity() == with_hook
-    # Python may have read another text.
-    os.utime(tmp_path / "my_hook.py")
+    # Python may have read another text, although this one is older.
+    (tmp_path / "new.py").write_text("SIGMA = 2")
+    os.utime(tmp_path / "new.py", (BEFORE_S, BEFORE_S))
+    os.rename(tmp_path / "new.py", tmp_path / "my_hook.py")
     assert code_identity() == ""
     (tmp_path / "my_hook.py").unlink()
     assert code_identity() == ""
@@ -61,6 +70,32 @@ def test_a_config_file_counts_as_code(tmp_path: Path, project: Path) -> None:
         read(["--config", str(tmp_path / "experiment.py")])
         found.add(code_identity())
     assert len(found) == 2 and "" not in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import numpy", "from jaxpose import config, pose", "from jaxpose.pose import heatmap", "import os, jaxpose"],
+)
+def test_code_that_could_replace_other_code_is_not_known(tmp_path: Path, project: Path, line: str) -> None:
+    text = f"{line}\nfrom jaxpose import config as c\n\n\ndef get_config():\n    return c.Config()\n"
+    write(tmp_path / "experiment.py", text)
+    read(["--config", str(tmp_path / "experiment.py"), f"data.project={project}"])
+    assert code_identity() == ""
+
+
+def test_a_script_that_calls_jaxpose_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert code_identity()
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    assert code_identity() == ""
+
+
+def test_a_file_of_options_of_the_compiler_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "flags"
+    file.write_text("--xla_cpu_enable_fast_math=true")
+    monkeypatch.setenv("XLA_FLAGS", str(file))
+    before = module.xla_options()
+    file.write_text("--xla_cpu_enable_fast_math=false")
+    assert module.xla_options() != before
 
 
 def test_a_setting_of_jax_and_an_updated_package_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
