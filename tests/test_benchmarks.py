@@ -35,6 +35,7 @@ NOT_STARTED = {
     "export.py": _COMPILES,
     "faults.py": "kills runs for minutes; pytest -m faults starts it",
     "few_labels.py": _TRAINS,
+    "group.py": _TRAINS,
     "fuzz.py": "damages thousands of files for minutes; pytest -m faults starts it",
     "goodput.py": _TRAINS,
     "label.py": "drives Chromium for a minute; tests/label/test_browser.py drives the page",

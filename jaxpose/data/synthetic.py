@@ -37,8 +37,8 @@ MARKER = "synthetic.json"
 _NAMED = {SYNTHETIC: (1, Path("runs/synthetic-project")), SYNTHETIC_GROUP: (5, Path("runs/synthetic-group-project"))}
 _VERSION = 1
 _FPS = 30
-# Of an animal in a group, relative to one that is alone.
-_SIZE_IN_GROUP = 0.55
+# Size of an animal in a group of so many, relative to one that is alone. Larger groups cover the same share of a frame.
+_SIZE_IN_GROUP, _MOST_OF_SIZE = 0.55, 5
 
 
 def folder_of(name: str) -> Path:
@@ -184,7 +184,8 @@ def _make_scene(
         # Separate keys keep a group's animals the same, however many it has.
         keys = [np.random.default_rng([seed, number, 3, other]) for other in range(1 + number % (animals - 1))]
         of_animals += [draw_look(key, side_px) for key in keys]
-        of_animals = [dataclasses.replace(look, size=_SIZE_IN_GROUP * look.size) for look in of_animals]
+        size = _SIZE_IN_GROUP * min(1.0, (_MOST_OF_SIZE / animals) ** 0.5)
+        of_animals = [dataclasses.replace(look, size=size * look.size) for look in of_animals]
     else:
         keys = []
     joints_px = [
