@@ -97,8 +97,6 @@ def _utf_16(content: bytes) -> str:
 _TAG = "tag:yaml.org,2002:"
 # A config has about a hundred values, but nested aliases can create more than fit into memory.
 _MOST_VALUES = 100_000
-# The first line that OpenCV writes is no directive of YAML.
-_OPENCV_LINE = "%YAML:1.0"
 # The core schema: the kind of a plain word, its pattern, and its possible first characters.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
@@ -135,21 +133,6 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
         # In this order: the loader adds the keys of a merge (<<) to the nodes.
         words = _Words("").construct_document(node)
         return loader.construct_document(node), words
-
-
-def read_opencv_yaml(file: Path) -> Any:
-    """Returns the content of a YAML file that OpenCV wrote, each value as its text; tags are left out.
-
-    OpenCV's own reader ends the process (SIGSEGV) where a file is nested deeply.
-
-    Raises:
-      UserError: as `read_yaml`.
-    """
-    text = read_unicode(file, "YAML file").removeprefix(_OPENCV_LINE)
-    with _naming_file(file):
-        loader = _Words(text)
-        node = _root(file, loader)
-        return None if node is None else loader.construct_document(node)
 
 
 @contextlib.contextmanager
