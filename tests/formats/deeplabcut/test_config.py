@@ -130,3 +130,10 @@ def test_aliases_of_aliases_do_not_fill_the_memory(key: str, tmp_path: Path) -> 
     (folder / "config.yaml").write_text(f"{yaml.safe_dump(options)}{key}: [{bomb}]\n")
     with pytest.raises(UserError, match=r"config.yaml: its aliases \(\*\) make \d+ values; at most 100000 are read"):
         read(folder)
+
+
+def test_a_long_file_without_aliases_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"a: &a 1\nb: *a\nc: [{'1,' * 100_000}]\n")
+    values, _ = read_yaml(file)
+    assert values["b"] == 1 and sum(values["c"]) == 100_000
