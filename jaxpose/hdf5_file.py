@@ -15,7 +15,8 @@ from jaxpose.files import write_atomic
 
 # gzip, which packs best of HDF5's filters, makes 1,032 bytes of one at most.
 _MOST_PACKED = 1032
-_ALWAYS_BYTES = 2**26
+# Chunks that were never written take memory, but no room in the file.
+_ALWAYS_GIB = 2
 
 
 @contextlib.contextmanager
@@ -23,8 +24,8 @@ def read_hdf5(file: Path) -> Iterator[Any]:
     """Yields an open `h5py.File` that has all its values itself: HDF5 would read them from any file that it names.
 
     Raises:
-      UserError: it is damaged, a part of it lies in another file, or announces more values than a file of this size
-        can hold.
+      UserError: it is damaged, a part of it lies in another file, or announces more than 2 GiB and more values than a
+        file of this size can hold.
       OSError: it cannot be read.
     """
     import h5py
@@ -49,7 +50,7 @@ def _unreadable_part(file: Path, size: int, changed_ns: int) -> str | None:
     """
     import h5py
 
-    most_bytes = max(_ALWAYS_BYTES, _MOST_PACKED * size)
+    most_bytes = max(_ALWAYS_GIB * 2**30, _MOST_PACKED * size)
     with h5py.File(file, "r") as opened:
         try:
             return opened.visititems_links(_linked_file) or opened.visititems(
@@ -86,8 +87,8 @@ def _bomb(name: str, entry: Any, most_bytes: int) -> str | None:
         return None
     shape = " x ".join(map(str, entry.shape))
     return (
-        f"{name!r} announces {shape} values ({announced:,} bytes), but the file is too small to hold them: it is "
-        "damaged; write it again"
+        f"{name!r} announces {shape} values ({announced:,} bytes), far more than the file holds; such a table may have "
+        f"{_ALWAYS_GIB} GiB: write a shorter one"
     )
 
 

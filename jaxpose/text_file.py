@@ -1,10 +1,9 @@
 """Reads text and YAML files that users supply; spreadsheets and Windows shells do not always write UTF-8."""
 
 import codecs
-import contextlib
 import io
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +96,6 @@ def _utf_16(content: bytes) -> str:
 _TAG = "tag:yaml.org,2002:"
 # A config has about a hundred values, but nested aliases can create more than fit into memory.
 _MOST_VALUES = 100_000
-# The first line that OpenCV writes is no directive of YAML.
-_OPENCV_LINE = "%YAML:1.0"
 # The core schema: the kind of a plain word, its pattern, and its possible first characters.
 _KINDS = (
     ("null", r"~|null|Null|NULL|", "~nN"),
@@ -127,36 +124,18 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
         values.
     """
     text = read_unicode(file, "YAML file")
-    with _naming_file(file):
+    try:
         loader = (_YesLoader if has_yes else _Loader)(text)
-        node = _root(file, loader)
+        node = loader.get_single_node()
         if node is None:
             return None, None
+        # Without aliases, each value takes a character at least.
+        most = max(_MOST_VALUES, len(text))
+        if (count := _count_values(node, {})) > most:
+            raise UserError(f"{file}: its aliases (*) make {count} values; at most {most} are read")
         # In this order: the loader adds the keys of a merge (<<) to the nodes.
         words = _Words("").construct_document(node)
         return loader.construct_document(node), words
-
-
-def read_opencv_yaml(file: Path) -> Any:
-    """Returns the content of a YAML file that OpenCV wrote, each value as its text; tags are left out.
-
-    OpenCV's own reader ends the process (SIGSEGV) where a file is nested deeply.
-
-    Raises:
-      UserError: as `read_yaml`.
-    """
-    text = read_unicode(file, "YAML file").removeprefix(_OPENCV_LINE)
-    with _naming_file(file):
-        loader = _Words(text)
-        node = _root(file, loader)
-        return None if node is None else loader.construct_document(node)
-
-
-@contextlib.contextmanager
-def _naming_file(file: Path) -> Iterator[None]:
-    """Turns the errors of PyYAML into those of `read_yaml`."""
-    try:
-        yield
     except UserError:
         raise
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as `!!timestamp 2024-13-45`
@@ -165,18 +144,6 @@ def _naming_file(file: Path) -> Iterator[None]:
         raise UserError(f"{file} is not a YAML file: a value does not fit its tag") from None
     except RecursionError:
         raise UserError(f"{file} is nested too deeply for a config") from None
-
-
-def _root(file: Path, loader: Any) -> yaml.Node | None:
-    """Returns the node with everything in a file, None if it is empty.
-
-    Raises:
-      UserError: its aliases make too many values.
-    """
-    node = loader.get_single_node()
-    if node is not None and (count := _count_values(node, {})) > _MOST_VALUES:
-        raise UserError(f"{file}: its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
-    return node
 
 
 def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
@@ -200,8 +167,10 @@ def plain_value(word: str) -> Any:
     return loader.construct_object(yaml.ScalarNode(loader.resolve(yaml.ScalarNode, word, (True, False)), word))
 
 
-class _UniqueKeys(yaml.constructor.BaseConstructor):
-    """A part of a loader: a key that appears twice is an error."""
+class _Loader(yaml.SafeLoader):
+    """The safe loader with the plain words of YAML 1.2, in which a key that appears twice is an error."""
+
+    yaml_implicit_resolvers: Any = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         names = [key.value for key, _ in node.value]
@@ -211,12 +180,6 @@ class _UniqueKeys(yaml.constructor.BaseConstructor):
                     problem=f"the key {excerpt(name)} appears twice", problem_mark=key.start_mark
                 )
         return super().construct_mapping(node, deep)
-
-
-class _Loader(_UniqueKeys, yaml.SafeLoader):
-    """The safe loader with the plain words of YAML 1.2."""
-
-    yaml_implicit_resolvers: Any = {}
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         word = str(self.construct_scalar(node))
@@ -228,7 +191,7 @@ class _YesLoader(_Loader):
     """The same, with the truth values of YAML 1.1."""
 
 
-class _Words(_UniqueKeys, yaml.BaseLoader):
+class _Words(yaml.BaseLoader):
     """Constructs every plain word as its text."""
 
 

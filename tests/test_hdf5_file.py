@@ -95,8 +95,18 @@ def test_a_dataset_that_announces_more_than_the_file_can_hold_is_refused(
         kind = opened[name].dtype
         del opened[name]
         opened.create_dataset(name, (2**33,), kind, chunks=(1,))
-    with pytest.raises(UserError, match=rf"{file.name}.* announces 8589934592 values .* damaged; write it again"):
+    with pytest.raises(UserError, match=rf"{file.name}.* announces 8589934592 values .*; such a table may have 2 GiB"):
         read()
+
+
+def test_chunks_that_were_never_written_are_read(tmp_path: Path) -> None:
+    file, _, read = analysis(tmp_path / "made")
+    with h5py.File(file, "r+") as opened:
+        for name, shape in (("tracks", (1, 2, 3, 1_500_000)), ("point_scores", (1, 3, 1_500_000))):
+            del opened[name]
+            opened.create_dataset(name, shape, np.float64, chunks=(*shape[:-1], 1000), fillvalue=np.nan)
+    assert file.stat().st_size * 1032 < 1_500_000 * 6 * 8
+    read()
 
 
 def test_axes_that_are_nested_deeply_are_refused(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@
 | OpenCV: a folder of CAMERA.yaml with camera_matrix, distortion_coefficients, R, T | matrix or Rodrigues' vector |
 """
 
+import base64
 import contextlib
 import io
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +28,7 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
 from jaxpose.files import replace_whole, write_atomic
 from jaxpose.hdf5_file import read_hdf5
-from jaxpose.text_file import read_opencv_yaml, read_unicode
+from jaxpose.text_file import read_text, read_unicode
 
 _READABLE = (
     "a calibration is a .toml of Anipose or caliscope, a label3d .mat of DANNCE, a .slp of SLEAP with a session, or a "
@@ -39,6 +41,18 @@ ANIPOSE, CALISCOPE, DANNCE, SLEAP, JARVIS, OPENCV = WRITTEN = (
     "anipose", "caliscope", "dannce", "sleap", "jarvis", "opencv",
 )  # fmt: skip
 _FOLDERS = (JARVIS, OPENCV)
+_SIZE = ("image_width", "image_height")
+# Characters. A level of nesting takes one at least, and 230 bytes of the stack.
+_MOST_TEXT = 2**13
+# Rows or columns of a matrix.
+_MOST_LENGTH = 100
+_BASE64 = re.compile(r"!!binary \|\r?\n((?:[ \t]+[A-Za-z0-9+/=]+[ \t]*\r?(?:\n|$))+)")
+_BASE64_TYPE = 24
+_BASE64_KINDS = {"u": "u1", "c": "i1", "w": "<u2", "s": "<i2", "i": "<i4", "h": "<f2", "f": "<f4", "d": "<f8"}
+# As OpenCV knows it in YAML, JSON and XML.
+_ANY_BASE64 = re.compile(r"!\S*binary|\$base64\$|[\"']binary[\"']")
+# An entry of a camera at the top level, or a line that begins a file or a document.
+_YAML_ENTRY = re.compile(rf"^(?:(?:{'|'.join((*_OPENCV, *_JARVIS, *_SIZE))})[ \t]*:.*(?:\n[ \t].*)*|(?:%|---).*)", re.M)
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
 # More than a .slp without labels needs.
@@ -265,32 +279,77 @@ def _read_yaml_folder(folder: Path) -> list[Camera]:
 
 
 def _read_yaml(file: Path) -> Camera:
-    content = read_opencv_yaml(file)
-    content = content if isinstance(content, dict) else {}
-    is_jarvis = "intrinsicMatrix" in content
-    names = _JARVIS if is_jarvis else _OPENCV
-    matrix, lens, rotation, translation = (_yaml_matrix(file, content, name) for name in names)
-    if is_jarvis:
-        matrix, rotation = matrix.T, rotation.T
+    text = _near_matrices(file, read_text(file)[0])
     try:
-        width, height = (int(float(content.get(name, 0))) for name in ("image_width", "image_height"))
+        content = cv2.FileStorage(text, cv2.FILE_STORAGE_READ | cv2.FILE_STORAGE_MEMORY)
+    except (cv2.error, SystemError) as error:
+        raise UserError(f"{file} is not a YAML file of OpenCV: {excerpt(str(error.__cause__ or error))}") from None
+    try:
+        is_jarvis = not content.getNode("intrinsicMatrix").empty()
+        matrix, lens, rotation, translation = (
+            _yaml_matrix(file, content, name) for name in (_JARVIS if is_jarvis else _OPENCV)
+        )
+        numbers = [content.getNode(name) for name in _SIZE]
+        width, height = (0 if node.empty() else int(node.real()) for node in numbers)
+        if is_jarvis:
+            matrix, rotation = matrix.T, rotation.T
         return Camera(file.stem, matrix, _rotation(rotation), translation.ravel(), lens.ravel(), (width, height))
     except _WRONG as error:
-        raise UserError(f"{file}: {_reason(error)}") from None
+        raise error if isinstance(error, UserError) else UserError(f"{file}: {_reason(error)}") from None
+    finally:
+        content.release()
 
 
-def _yaml_matrix(file: Path, content: dict[str, Any], name: str) -> np.ndarray:
+def _near_matrices(file: Path, text: str) -> str:
+    """Returns a text that OpenCV may read: of a long one, only the entries of a camera, with base64 as numbers.
+
+    OpenCV's reader ends the process (SIGSEGV) where a text is nested deeply, which a short one cannot be, and does not
+    return for some wrong base64.
+
+    Raises:
+      UserError: these entries are long themselves, or their base64 is none that OpenCV writes.
+    """
+    if len(text) > _MOST_TEXT:
+        text = "\n".join(part[0] for part in _YAML_ENTRY.finditer(text))
+        if not 0 < len(text) <= _MOST_TEXT:
+            raise UserError(
+                f"{file} is nested too deeply, or long and not as OpenCV writes it: each of {', '.join(_OPENCV)} must "
+                f"begin a line, and together they may have {_MOST_TEXT} characters"
+            )
     try:
-        entry = content[name]
-        rows, columns = int(entry["rows"]), int(entry["cols"])
-        if min(rows, columns) < 0:  # numpy would choose such a number
-            raise ValueError
-        return np.array([float(word) for word in entry["data"]]).reshape(rows, columns)
+        text = _BASE64.sub(_decoded, text)
     except _WRONG:
+        pass
+    if found := _ANY_BASE64.search(text):
+        raise UserError(
+            f"{file} has values in base64 ({excerpt(found[0])}) that cannot be read; write it without base64"
+        )
+    return text
+
+
+def _decoded(found: re.Match[str]) -> str:
+    """Returns a list of the numbers in base64: OpenCV writes a type in 24 letters, then the values."""
+    content = base64.b64decode("".join(found[1].split()), validate=True)
+    kind = _BASE64_KINDS[content[:_BASE64_TYPE].decode("ascii").strip().lstrip("0123456789")]
+    words = map(repr, np.frombuffer(content[_BASE64_TYPE:], kind).astype(float).tolist())
+    return f"[ {', '.join(words)} ]\n"
+
+
+def _yaml_matrix(file: Path, content: Any, name: str) -> np.ndarray:
+    try:
+        node = content.getNode(name)
+        sides = [node.getNode(side).real() for side in ("rows", "cols")]
+        # OpenCV reserves memory for any number; a wrong one in `sizes`, or none in `cols`, ends the process.
+        is_small = all(1 <= side <= _MOST_LENGTH for side in sides) and node.getNode("sizes").empty()
+        matrix = node.mat() if is_small else None
+    except (cv2.error, SystemError):
+        matrix = None
+    if matrix is None:
         raise UserError(
             f"{file} has no matrix {name}; each camera needs {', '.join(_OPENCV)}, or as JARVIS writes it "
             f"{', '.join(_JARVIS)}"
-        ) from None
+        )
+    return matrix.astype(np.float64)
 
 
 def _array(values: Any) -> np.ndarray:

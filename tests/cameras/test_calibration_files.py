@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import h5py
@@ -180,6 +181,39 @@ def test_a_fisheye_lens_and_a_skew_are_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_cameras(write_dannce(tmp_path / "rig", cameras)).each[0].matrix, skewed)
 
 
+def test_every_file_that_opencv_writes_is_read(tmp_path: Path) -> None:
+    def write(
+        name: str, names: tuple[str, ...], more: dict[str, Any], flag: int = cv2.FILE_STORAGE_WRITE, kind: Any = float
+    ) -> Path:
+        for camera in RIG.each:
+            values = (camera.matrix, opencv_lens(camera)[None], camera.rotation, camera.translation[:, None])
+            known = dict(zip(("camera_matrix", "distortion_coefficients", "R", "T"), values, strict=True))
+            file = tmp_path / name / f"{camera.name}.yaml"
+            file.parent.mkdir(exist_ok=True)
+            opened = cv2.FileStorage(str(file), flag)
+            for key, value in {**more, **{key: known[key].astype(kind) for key in names}}.items():
+                opened.write(key, value)
+            opened.release()
+        return tmp_path / name
+
+    expected, all_four = RIG.project(np.ones((1, 3))), ("camera_matrix", "distortion_coefficients", "R", "T")
+    folders = [
+        write("texts", all_four, {"note": 'John\'s \\ "rig" at 12:30'}),
+        write("long", all_four, {"image_points": np.ones((60_000, 2))}),
+        write("base64", all_four, {"mask": np.eye(2, dtype=np.uint8)}, cv2.FILE_STORAGE_WRITE_BASE64),
+        write("parts", all_four[:2], {}),
+        write("twice", all_four, {"note": "M\xe4rz"}),
+    ]
+    write("parts", all_four[2:], {}, cv2.FILE_STORAGE_APPEND)
+    for file in folders[-1].iterdir():  # a note in Latin-1, and everything written twice
+        text = file.read_text()
+        file.write_bytes((text + text.split("---\n")[1].replace("data: [ ", "data: [ 7., ")).encode("latin-1"))
+    for folder in folders:
+        np.testing.assert_allclose(read_cameras(folder).project(np.ones((1, 3))), expected, rtol=0, atol=1e-8)
+    found = read_cameras(write("float32", all_four, {}, kind=np.float32)).each[0]
+    np.testing.assert_array_equal(found.matrix, RIG.each[0].matrix.astype(np.float32))
+
+
 @pytest.mark.parametrize("tool", WRITERS)
 def test_two_equal_cameras_are_refused_in_every_form(tool: str, tmp_path: Path) -> None:
     first, *others = RIG.each
@@ -232,8 +266,12 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
         (f"%YAML:1.0\n---\n{short}", "has no matrix camera_matrix"),
         (f"%YAML:1.0\n---\n{short.replace('rows: 3', 'rows: -1')}", "has no matrix camera_matrix"),
         ("a: [", "is not a YAML file"),
-        # OpenCV's reader ends the process.
+        # OpenCV's reader ends the process, or does not return.
         ("[" * 100_000, "is nested too deeply"),
+        ("%YAML:1.0\n---\nR: " + "[" * 100_000, "is nested too deeply"),
+        (f"%YAML:1.0\n---\n{short.replace('rows: 3', 'sizes: [-1, 3]')}", "has no matrix camera_matrix"),
+        (f"%YAML:1.0\n---\n{short.replace('cols', 'cloS')}", "has no matrix camera_matrix"),
+        (f"%YAML:1.0\n---\n{short.replace('[1, 2]', '!!binary |')}    {'A' * 400}\n", "has values in base64"),
     ):
         (tmp_path / "empty" / "a.yaml").write_text(content)
         with pytest.raises(UserError, match=f"a.yaml {message}"):
