@@ -187,7 +187,9 @@ def test_every_file_that_opencv_writes_is_read(tmp_path: Path) -> None:
     ) -> Path:
         for camera in RIG.each:
             values = (camera.matrix, opencv_lens(camera)[None], camera.rotation, camera.translation[:, None])
-            known = dict(zip(("camera_matrix", "distortion_coefficients", "R", "T"), values, strict=True))
+            known: dict[str, np.ndarray] = dict(
+                zip(("camera_matrix", "distortion_coefficients", "R", "T"), values, strict=True)
+            )
             file = tmp_path / name / f"{camera.name}.yaml"
             file.parent.mkdir(exist_ok=True)
             opened = cv2.FileStorage(str(file), flag)
