@@ -51,8 +51,10 @@ _BASE64_TYPE = 24
 _BASE64_KINDS = {"u": "u1", "c": "i1", "w": "<u2", "s": "<i2", "i": "<i4", "h": "<f2", "f": "<f4", "d": "<f8"}
 # As OpenCV knows it in YAML, JSON and XML.
 _ANY_BASE64 = re.compile(r"!\S*binary|\$base64\$|[\"']binary[\"']")
-# An entry of a camera at the top level, or a line that begins a file or a document.
-_YAML_ENTRY = re.compile(rf"^(?:(?:{'|'.join((*_OPENCV, *_JARVIS, *_SIZE))})[ \t]*:.*(?:\n[ \t].*)*|(?:%|---).*)", re.M)
+# An entry of a camera at the top level, or a line that begins or ends a document.
+_YAML_ENTRY = re.compile(
+    rf"^(?:(?:{'|'.join((*_OPENCV, *_JARVIS, *_SIZE))})[ \t]*:.*(?:\n(?:[ \t\r].*)?)*|(?:%|---|\.\.\.).*)", re.M
+)
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
 # More than a .slp without labels needs.

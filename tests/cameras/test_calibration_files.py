@@ -187,7 +187,9 @@ def test_every_file_that_opencv_writes_is_read(tmp_path: Path) -> None:
     ) -> Path:
         for camera in RIG.each:
             values = (camera.matrix, opencv_lens(camera)[None], camera.rotation, camera.translation[:, None])
-            known = dict(zip(("camera_matrix", "distortion_coefficients", "R", "T"), values, strict=True))
+            known: dict[str, np.ndarray] = dict(
+                zip(("camera_matrix", "distortion_coefficients", "R", "T"), values, strict=True)
+            )
             file = tmp_path / name / f"{camera.name}.yaml"
             file.parent.mkdir(exist_ok=True)
             opened = cv2.FileStorage(str(file), flag)
@@ -201,7 +203,7 @@ def test_every_file_that_opencv_writes_is_read(tmp_path: Path) -> None:
         write("texts", all_four, {"note": 'John\'s \\ "rig" at 12:30'}),
         write("long", all_four, {"image_points": np.ones((60_000, 2))}),
         write("base64", all_four, {"mask": np.eye(2, dtype=np.uint8)}, cv2.FILE_STORAGE_WRITE_BASE64),
-        write("parts", all_four[:2], {}),
+        write("parts", all_four[:2], {"image_points": np.ones((1_000, 2))}),
         write("twice", all_four, {"note": "M\xe4rz"}),
     ]
     write("parts", all_four[2:], {}, cv2.FILE_STORAGE_APPEND)
