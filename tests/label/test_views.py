@@ -97,6 +97,16 @@ def test_each_view_has_its_file_and_the_views_of_a_moment_belong_together(store_
     assert store_of(project, ("top", "side")).moments()[0] == [0, 1]
 
 
+def test_a_session_may_end_with_the_name_of_a_view(store_of: Open, tmp_path: Path) -> None:
+    for session in ("trial_side", "trial_top"):
+        for view in VIEWS:
+            write_image(tmp_path / image_of(view, 0, session))
+    rows = {view: f"{image_of(view, 0, 'trial_side')},1,2,,,,\n" for view in VIEWS}
+    store = store_of(write_views(tmp_path, 0, rows))
+    assert store.moments() == [[0, 1], [2, 3]]
+    assert store.images == [image_of(view, 0, f"trial_{session}") for session in VIEWS for view in VIEWS]
+
+
 def test_a_killed_session_and_other_programs_lose_no_label_of_any_view(store_of: Open, tmp_path: Path) -> None:
     project = write_views(tmp_path / "p")
     code = (
