@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,30 @@ def test_a_session_may_end_with_the_name_of_a_view(store_of: Open, tmp_path: Pat
     store = store_of(write_views(tmp_path, 0, rows))
     assert store.moments() == [[0, 1], [2, 3]]
     assert store.images == [image_of(view, 0, f"trial_{session}") for session in VIEWS for view in VIEWS]
+
+
+def test_a_second_image_of_a_view_in_a_moment_is_refused(store_of: Open, tmp_path: Path) -> None:
+    """Two folders may have one name in two Unicode forms, which most file systems tell apart."""
+    one, other = (unicodedata.normalize(form, "s_süd") for form in ("NFC", "NFD"))
+    for folder in (one, "s_top"):
+        write_image(tmp_path / f"labeled-data/{folder}/img000.png")
+    for view in ("süd", "top"):
+        (tmp_path / f"CollectedData_{view}.csv").write_text(header())
+    store = store_of(tmp_path, ("süd", "top"))
+    store.edit(1, store.frame(1)["revision"], {0: (7.25, 8.0, 2)})
+    # Another program adds the image of the other form, and its row to a label file that this session has read.
+    write_image(tmp_path / f"labeled-data/{other}/img000.png")
+    file, row = tmp_path / "CollectedData_süd.csv", f"labeled-data/{other}/img000.png,1,2,,,,\n"
+    file.write_text(header() + row)
+    problem = f"{other}/img000.png and labeled-data/{one}/img000.png are images of the view süd at one moment"
+    for _ in range(2):
+        with pytest.raises(UserError, match=problem):
+            store.flush()
+    file.write_text(header())
+    store.flush()
+    assert store.moments() == [[0, 1]] and "7.25" in (tmp_path / "CollectedData_top.csv").read_text()
+    with pytest.raises(UserError, match="are images of the view süd at one moment"):
+        store_of(tmp_path, ("süd", "top"))
 
 
 def test_a_killed_session_and_other_programs_lose_no_label_of_any_view(store_of: Open, tmp_path: Path) -> None:
