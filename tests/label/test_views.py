@@ -1,6 +1,8 @@
 """The views of several cameras in `jaxpose label`: their label files, moments, lines and rings."""
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from jaxpose.cameras.calibration_files import ANIPOSE, read_cameras, write_cameras
+from jaxpose.config.command_line import read
+from jaxpose.config.rules import validate_alone
 from jaxpose.data.labels import read_csv_table
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
@@ -31,6 +35,7 @@ from tests.browser import OVERFLOWS, needs_browser, opened
 from tests.cameras.rigs import opencv_lens, opencv_pixels
 from tests.label.small_projects import KEYPOINTS, header, serving, write_image
 from tests.label.test_browser import press
+from tests.label.test_server import ask
 from tests.small_run import environment
 
 LABELS = "CollectedData.csv"
@@ -186,6 +191,22 @@ def test_what_is_no_project_of_these_views_is_refused(
     ):
         assert main([*given, "--no-browser"]) == 2, given
         assert re.search(problem, printed := capsys.readouterr().err), printed
+
+
+def test_a_training_gets_the_views_that_the_page_found_also_numbers(tmp_path: Path) -> None:
+    views = ("1", "2", "a,b")
+    for view in views:
+        row = f'"{image_of(view, 0)}",1,2,,,,\n'
+        write_image(tmp_path / image_of(view, 0))
+        (tmp_path / f"CollectedData_{view}.csv").write_text(header() + row)
+    with serving(tmp_path) as served:
+        token = served.address.partition("?")[2]
+        cookie = ask(served, f"/?{token}")[1]["set-cookie"].partition(";")[0]
+        command = json.loads(ask(served, "/api/changes?since=0", Cookie=cookie)[2])["training"]["command"]
+        assert served.stop() == 0
+    config, _ = read(shlex.split(command.partition(" train ")[2]))
+    validate_alone(config)
+    assert config.data.views == views
 
 
 def test_predictions_of_all_views_are_shown(store_of: Open, tmp_path: Path) -> None:
