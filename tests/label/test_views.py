@@ -82,6 +82,7 @@ def test_each_view_has_its_file_and_the_views_of_a_moment_belong_together(store_
     project = write_views(tmp_path / "p")
     # Folders that belong to no view are not labelled here, and a moment may lack a view.
     write_image(project / "labeled-data/other/img000.png")
+    write_image(project / "labeled-data/_top/img000.png")
     write_image(project / image_of("top", 5, "s2"))
     before = {view: (project / f"CollectedData_{view}.csv").read_bytes() for view in VIEWS}
     store = store_of(project)
@@ -167,6 +168,7 @@ def test_what_is_no_project_of_these_views_is_refused(
     other = shutil.copytree(project, tmp_path / "other")
     (other / "CollectedData_top.csv").write_text(header().replace("nose", "snout"))
     wrong = write_views(tmp_path / "wrong", rows={"top": f"{image_of('side', 0)},1,2,,,,\n"})
+    unnamed = write_views(tmp_path / "unnamed", rows={"top": "labeled-data/_top/img000.png,1,2,,,,\n"})
     several = shutil.copytree(project, tmp_path / "several")
     names = ["scorer,me,me,me,me", "individuals,a,a,b,b", "bodyparts,nose,nose,nose,nose", "coords,x,y,x,y"]
     for view in VIEWS:
@@ -178,6 +180,8 @@ def test_what_is_no_project_of_these_views_is_refused(
         ([str(other), views], "other keypoints or individuals; they must be the same in all views"),
         ([str(wrong), views], "is not an image of the view top; its folder must be labeled-data/<session>_top"),
         ([str(several), views], "has several animals, with which jaxpose trains one camera at a time"),
+        ([two, "data.views=side,top,side"], "data.views has 'side' more than once"),
+        ([str(unnamed), views], "_top/img000.png is an image of the view top; its folder must be"),
         ([two, "data.views=side,back"], "data.views has 'back', but .* has no CollectedData_back.csv"),
         (
             [two, views, "--labels", "CollectedData_top.csv"],
