@@ -182,8 +182,10 @@ class Store:
             numbers = self._moments.get(self.project.moment_of(image))
             first = numbers[self.project.views.index(view)] if numbers else -1
             if first not in (-1, self._ids.get(image)):
+                # Only the view's end of a folder may be spelled in two ways; both look alike in print.
                 raise UserError(
-                    f"{image} and {self.images[first]} are images of the view {view} at one moment: keep one of them"
+                    f"{image} and {self.images[first]} are images of the view {view} at one moment: keep one of the "
+                    "folders, whose names differ in Unicode form"
                 )
 
     def counts(self) -> list[int]:
