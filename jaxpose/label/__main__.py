@@ -148,7 +148,8 @@ def _training_arguments(given: argparse.Namespace, project: "LabelProject", conf
         )
     # The trainer knows the cameras of a Lightning Pose config file, and does not look for those of a folder.
     is_found = project.views and not config.data.views and project.path.samefile(given.project)
-    views = {"data.views": ",".join(project.views)} if is_found else {}
+    # Quoted, because a view may have a name such as 1, or one with a comma.
+    views = {"data.views": repr(project.views)} if is_found else {}
     options = {**given.options, **_labels_option(given), **views}
     own = ["--config", given.config] if given.config else []
     return [*own, *(f"{name}={text}" for name, text in options.items())]

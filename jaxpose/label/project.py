@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from unicodedata import normalize
 
 from jaxpose.config import DataConfig
 from jaxpose.data.frame_names import FrameNames
@@ -16,6 +17,7 @@ from jaxpose.data.label_files import (
     moment_of_image,
     refuse_absent_project,
     view_of_video,
+    without_view,
 )
 from jaxpose.data.skeleton import flip_permutation, known_pairs
 from jaxpose.errors import UserError, need
@@ -158,15 +160,20 @@ class LabelProject:
         for folder in folders:
             if self.is_deeplabcut and folder.name.endswith(_DRAWN) and not self._has_labels(folder):
                 continue
-            if self.views and not view_of_video(folder.name, self.views):
-                continue
             rows = rows_of.get(folder, set())
+            if self.views and not rows and not self._is_of_view(folder.name):
+                continue
             rowless = self.image_names(folder) - rows
             if rows and rowless and _are_context(rowless, rows):
                 context, rowless = context + len(rowless), set[str]()
             before = "" if folder == PurePosixPath() else f"{folder}/"
             found.update(before + name for name in rows | rowless)
         return sorted(found, key=self._in_order), context
+
+    def _is_of_view(self, folder: str) -> bool:
+        """Returns whether a folder is called <session>_<view>."""
+        view = view_of_video(folder, self.views)
+        return bool(view and without_view(folder, view))
 
     def _in_order(self, image: str) -> tuple[list, list, int]:
         """Returns what images are sorted by: the views of a moment follow each other."""
@@ -249,6 +256,10 @@ def _find_views(folder: Path) -> tuple[str, ...]:
 
 def _open_views(data: DataConfig) -> LabelProject:
     folder = find_folder(data.project)
+    for view in data.views:
+        # In any Unicode form, as in the names of folders.
+        if sum(normalize("NFC", other) == normalize("NFC", view) for other in data.views) > 1:
+            raise UserError(f"data.views has {view!r} more than once")
     if data.labels != DataConfig().labels and not files_of_views(data.labels) and (folder / data.labels).is_file():
         raise UserError(
             f"--labels is {data.labels}, the file of one camera, but {data.project} names the cameras "

@@ -95,6 +95,7 @@ class Store:
         self._ids = {image: number for number, image in enumerate(self.images)}
         self._moments: dict[str, list[int]] = {}
         for image in self.images:
+            self.refuse_second(image)
             self._join_moment(image)
         self._journal = Journal(project.journal_file)
         self.recovered = self._recover()
@@ -168,10 +169,24 @@ class Store:
             return sorted(file for file in self._files if file.is_file())
 
     def add(self, image: str) -> int:
-        """Adds an image, if it is new, and returns its number."""
+        """Adds an image, if it is new, and returns its number; raises UserError as `refuse_second`."""
         with self._lock:
             self._know(image)
             return self._ids[image]
+
+    def refuse_second(self, image: str) -> None:
+        """Raises UserError if the moment of an image has another image of the same view."""
+        if not (view := self.project.view_of(image)):
+            return
+        with self._lock:
+            numbers = self._moments.get(self.project.moment_of(image))
+            first = numbers[self.project.views.index(view)] if numbers else -1
+            if first not in (-1, self._ids.get(image)):
+                # Only the view's end of a folder may be spelled in two ways; both look alike in print.
+                raise UserError(
+                    f"{image} and {self.images[first]} are images of the view {view} at one moment: keep one of the "
+                    "folders, whose names differ in Unicode form"
+                )
 
     def counts(self) -> list[int]:
         """Returns the number of labelled keypoints of each image; -1 if its row cannot be used."""
@@ -336,11 +351,14 @@ class Store:
             return False
 
     def _merge(self, file: Path, found: AnyLabelFile) -> None:
-        """Takes over a label file that another program has changed."""
-        old, self._files[file] = self._base(file), found
+        """Takes over a label file that another program has changed; raises UserError as `refuse_second`."""
+        old = self._base(file)
         # In the order of the file, so that new images come in that order.
-        for image in dict.fromkeys([*old.images, *found.images]):
+        images = dict.fromkeys([*old.images, *found.images])
+        for image in images:
             self._know(image)
+        self._files[file] = found
+        for image in images:
             if old.points.get(image) != found.points.get(image) or image in found.problems:
                 self._touch(image)
         edits = [edit for edit in self._pending.values() if self.project.file_of(edit.image) == file]
@@ -526,6 +544,7 @@ class Store:
 
     def _know(self, image: str) -> None:
         if image not in self._ids:
+            self.refuse_second(image)
             self._ids[image] = len(self.images)
             self.images.append(image)
             self._join_moment(image)

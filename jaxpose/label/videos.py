@@ -110,7 +110,8 @@ class Videos:
         """Writes a frame as an image of the project, unless there is one, and returns the number of the image.
 
         Raises:
-          UserError: the frame cannot be read, or the crop of the video is unknown.
+          UserError: the frame cannot be read, the crop of the video is unknown, or the moment has another image of its
+            view.
           OSError: the image cannot be written.
         """
         folder = self._project.image_folder(self.names[video])
@@ -128,6 +129,7 @@ class Videos:
                 return store.add(f"{folder}/{same[0]}")
             if not (name := self._name_in_other_view(video, number)):
                 name = image_of(self.names[video], number)
+            store.refuse_second(name)
             pixels = self.frame(video, number)
             if crop_px := self._crop_px(video):
                 x, y, width, height = crop_px

@@ -220,6 +220,19 @@ def test_rows_are_matched_by_name_and_a_moment_may_lack_views(tmp_path: Path) ->
     assert project.describe_absent().startswith("3 of 5 moments lack an image (1 of top, 2 of bot): ")
 
 
+def test_a_session_may_end_with_the_name_of_a_view(tmp_path: Path) -> None:
+    """As trial_a and trial_b with the views a and b: only the last _<view> of a name is the view."""
+    names = ["trial_a/1.png", "trial_b/1.png"]
+    data = dataclasses.replace(small_project(tmp_path, {"a": names, "b": names}), views=("a", "b"))
+    project = read_project(data)
+    assert project.moment_names() == tuple(f"labeled-data/{name}" for name in names)
+    np.testing.assert_array_equal(project.rows_of_moments(), [[0, 2], [1, 3]])
+    videos = [f"trial_{session}_{view}.mp4" for session in "ab" for view in "ab"]
+    add_videos(tmp_path / "videos", *videos)
+    found = [file.name for of_views in sessions(data, c.VideoConfig()) for file in of_views]
+    assert found == videos
+
+
 def test_views_without_a_common_moment_are_refused(tmp_path: Path) -> None:
     data = small_project(tmp_path, {"top": ["s/1.png"], "bot": ["s/01.png", "s/02.png"]})
     with pytest.raises(

@@ -1,9 +1,12 @@
 """The views of several cameras in `jaxpose label`: their label files, moments, lines and rings."""
 
+import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from jaxpose.cameras.calibration_files import ANIPOSE, read_cameras, write_cameras
+from jaxpose.config.command_line import read
+from jaxpose.config.rules import validate_alone
 from jaxpose.data.labels import read_csv_table
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
@@ -30,6 +35,7 @@ from tests.browser import OVERFLOWS, needs_browser, opened
 from tests.cameras.rigs import opencv_lens, opencv_pixels
 from tests.label.small_projects import KEYPOINTS, header, serving, write_image
 from tests.label.test_browser import press
+from tests.label.test_server import ask
 from tests.small_run import environment
 
 LABELS = "CollectedData.csv"
@@ -76,6 +82,7 @@ def test_each_view_has_its_file_and_the_views_of_a_moment_belong_together(store_
     project = write_views(tmp_path / "p")
     # Folders that belong to no view are not labelled here, and a moment may lack a view.
     write_image(project / "labeled-data/other/img000.png")
+    write_image(project / "labeled-data/_top/img000.png")
     write_image(project / image_of("top", 5, "s2"))
     before = {view: (project / f"CollectedData_{view}.csv").read_bytes() for view in VIEWS}
     store = store_of(project)
@@ -95,6 +102,40 @@ def test_each_view_has_its_file_and_the_views_of_a_moment_belong_together(store_
     assert one.project.views == () and len(one.moments()) == len(one.images)
     one.close()
     assert store_of(project, ("top", "side")).moments()[0] == [0, 1]
+
+
+def test_a_session_may_end_with_the_name_of_a_view(store_of: Open, tmp_path: Path) -> None:
+    for session in ("trial_side", "trial_top"):
+        for view in VIEWS:
+            write_image(tmp_path / image_of(view, 0, session))
+    rows = {view: f"{image_of(view, 0, 'trial_side')},1,2,,,,\n" for view in VIEWS}
+    store = store_of(write_views(tmp_path, 0, rows))
+    assert store.moments() == [[0, 1], [2, 3]]
+    assert store.images == [image_of(view, 0, f"trial_{session}") for session in VIEWS for view in VIEWS]
+
+
+def test_a_second_image_of_a_view_in_a_moment_is_refused(store_of: Open, tmp_path: Path) -> None:
+    """Two folders may have one name in two Unicode forms, which most file systems tell apart."""
+    one, other = (unicodedata.normalize(form, "s_süd") for form in ("NFC", "NFD"))
+    for folder in (one, "s_top"):
+        write_image(tmp_path / f"labeled-data/{folder}/img000.png")
+    for view in ("süd", "top"):
+        (tmp_path / f"CollectedData_{view}.csv").write_text(header())
+    store = store_of(tmp_path, ("süd", "top"))
+    store.edit(1, store.frame(1)["revision"], {0: (7.25, 8.0, 2)})
+    # Another program adds the image of the other form, and its row to a label file that this session has read.
+    write_image(tmp_path / f"labeled-data/{other}/img000.png")
+    file, row = tmp_path / "CollectedData_süd.csv", f"labeled-data/{other}/img000.png,1,2,,,,\n"
+    file.write_text(header() + row)
+    problem = f"{other}/img000.png and labeled-data/{one}/img000.png are images of the view süd at one moment"
+    for _ in range(2):
+        with pytest.raises(UserError, match=problem):
+            store.flush()
+    file.write_text(header())
+    store.flush()
+    assert store.moments() == [[0, 1]] and "7.25" in (tmp_path / "CollectedData_top.csv").read_text()
+    with pytest.raises(UserError, match="are images of the view süd at one moment"):
+        store_of(tmp_path, ("süd", "top"))
 
 
 def test_a_killed_session_and_other_programs_lose_no_label_of_any_view(store_of: Open, tmp_path: Path) -> None:
@@ -127,6 +168,7 @@ def test_what_is_no_project_of_these_views_is_refused(
     other = shutil.copytree(project, tmp_path / "other")
     (other / "CollectedData_top.csv").write_text(header().replace("nose", "snout"))
     wrong = write_views(tmp_path / "wrong", rows={"top": f"{image_of('side', 0)},1,2,,,,\n"})
+    unnamed = write_views(tmp_path / "unnamed", rows={"top": "labeled-data/_top/img000.png,1,2,,,,\n"})
     several = shutil.copytree(project, tmp_path / "several")
     names = ["scorer,me,me,me,me", "individuals,a,a,b,b", "bodyparts,nose,nose,nose,nose", "coords,x,y,x,y"]
     for view in VIEWS:
@@ -138,6 +180,8 @@ def test_what_is_no_project_of_these_views_is_refused(
         ([str(other), views], "other keypoints or individuals; they must be the same in all views"),
         ([str(wrong), views], "is not an image of the view top; its folder must be labeled-data/<session>_top"),
         ([str(several), views], "has several animals, with which jaxpose trains one camera at a time"),
+        ([two, "data.views=side,top,side"], "data.views has 'side' more than once"),
+        ([str(unnamed), views], "_top/img000.png is an image of the view top; its folder must be"),
         ([two, "data.views=side,back"], "data.views has 'back', but .* has no CollectedData_back.csv"),
         (
             [two, views, "--labels", "CollectedData_top.csv"],
@@ -151,6 +195,22 @@ def test_what_is_no_project_of_these_views_is_refused(
     ):
         assert main([*given, "--no-browser"]) == 2, given
         assert re.search(problem, printed := capsys.readouterr().err), printed
+
+
+def test_a_training_gets_the_views_that_the_page_found_also_numbers(tmp_path: Path) -> None:
+    views = ("1", "2", "a,b")
+    for view in views:
+        row = f'"{image_of(view, 0)}",1,2,,,,\n'
+        write_image(tmp_path / image_of(view, 0))
+        (tmp_path / f"CollectedData_{view}.csv").write_text(header() + row)
+    with serving(tmp_path) as served:
+        token = served.address.partition("?")[2]
+        cookie = ask(served, f"/?{token}")[1]["set-cookie"].partition(";")[0]
+        command = json.loads(ask(served, "/api/changes?since=0", Cookie=cookie)[2])["training"]["command"]
+        assert served.stop() == 0
+    config, _ = read(shlex.split(command.partition(" train ")[2]))
+    validate_alone(config)
+    assert config.data.views == views
 
 
 def test_predictions_of_all_views_are_shown(store_of: Open, tmp_path: Path) -> None:
