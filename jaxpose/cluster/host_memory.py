@@ -16,8 +16,9 @@ _ARENAS = 2
 
 
 def keep_freed_memory(mesh: MeshConfig) -> bool:
-    """Makes malloc keep what this process frees, in two arenas; returns False, and does nothing, with a GPU or without
-    glibc.
+    """Makes malloc keep what this process frees, in two arenas; returns whether it does.
+
+    With a GPU, or without glibc, this does nothing.
 
     XLA allocates the temporary memory of a step again each time. By default, glibc takes it from the system and returns
     it, so every page is zeroed again. And by default it has up to 8 arenas a core, between which the threads of saves
