@@ -62,7 +62,7 @@ def predict_animals(finder: Network, pose: Network, frames: Sequence[np.ndarray]
 
 def find_in_video(
     finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int]]
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields what a finder finds in each stretch of a video, without a pose network.
 
     Args:
@@ -71,9 +71,9 @@ def find_in_video(
       stretches: the frames [first, end) of each.
 
     Yields:
-      The rough positions of the keypoints (n, a, k, 2) in frame pixels, the centres (n, a, 2) and the scores (n, a) of
-      the animals of each frame of the stretch, the surest first; NaN where there are fewer than `data.animals`, and in
-      frames that do not decode. The number of devices changes no bit.
+      The rough positions of the keypoints and, last, the centre, (n, a, k + 1, 2) in frame pixels, and the scores
+      (n, a) of the animals of each frame of the stretch, the surest first; NaN where there are fewer than
+      `data.animals`, and in frames that do not decode. The number of devices changes no bit.
     """
     data, frame_px = finder.data, (index.width_px, index.height_px)
     affine = geometry.input_from_frame(frame_px, finder.size_px, data.resize)
@@ -96,7 +96,7 @@ def find_in_video(
         sure = np.where(np.isfinite(placed_px[..., 0]), score[..., None], np.nan)
         found = [_distinct(placed_px[row], sure[row], np.ones(len(sure[row])), data) for row in range(len(inputs))]
         points_px, sure = np.stack([points for points, _ in found]), np.stack([of_points for _, of_points in found])
-        yield points_px[:, :, :-1], points_px[:, :, -1], sure[..., -1]
+        yield points_px, sure[..., -1]
 
 
 def _find(finder: Network, frames: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

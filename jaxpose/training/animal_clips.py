@@ -110,9 +110,8 @@ def _find(finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int
     total = sum(end - first for first, end in stretches)
     with phase(f"finding the animals of {index.path.name}", total, "frame") as progress:
         for (first, end), found in zip(stretches, find_in_video(finder, index, stretches), strict=True):
-            rough_px, centres_px, score = found
+            placed_px, score = found
             absent = [(0, _BETWEEN), *[(0, 0)] * 3]
-            placed_px = np.concatenate([rough_px, centres_px[:, :, None]], axis=2)
             points.append(np.pad(placed_px, absent, constant_values=np.nan))
             scores.append(np.pad(score, absent[:2], constant_values=np.nan))
             frames.append(np.concatenate([np.arange(first, end), blank]))
