@@ -15,8 +15,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxpose.cluster.agreement import gather_lists, machine_name
-from jaxpose.cluster.mesh import DeviceProgram, equal_machines, local_devices
+from jaxpose.cluster.mesh import DeviceProgram, local_devices
 from jaxpose.config import Config
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import MATMUL_PRECISION
@@ -95,6 +94,7 @@ class ShardedStep:
       shard: the shapes of one shard's part of a batch: (microbatches x slots) rows of each field.
       options: for XLA.
       identity: of the config, the definition of the network, the facts and the code; "" if it is not known.
+      machines: as `ShardSum`'s.
 
     Attributes:
       programs: the compiled programs by name; `gradients` is the large one.
@@ -112,6 +112,7 @@ class ShardedStep:
         shard: Batch,
         options: dict[str, Any] | None = None,
         identity: str = "",
+        machines: int = 1,
     ):
         objective = Objective(config, graphdef, facts)
         work, devices, before = ShardFunctions(objective), local_devices(mesh), weights_of(state)
@@ -142,7 +143,6 @@ class ShardedStep:
         self._with_settings = functools.partial(pinned_settings, config.train.precision)
         self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sums))
         shards = config.train.shards
-        machines = equal_machines(mesh, gather_lists([machine_name()]))
         self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand, machines) for summand in (counts, sums))
         if late:
             self.programs["late"] = program(work.count_late, before, microbatches, counts)
