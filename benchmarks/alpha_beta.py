@@ -28,8 +28,8 @@ BACKWARD_SHARE = 2 / 3
 CARD_BYTES_PER_S = 50e9
 SLICES = (
     "a sum of slices (all-to-all, all-gather) moves as many bytes as a ring all-reduce and costs its latency twice; "
-    "it begins after the whole backward pass, and nothing hides it. Through cards: across nodes, the all-to-all takes "
-    "at least the vector * (1 - 8 / GPUs) / 50 GB/s"
+    "it begins after the whole backward pass, and nothing hides it. Several nodes: the GPUs of each node add first; "
+    "then each GPU sends and receives an eighth of the vector * (1 - 8 / GPUs) twice, at 50 GB/s. Counts: one call"
 )
 
 
@@ -38,22 +38,22 @@ def reduction_s(size_bytes: float, gpus: int) -> float:
     return sum(_parts_s(size_bytes, gpus))
 
 
-def sliced_sum_s(size_bytes: float, gpus: int, through_cards: bool) -> float:
-    """Returns the predicted seconds of an all-to-all of a vector's slices and an all-gather of their sums.
+def sliced_sum_s(size_bytes: float, gpus: int) -> float:
+    """Returns the predicted seconds of a sum over shards: within each node and then between nodes.
 
-    Together they move as much as a ring all-reduce, and cost its latency twice.
+    Each level is an all-to-all of slices and an all-gather of their sums, which together move as much as a ring
+    all-reduce and cost its latency twice. A vector below 1 KiB is sent in one call.
 
     Args:
       size_bytes: the vector's.
       gpus: number of GPUs, 8 a node.
-      through_cards: the network cards slow the all-to-all down. A ring sends sums over the GPUs of a node to the next
-        node; an all-to-all adds nothing on the way: each GPU sends all except 8 / `gpus` of its vector to other nodes.
     """
-    latency_s, moving_s = _parts_s(size_bytes, gpus)
-    all_to_all_s = all_gather_s = moving_s / 2
-    if through_cards:
-        all_to_all_s = max(all_to_all_s, size_bytes * (1 - GPUS_A_NODE / gpus) / CARD_BYTES_PER_S)
-    return 2 * latency_s + all_to_all_s + all_gather_s
+    if size_bytes < 1024:
+        return reduction_s(size_bytes, gpus)
+    latency_s, _ = _parts_s(size_bytes, gpus)
+    _, inside_s = _parts_s(size_bytes, min(gpus, GPUS_A_NODE))
+    between_s = 2 * size_bytes / GPUS_A_NODE * max(0.0, 1 - GPUS_A_NODE / gpus) / CARD_BYTES_PER_S
+    return 2 * latency_s + inside_s + between_s
 
 
 def _parts_s(size_bytes: float, gpus: int) -> tuple[float, float]:
@@ -105,18 +105,15 @@ def step_s(
     return shown_s + max(end_s, compute_s)
 
 
-def sharded_step_s(
-    compute_s: float, vectors_bytes: Sequence[float], gpus: int, *, through_cards: bool = False
-) -> float:
+def sharded_step_s(compute_s: float, vectors_bytes: Sequence[float], gpus: int) -> float:
     """Returns the predicted seconds of a step with `train.shards`, one shard a GPU; no sum overlaps computing.
 
     Args:
       compute_s: the step's on one GPU with this GPU's frames.
       vectors_bytes: for each vector that is summed.
       gpus: number of GPUs.
-      through_cards: see `sliced_sum_s`.
     """
-    return compute_s + sum(sliced_sum_s(size, gpus, through_cards) for size in vectors_bytes)
+    return compute_s + sum(sliced_sum_s(size, gpus) for size in vectors_bytes)
 
 
 def backward_profile(params: dict, work_of: dict[str, float]) -> list[tuple[float, float]]:

@@ -18,7 +18,8 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.poses import Poses
 from jaxpose.steps.layout import slots
 from jaxpose.steps.objective import SEED, Objective, weights_of
-from jaxpose.steps.sharded_step import ShardFunctions, ShardSum
+from jaxpose.steps.shard_sum import ShardSum
+from jaxpose.steps.sharded_step import ShardFunctions
 from jaxpose.steps.state import initial_state
 from jaxpose.steps.terms import DataFacts
 from jaxpose.steps.train_step import build_train_step
@@ -52,7 +53,7 @@ def lower_step(
 
 
 def lower_sums(
-    network: Network, backbone: str, norm: str, devices: int, shards: int
+    network: Network, backbone: str, norm: str, devices: int, shards: int, machines: int
 ) -> list[tuple[int, jax.stages.Lowered | None]]:
     """Returns the bytes of each vector that a step with `train.shards` sums, and the lowered program of its sum.
 
@@ -69,12 +70,11 @@ def lower_sums(
     work = ShardFunctions(Objective(config, graphdef, facts))
     microbatches, counts = jax.eval_shape(work.prepare, SEED, shard)
     sums, _ = jax.eval_shape(work.gradients, weights_of(state), state.step, microbatches, counts, {})
-    sharding, lowered = NamedSharding(mesh, PartitionSpec(AXIS)), []
+    lowered = []
     for summand in (counts, sums):
-        size = sum(leaf.size for leaf in jax.tree.leaves(summand))
-        add = ShardSum(mesh, shards, summand).over_devices
-        own = jax.ShapeDtypeStruct((devices * size,), np.float32, sharding=sharding)
-        lowered.append((own.dtype.itemsize * size, add and add.lower(own)))
+        add = ShardSum(mesh, shards, summand, machines)
+        size_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(summand))
+        lowered.append((size_bytes, add.over_devices and add.over_devices.lower(add.slot)))
     return lowered
 
 

@@ -105,7 +105,7 @@ def _real(run: CompiledRun, folder: Path, steps: int) -> tuple[float, float]:
 
     config = run.setup.config
     runner = BatchRunner(config, run.setup.graphdef, run.setup.mesh, config.eval.batch_size)
-    of_turn = CompiledRun(run.setup, jax.tree.map(jnp.copy, run.state), run.threads, run.step)
+    of_turn = CompiledRun(run.setup, jax.tree.map(jnp.copy, run.state), run.threads, run.machines, run.step)
     with Checkpoints(folder / "checkpoints") as checkpoints, RunLog(folder, config.log, 1_000_000, 0) as log:
         log.follow(mark)
         stragglers = StragglerMonitor(config.log.pace_s)

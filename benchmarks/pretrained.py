@@ -81,16 +81,17 @@ def measure(given: argparse.Namespace, row: str, count: int, seed: int) -> dict[
       UserError: a row is unknown, or its weights were not given.
     """
     options = row_options(given.set, row, read_weights(given.weights))
-    asked = argparse.Namespace(**vars(given), tag=f"-{row}", options=options, validated=0)
+    # A run folder belongs to one number of steps.
+    asked = argparse.Namespace(**vars(given), tag=f"-{_name(row, given.steps)}", options=options, validated=0)
     method = "consistency" if "video" in row.split("+") else "supervised"
-    return few_labels.measure(asked, method, count, seed) | {"method": row}
+    return few_labels.measure(asked, method, count, seed) | {"method": _name(row, given.steps)}
 
 
 def show(lines: list[dict[str, Any]], part: str) -> None:
     """Prints a Markdown table: the errors of each row, and their share of those from scratch with the same labels.
 
-    The pairs have a seed in common. The last column is the share of the error of the same row without video and twice
-    the labels.
+    The pairs have a seed in common. The last column but one is the share of the error of the same row without video,
+    with twice the labels and the usual steps.
     """
     of = {_key(line): line[part] for line in lines}
     cpu_s = {_key(line): line["cpu_s"] for line in lines}
@@ -101,7 +102,7 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
         found = [of[data, labels, row, seed] for seed in seeds]
         mean, median, far = (np.mean([one[name] for one in found]) for name in ("mean_px", "median_px", "far_share"))
         cells = [data, str(labels), f"`{row}`", str(len(seeds)), f"{mean:.2f} ({median:.2f}), {100 * far:.1f} %"]
-        for count, other in ((labels, "resnet18"), (2 * labels, row.removesuffix("+video"))):
+        for count, other in ((labels, "resnet18"), (2 * labels, row.split("@")[0].removesuffix("+video"))):
             pairs = [
                 (of[data, labels, row, seed]["mean_px"], of[data, count, other, seed]["mean_px"])
                 for seed in seeds
@@ -144,7 +145,7 @@ def main() -> int:
     for seed in given.seeds:
         for row in given.rows:
             for count in given.labels:
-                name = row + f"@{given.steps}" * (given.steps != few_labels.STEPS)
+                name = _name(row, given.steps)
                 key = (given.set, count, name, seed)
                 if key in {
                     tuple(line[field] for field in ("set", "labels", "seed", "method"))
@@ -152,12 +153,16 @@ def main() -> int:
                 }:
                     continue
                 try:
-                    line = measure(given, row, count, seed) | {"method": name}
+                    line = measure(given, row, count, seed)
                 except (UserError, FileNotFoundError) as error:
                     arguments.error(str(error))
                 append_line(given.out, line)
     show(read_lines(given.out), given.part)
     return 0
+
+
+def _name(row: str, steps: int) -> str:
+    return row + f"@{steps}" * (steps != few_labels.STEPS)
 
 
 def _key(line: dict[str, Any]) -> tuple[str, int, str, int]:

@@ -1,4 +1,4 @@
-"""Two real processes of one run, which talk over sockets, with one device each."""
+"""Two real processes of one run, which talk over sockets, usually with one device each."""
 
 import re
 import shutil
@@ -103,6 +103,7 @@ class Pair:
       more: arguments of process 1 alone.
       variables: of which {port} and {index} are filled in.
       present: the processes that come at all.
+      devices: of each process.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Pair:
         more: tuple[str, ...] = (),
         variables: dict[str, str] = OURS,
         present: tuple[int, ...] = (0, 1),
+        devices: int = 1,
     ):
         folder.mkdir(exist_ok=True)
         self._logs = [folder / f"process{index}.log" for index in range(2)]
@@ -124,7 +126,7 @@ class Pair:
         for index in present:
             mine = ["", *arguments] if index == 0 else [event, *arguments, *more]
             told = {name: value.format(port=port, index=index) for name, value in variables.items()}
-            told |= environment() | {"JAX_NUM_CPU_DEVICES": "1"}
+            told |= environment() | {"JAX_NUM_CPU_DEVICES": str(devices)}
             with open(self._logs[index], "w") as stream:
                 self._processes.append(
                     subprocess.Popen(

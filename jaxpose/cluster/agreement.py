@@ -161,6 +161,11 @@ def refuse_unshared(folder: Path) -> None:
             (folder / mark).unlink(missing_ok=True)
 
 
+def machine_name() -> str:
+    """Returns the name of this process's machine: SLURM's name of the node, else the host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
 def gather_lists(mine: list[Any]) -> list[Any]:
     """Returns the JSON-ready items of all processes in their order; each process may have any number of items."""
     if jax.process_count() == 1:

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.metadata
 import io
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,6 +40,18 @@ def make_mesh(devices: list[jax.Device]) -> Mesh:
 def local_devices(mesh: Mesh) -> list[jax.Device]:
     """Returns the devices of this process, in the order of the mesh."""
     return [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+
+
+def equal_machines(mesh: Mesh, names: Sequence[str]) -> int:
+    """Returns the number of machines, if each has the same number of neighbours in the mesh, else 1.
+
+    Args:
+      mesh: the devices.
+      names: the name of each process's machine.
+    """
+    of_devices = [names[device.process_index] for device in mesh.devices.flat]
+    runs = [len(list(run)) for _, run in itertools.groupby(of_devices)]
+    return len(runs) if len(runs) == len(set(of_devices)) and len(set(runs)) == 1 else 1
 
 
 def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:

@@ -7,184 +7,25 @@ of the state, again with the same machine code. (The idea of logical workers: Ea
 
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jax import lax
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
-from jaxpose.cluster.mesh import DeviceProgram, local_devices, on_device
+from jaxpose.cluster.mesh import DeviceProgram, local_devices
 from jaxpose.config import Config
-from jaxpose.config.train import AXIS
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.objective import SEED, Objective, weights_of
+from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.state import State
 from jaxpose.steps.terms import Batch, DataFacts, Scalars, Weights
 from jaxpose.steps.train_step import Metrics, move_state
 from jaxpose.threads import allowed_cores, arithmetic_threads
-
-# Adds the shards' numbers in one fixed binary tree, whichever device has which shard.
-
-# Node (l, i) of the tree is the sum of the shards from i 2^l up to (i + 1) 2^l, as far as these shards exist.
-_Node = tuple[int, int]
-
-
-class ShardSum:
-    """Adds trees of arrays. All processes must call it in the same way.
-
-    Each device adds those of its own shards that are neighbours in the tree of shards. The rest is done with vectors,
-    in slices: every device gets one slice of all sums (an all-to-all), finishes it, and sends it to all (an
-    all-gather). This sends as much as an all-reduce if the shards of each device have one sum (as with powers of two),
-    but no order of additions depends on the devices. There are only additions of single numbers, which are the same in
-    any program.
-
-    Args:
-      mesh: the devices.
-      shards: their number; each device has a block of them (`shard_blocks`).
-      summand: the shapes of one; its numbers are of one type.
-
-    Attributes:
-      over_devices: the program for all devices, from each device's sums, in slots, to the whole sum; None for a single
-        device.
-    """
-
-    def __init__(self, mesh: Mesh, shards: int, summand: Any):
-        self._mesh, self._shards = mesh, shards
-        self._devices = local_devices(mesh)
-        blocks = dict(zip(mesh.devices.flat, shard_blocks(shards, mesh.size), strict=True))
-        self._blocks = [blocks[device] for device in self._devices]
-        self._adder = None
-        if max(map(len, self._blocks)) > 1:
-            self._adder = DeviceProgram(_added, self._devices, (summand, summand), donated=(0,))
-        self.over_devices = None
-        if mesh.size == 1:
-            return
-        vector = jax.eval_shape(_packed, summand)
-        self._length = vector.shape[0]
-        self._pack = DeviceProgram(_packed, self._devices, (summand,))
-        self._unpack = DeviceProgram(functools.partial(_unpacked, summand), self._devices, (vector,))
-        self._zeros = [jax.device_put(np.zeros(vector.shape, vector.dtype), on_device(d)) for d in self._devices]
-        nodes = [nodes_of(block) for block in blocks.values()]
-        self._slots = max(map(len, nodes))
-        self.over_devices = jax.jit(self._finished(nodes))
-
-    def __call__(self, summands: Sequence[Iterable[Any]]) -> list[Any]:
-        """Returns the sum on each device of this process.
-
-        Args:
-          summands: for each device of this process, those of its shards, in order; the sum may use their memory.
-        """
-        sums = [self._merged(place, of_device) for place, of_device in enumerate(summands)]
-        if self.over_devices is None:
-            return [total(sums[0], self._shards, functools.partial(self._sum_of, 0))]
-        sharding, shape = NamedSharding(self._mesh, P(AXIS)), (self._mesh.size * self._length,)
-        # A device with fewer sums than another sends zeros in their place, which are not read.
-        filled = [
-            [*(self._pack(place, own) for own in sums[place].values()), *[zeros] * self._slots]
-            for place, zeros in enumerate(self._zeros)
-        ]
-        slots = [
-            jax.make_array_from_single_device_arrays(shape, sharding, [of_device[slot] for of_device in filled])
-            for slot in range(self._slots)
-        ]
-        # CPU devices share one pool of threads: a wait for a collective must not keep others from getting there.
-        is_cpu = self._devices[0].platform == "cpu"
-        summed = self.over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
-        if is_cpu:
-            jax.block_until_ready(summed)
-        found = {shard.device: shard.data for shard in summed.addressable_shards}
-        vectors = [
-            jax.make_array_from_single_device_arrays((self._length,), on_device(device), [found[device]])
-            for device in self._devices
-        ]
-        return [self._unpack(place, vector) for place, vector in enumerate(vectors)]
-
-    def _merged(self, place: int, summands: Iterable[Any]) -> dict[_Node, Any]:
-        """Returns the sums of a device's shards that are as high in the tree as these shards alone allow."""
-        found: dict[_Node, Any] = {}
-        for shard, value in zip(self._blocks[place], summands, strict=True):
-            node = (0, shard)
-            while left := _left_of(node, found):
-                value, node = self._sum_of(place, found.pop(left), value), _parent(node)
-            found[node] = value
-        return found
-
-    def _sum_of(self, place: int, left: Any, right: Any) -> Any:
-        assert self._adder is not None, "one shard has nothing to be added to"
-        return self._adder(place, left, right)
-
-    def _finished(self, nodes: list[list[_Node]]) -> Callable:
-        devices, length = self._mesh.size, self._length
-        padding = -length % devices
-
-        def finish(*slots: jax.Array) -> jax.Array:
-            slices = [lax.all_to_all(jnp.pad(slot, (0, padding)).reshape(devices, -1), AXIS, 0, 0) for slot in slots]
-            values = {node: slices[slot][device] for device, own in enumerate(nodes) for slot, node in enumerate(own)}
-            return lax.all_gather(total(values, self._shards, jnp.add), AXIS, tiled=True)[:length]
-
-        # The result is the same on all devices, but JAX cannot know.
-        return jax.shard_map(finish, mesh=self._mesh, in_specs=P(AXIS), out_specs=P(), check_vma=False)
-
-
-def total(values: dict[_Node, Any], shards: int, add: Callable) -> Any:
-    """Returns the root of the tree from the values of nodes that cover every shard once."""
-
-    def at(level: int, index: int) -> Any:
-        if (level, index) in values:
-            return values[level, index]
-        left, right = at(level - 1, 2 * index), (2 * index + 1) << (level - 1)
-        return add(left, at(level - 1, 2 * index + 1)) if right < shards else left
-
-    return at((shards - 1).bit_length(), 0)
-
-
-def nodes_of(block: range) -> list[_Node]:
-    """Returns the highest nodes that a block of shards fills, in the order of their shards."""
-    found: dict[_Node, None] = {}
-    for shard in block:
-        node = (0, shard)
-        while left := _left_of(node, found):
-            del found[left]
-            node = _parent(node)
-        found[node] = None
-    return list(found)
-
-
-def _left_of(node: _Node, found: Container[_Node]) -> _Node | None:
-    """Returns the other child of a node's parent, if the node is the right one and the other is found."""
-    level, index = node
-    return (level, index - 1) if index % 2 and (level, index - 1) in found else None
-
-
-def _parent(node: _Node) -> _Node:
-    return node[0] + 1, node[1] // 2
-
-
-def _added(left: Any, right: Any) -> Any:
-    return jax.tree.map(jnp.add, left, right)
-
-
-def _packed(tree: Any) -> jax.Array:
-    """Returns the numbers of a tree of arrays of one type as one vector."""
-    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
-
-
-def _unpacked(tree: Any, vector: jax.Array) -> Any:
-    """Returns the numbers of a vector as a tree of these shapes."""
-    shapes, structure = jax.tree.flatten(tree)
-    leaves, first = [], 0
-    for shape in shapes:
-        leaves.append(vector[first : first + shape.size].reshape(shape.shape))
-        first += shape.size
-    return jax.tree.unflatten(structure, leaves)
 
 
 class ShardFunctions:
@@ -253,6 +94,7 @@ class ShardedStep:
       shard: the shapes of one shard's part of a batch: (microbatches x slots) rows of each field.
       options: for XLA.
       identity: of the config, the definition of the network, the facts and the code; "" if it is not known.
+      machines: as `ShardSum`'s.
 
     Attributes:
       programs: the compiled programs by name; `gradients` is the large one.
@@ -270,6 +112,7 @@ class ShardedStep:
         shard: Batch,
         options: dict[str, Any] | None = None,
         identity: str = "",
+        machines: int = 1,
     ):
         objective = Objective(config, graphdef, facts)
         work, devices, before = ShardFunctions(objective), local_devices(mesh), weights_of(state)
@@ -300,10 +143,10 @@ class ShardedStep:
         self._with_settings = functools.partial(pinned_settings, config.train.precision)
         self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sums))
         shards = config.train.shards
-        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (counts, sums))
+        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand, machines) for summand in (counts, sums))
         if late:
             self.programs["late"] = program(work.count_late, before, microbatches, counts)
-            self._add_late = ShardSum(mesh, shards, late)
+            self._add_late = ShardSum(mesh, shards, late, machines)
 
     def __call__(
         self, states: list[State], batch: list[list[Batch]], seeds: list[jax.Array]

@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpose.cluster.agreement import gather_lists
+from jaxpose.cluster.agreement import gather_lists, machine_name
 from jaxpose.cluster.code_identity import code_identity
 from jaxpose.cluster.devices import compile_options
-from jaxpose.cluster.mesh import replicate
+from jaxpose.cluster.mesh import equal_machines, replicate
 from jaxpose.cluster.program_cache import kept_programs
 from jaxpose.config import Config, portable_options
 from jaxpose.errors import UserError
@@ -45,6 +45,7 @@ class CompiledRun:
       setup: the set-up of the training.
       state: the state to resume from, on the mesh.
       threads: for each process, the number of threads that decode and load.
+      machines: for each process, the name of its machine.
       step: the compiled update, which donates its state; None before `compile_step`, and if training is over.
       step_cost: compile time, memory and operations of the step, as text; "" without a step.
     """
@@ -52,6 +53,7 @@ class CompiledRun:
     setup: Setup
     state: State
     threads: list[int]
+    machines: list[str]
     step: RunStep | None = None
     step_cost: str = ""
 
@@ -59,8 +61,8 @@ class CompiledRun:
 def put_on_devices(setup: Setup) -> CompiledRun:
     """Puts the state before the first step on the devices; compiles nothing."""
     state = initial_state(setup.params, setup.statistics, setup.config, setup.teacher)
-    threads = gather_lists([loader_threads(setup.config.data.threads)])
-    return CompiledRun(setup, replicate(setup.mesh, state), threads)
+    threads, machines = zip(*gather_lists([[loader_threads(setup.config.data.threads), machine_name()]]), strict=True)
+    return CompiledRun(setup, replicate(setup.mesh, state), list(threads), list(machines))
 
 
 def compile_step(run: CompiledRun) -> CompiledRun:
@@ -88,7 +90,8 @@ def _compile_shards(run: CompiledRun, options: dict[str, bool]) -> ShardPrograms
     setup = run.setup
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), run.state)
     made_of = setup.config, setup.graphdef, setup.mesh, setup.facts, state, shard_shapes(setup), options
-    step = ShardedStep(*made_of, step_identity(setup.config, setup.facts))
+    machines = equal_machines(setup.mesh, run.machines)
+    step = ShardedStep(*made_of, step_identity(setup.config, setup.facts), machines)
     return ShardPrograms(step, setup.mesh, setup.config.train.shards, setup.config.train.seed)
 
 

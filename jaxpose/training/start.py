@@ -119,6 +119,7 @@ def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
     """
     setup = run.setup
     config, facts = setup.config, setup.facts
+    machines = len(set(run.machines))
     state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
     cores = f"cores allowed: {allowed_cores()}"
     return {
@@ -127,7 +128,7 @@ def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
         "network": f"{config.model.backbone}{_describe_choices(config.model)}, "
         f"{parameter_count(run.state.params):,} parameters, {config.train.precision}",
         "input": _describe_input(setup),
-        "processes": f"{jax.process_count()}",
+        "processes": f"{jax.process_count()}" + (f" on {machines} machines" if machines > 1 else ""),
         "devices": "; ".join(describe(list(setup.mesh.devices.flat))),
         "loader": f"threads: {run.threads[0]} here ({cores}), {sum(run.threads)} in all",
         "batch": _describe_batch(setup),

@@ -87,6 +87,22 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
 
 
 @pytest.mark.slow
+def test_two_machines_which_each_add_their_own_shards_first_have_the_bits_of_one_device(folder: Path) -> None:
+    options = {"train__shards": 4, "train__batch_size": 8, "train__steps": 6, "train__val_every_epochs": 6}
+    config = small(folder, "two-machines", **options)
+    variables = OURS | {"SLURMD_NODENAME": "node{index}"}
+    with Pair(config, folder / "two-machines-logs", variables=variables, devices=2) as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+        assert re.search(r"processes +2 on 2 machines\n", pair.text(0)), pair.logs()
+    alone = small(folder, "one-machine", **options, mesh__devices=1)
+    assert train(alone)["exit_code"] == 0
+    assert_same(weights_of(Path(config.out)), weights_of(Path(alone.out)))
+    assert [line["loss"] for line in metrics_of(Path(config.out)) if "loss" in line] == [
+        line["loss"] for line in metrics_of(Path(alone.out)) if "loss" in line
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["heatmap", "multiview"])
 def test_calibrated_cameras_give_the_same_bits_on_two_processes(
     folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -120,7 +120,7 @@ def test_two_nodes_with_two_tasks_each_train_as_one_process_does(folder: Path, a
     logs.mkdir()
     with Job(logs, *command(config, logs), options=("--ntasks-per-node=2",)) as job:
         assert job.end() == "COMPLETED 0:0", job.text()
-        assert re.search(r"processes +4\n", job.text()), job.text()
+        assert re.search(r"processes +4 on 2 machines\n", job.text()), job.text()
     np.testing.assert_allclose(losses_of(config.out), losses_of(alone.out), rtol=1e-5)
 
 

@@ -35,7 +35,7 @@ def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(
     config, data = setup.config, setup.data
     state = initial_state(setup.params, setup.statistics, config)
     # Compiling the step takes long and changes nothing of this.
-    run = CompiledRun(setup, state, threads=[1, 2])
+    run = CompiledRun(setup, state, threads=[1, 2], machines=["a", "b"])
     assert start_block(run)["input"] == f"32 x 32 px (resize: pad), {shown}"
     assert start_block(run)["loader"] == f"threads: 1 here (cores allowed: {allowed_cores()}), 3 in all"
     assert start_block(run)["rate"] == "0.001 at 16 frames a step is 0.00025 at 4 (optim.lr_scale: linear)"
@@ -56,6 +56,6 @@ def test_a_vision_transformer_has_no_width_and_no_kind_of_norm(
     options = {"model__backbone": "vit_small", "model__width": 64, "data__input_height_px": 48}
     setup = begin(make_config(project, tmp_path / "run", **options))
     state = initial_state(setup.params, setup.statistics, setup.config)
-    block = start_block(CompiledRun(setup, state, threads=[1]))
+    block = start_block(CompiledRun(setup, state, threads=[1], machines=["a"]))
     assert block["network"] == f"vit_small, {parameter_count(setup.params):,} parameters, f32"
     assert block["input"] == "32 x 48 px (resize: pad), one map of 8 x 12 cells a keypoint"
