@@ -30,19 +30,22 @@ if TYPE_CHECKING:
     from jaxpose.label.videos import Videos
 
 _LOCK_FILE = ".jaxpose_label.lock"
+_REVIEW = "_review.csv"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (stopped, all labels written), 1 or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.label",
-        "Opens a local page to label the images of a project. Ctrl-C ends it. OPTION=VALUE, such as "
-        "train.epochs=60, is for the trainings that the page starts.",
+        "Opens a local page to label the images of a project, or to answer the review of tracks. Ctrl-C ends it. "
+        "OPTION=VALUE, such as train.epochs=60, is for the trainings that the page starts.",
         f"{program('jaxpose.label')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
     )
     arguments.add_argument(
-        "project", metavar="PROJECT", help="the folder or file of the project, or a video to make one of"
+        "project",
+        metavar="PROJECT",
+        help="the folder or file of the project, a video to make one of, or a review of tracks (<tracks>_review.csv)",
     )
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
@@ -65,6 +68,15 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="of several cameras: shows where the others see a labelled point; default: data.calibration",
     )
+    arguments.add_argument(
+        "--video", default="", metavar="VIDEO", help="of the tracks in a review, if they do not name it"
+    )
+    arguments.add_argument(
+        "--corrections",
+        default="",
+        metavar="CSV",
+        help="for the answers to a review; default: <tracks>_corrections.csv next to it",
+    )
     arguments.add_argument("--config", metavar="FILE.py", help="for the trainings that the page starts")
     arguments.add_argument("--port", type=int, metavar="N", help=f"default: {PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
@@ -78,6 +90,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    if given.project.endswith(_REVIEW):
+        return _run_review(given)
+    for flag in ("video", "corrections"):
+        if value := getattr(given, flag):
+            raise UserError(f"--{flag} is {value}, but {given.project} is not a review of tracks (<tracks>{_REVIEW})")
     # These imports take a second, which --help does not need.
     from jaxpose.label.geometry import Geometry
     from jaxpose.label.predictions import find_predictions
@@ -105,6 +122,27 @@ def _run(given: argparse.Namespace) -> int:
             calibration = _calibration(given, project, config)
             geometry = Geometry(store, calibration) if calibration else None
             _serve(store, Videos(project), Training(store, given.project, training), geometry, listening, given)
+    return DONE
+
+
+def _run_review(given: argparse.Namespace) -> int:
+    defaults = {"labels": DataConfig().labels, "orientation": "auto"}
+    for flag in ("labels", "keypoints", "predictions", "calibration", "config", "orientation"):
+        if (value := getattr(given, flag) or "") != defaults.get(flag, ""):
+            raise UserError(f"--{flag} is {value}, but {given.project} is a review of tracks: leave it out")
+    if given.options:
+        raise UserError(f"{next(iter(given.options))} is for a training, but {given.project} is a review of tracks")
+    from jaxpose.label.guard import Tokens
+    from jaxpose.label.review import Review
+    from jaxpose.label.review_server import make_review_app
+
+    file, tokens = Path(given.project).expanduser(), Tokens()
+    with contextlib.closing(listen(given.port)) as listening:
+        review = Review(file, given.video, given.corrections)
+        port = listening.getsockname()[1]
+        with only_one(file, file.with_name(f".{file.name}.lock"), f"http://127.0.0.1:{port}"):
+            about = f"answers go to {review.corrections}; Ctrl-C ends this"
+            serve(make_review_app(review, tokens), tokens, listening, [about], not given.no_browser)
     return DONE
 
 

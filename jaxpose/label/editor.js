@@ -42,6 +42,8 @@ export class Editor {
   get animal() { return Math.floor(this.current / this.size) || 0; }
   get keypoint() { return this.current - this.animal * this.size || 0; }
 
+  isOther(animal) { return animal !== this.animal; }
+
   // The animals to choose from: all individuals, or those with points and the current one.
   get animals() {
     if (!this.frame) return [];

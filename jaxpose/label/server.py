@@ -117,10 +117,10 @@ class Pictures:
         values = values_of(content)
         white = choose_white([values]) if values else 0.0
         pixels = decode_image(content, PixelRule(self._orientation, white))
-        return _jpeg(pixels)
+        return jpeg_of(pixels)
 
 
-def _jpeg(pixels: np.ndarray) -> bytes:
+def jpeg_of(pixels: np.ndarray) -> bytes:
     """Returns a JPEG file of RGB pixels (h, w, 3)."""
     options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
     options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
@@ -274,7 +274,7 @@ class _Answers:
     @_answering
     async def video_frame(self, request: Request) -> Any:
         video, frame = self._place(request)
-        content = await run_in_threadpool(lambda: _jpeg(self._videos.frame(video, frame)))
+        content = await run_in_threadpool(lambda: jpeg_of(self._videos.frame(video, frame)))
         return Response(content, media_type="image/jpeg")
 
     @_answering
