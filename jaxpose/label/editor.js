@@ -176,6 +176,26 @@ export class Editor {
     this.page.draw();
   }
 
+  // Asks which animal the current one is; of two individuals, it is the other.
+  changeIdentity() {
+    if (!this.canEdit) return;
+    const others = this.individuals.map((_, animal) => animal).filter((animal) => animal !== this.animal);
+    if (!others.length) return this.page.say("the animals of this project have no names");
+    if (others.length === 1) return this.exchange(others[0]);
+    this.page.choices.ask(`${this.nameOf(this.animal)} is`, others.map((animal) => this.nameOf(animal)), (choice) => this.exchange(others[choice]));
+  }
+
+  // The animal gets the points of another one, and that one its points.
+  exchange(other) {
+    const animal = this.animal, { frame, size } = this;
+    if (!this.canEdit || !(frame.has(animal) || frame.has(other))) return this.page.say("neither animal has a point");
+    this.change((points) => {
+      for (let k = 0; k < size; k++) [points[animal * size + k], points[other * size + k]] = [points[other * size + k], points[animal * size + k]];
+    });
+    this.choose(other * size + this.keypoint);
+    this.page.say(`${this.nameOf(animal)} and ${this.nameOf(other)} have exchanged their points in this image`);
+  }
+
   // Keypoints ---------------------------------------------------------------------------------------------------------
 
   hide() {

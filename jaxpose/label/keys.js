@@ -29,6 +29,7 @@ export const ACTIONS = [
   [["Shift+E"], "previous animal", "nextAnimal", -1],
   [["I"], "add an animal", "addAnimal"],
   [["Shift+X", "Shift+Delete"], "delete the animal", "removeAnimal"],
+  [["M"], "change the identity of the animal, in this image", "changeIdentity"],
   [["Shift+R"], "confirm the hollow points of the animal; next animal", "confirmAnimal"],
   [["P"], "place the keypoint at the cursor, or in the middle of the view", "placeHere"],
   [["V"], "hidden, or visible again", "hide"],

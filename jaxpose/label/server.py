@@ -44,6 +44,7 @@ _PAGE = (
     "page.html",
     "page.css",
     "page.js",
+    "choices.js",
     "editor.js",
     "frame.js",
     "frames.js",

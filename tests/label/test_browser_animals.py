@@ -19,13 +19,14 @@ from tests.formats.test_coco import change, coco_project
 from tests.label.small_projects import serving
 from tests.label.test_browser import point, press
 from tests.label.test_several_animals import several_coco, several_deeplabcut, several_sleap
+from tests.several_animals import csv_project
 
 pytestmark = needs_browser
 expect.set_options(timeout=PATIENCE_MS)
 # Keys of edits, and of moves between them.
 EDITS = (
     "e", "Shift+E", "i", "p", "ArrowUp", "Shift+ArrowLeft", "x", "Shift+X", "v", "l", "s", "w", "c", "r", "Shift+R",
-    "a", "d", "Control+z", "Control+Shift+z",
+    "a", "d", "m", "1", "Escape", "Control+z", "Control+Shift+z",
 )  # fmt: skip
 
 
@@ -75,6 +76,64 @@ def test_individuals_are_labelled_by_keys(tmp_path: Path) -> None:
     placed = table["me"].iloc[2].dropna()
     assert list(placed.index) == [(f"mus{number}", "nose", coord) for number in (1, 2, 3) for coord in "xy"]
     np.testing.assert_array_equal(placed.to_numpy(), [31.5, 23.5, 32.5, 24.5, 31.5, 24.5])
+
+
+def test_individuals_exchange_their_identities_in_an_image(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    file = project / "labeled-data/day1/CollectedData_me.csv"
+    before, lines = pd.read_hdf(file.with_suffix(".h5"))["me"], file.read_text().splitlines()
+    with serving(project) as served:
+        with opened(served.address, 1280, 800) as page:
+            page.select_option("#filter", "labelled")
+            page.locator("#rows .row").first.click()
+            shows(page, "*mus14", "mus24", "mus3")
+            press(page, "m")
+            expect(page.locator("#choices-question")).to_have_text("mus1 is")
+            expect(page.locator("#choices-list button")).to_have_text(["1  mus2", "2  mus3"])
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+            # The keys of the page rest while it asks.
+            press(page, "x Escape")
+            shows(page, "*mus14", "mus24", "mus3")
+            press(page, "m 1")
+            shows(page, "mus14", "*mus24", "mus3")
+            expect(page.locator("#message")).to_have_text("mus1 and mus2 have exchanged their points in this image")
+            press(page, "m 2")
+            shows(page, "mus14", "mus2", "*mus34")
+            press(page, "Control+z Control+z")
+            expect(page.locator("#saved")).to_have_text("saved")
+            assert file.read_text().splitlines() == lines
+            press(page, "Control+Shift+z Control+Shift+z")
+            shows(page, "mus14", "mus2", "mus34")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    now = file.read_text().splitlines()
+    assert now[:4] == lines[:4] and now[5:] == lines[5:] and now[4] != lines[4]
+    after = pd.read_hdf(file.with_suffix(".h5"))["me"]
+    for name, source in (("mus1", "mus2"), ("mus3", "mus1")):
+        np.testing.assert_array_equal(after[name].iloc[0], before[source].iloc[0])
+    assert after["mus2"].iloc[0].isna().all()
+
+
+def test_one_key_exchanges_two_individuals(tmp_path: Path) -> None:
+    project = csv_project(tmp_path)
+    file = project / "CollectedData.csv"
+    lines = file.read_text().splitlines()
+    with serving(project) as served:
+        with opened(served.address, 800, 600) as page:
+            page.select_option("#filter", "labelled")
+            page.locator("#rows .row").first.click()
+            shows(page, "*male3", "female3")
+            press(page, "m")
+            shows(page, "male3", "*female3")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    now = file.read_text().splitlines()
+    cells = lines[4].split(",")
+    assert [now[4].split(",")[at] for at in (0, *range(7, 13), *range(1, 7))] == cells[:1] + cells[1:7] + cells[7:]
+    assert now[:4] + now[5:] == lines[:4] + lines[5:]
 
 
 def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:
