@@ -22,6 +22,8 @@ export class Editor {
   set(project) {
     this.partners = project.partners;
     this.individuals = project.individuals;
+    // Those of a SLEAP file, null in another project.
+    this.tracks = project.tracks;
     this.canAdd = project.can_add;
     this.size = project.keypoints.length;
   }
@@ -104,6 +106,7 @@ export class Editor {
       await this.page.open(frame);
       const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
       for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+      for (const [animal, earlier, later] of entry.tracks ?? []) frame.giveTrack(animal, side === "before" ? earlier : later);
       if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
       this.send(frame);
     }
@@ -179,10 +182,37 @@ export class Editor {
   // Asks which animal the current one is; of two individuals, it is the other.
   changeIdentity() {
     if (!this.canEdit) return;
+    if (this.tracks) return this.chooseTrack();
     const others = this.individuals.map((_, animal) => animal).filter((animal) => animal !== this.animal);
     if (!others.length) return this.page.say("the animals of this project have no names");
     if (others.length === 1) return this.exchange(others[0]);
     this.page.choices.ask(`${this.nameOf(this.animal)} is`, others.map((animal) => this.nameOf(animal)), (choice) => this.exchange(others[choice]));
+  }
+
+  // Asks for the track of a SLEAP instance: those of the other animals first.
+  chooseTrack() {
+    const { frame, animal } = this, own = frame.names[animal] ?? "";
+    if (!frame.has(animal)) return this.page.say("this animal has no point");
+    if (frame.places(animal).some((place) => frame.points[place]?.draft)) return this.page.say("confirm the hollow points first: Shift+R");
+    const names = [...new Set([...frame.names, ...this.tracks])].filter((name) => name && name !== own);
+    const others = own ? ["no track"] : [];
+    this.page.choices.ask(`${own || this.nameOf(animal)} is`, names, (choice) => this.setTrack(names[choice]), {
+      others, other: () => this.setTrack(""), named: (name) => this.setTrack(name),
+    });
+  }
+
+  // Gives the current animal a track; another animal of the image with this track gets that of the current one.
+  setTrack(name) {
+    const { frame, animal } = this, own = frame.names[animal] ?? "";
+    if (!this.canEdit || name === own) return;
+    const other = name ? frame.names.findIndex((known, one) => known === name && one !== animal && frame.has(one)) : -1;
+    const changes = [[animal, own, name], ...(other >= 0 ? [[other, name, own]] : [])];
+    const points = copyOf(frame.points);
+    this.done.push({ frame, before: points, after: points, kind: "", tracks: changes });
+    this.undone = [];
+    for (const [one, , after] of changes) frame.giveTrack(one, after);
+    this.page.say(other >= 0 ? `${name} and ${own || "the animal without a track"} are exchanged in this image` : name ? `the animal is ${name} in this image` : "the animal has no track in this image");
+    this.send(frame);
   }
 
   // The animal gets the points of another one, and that one its points.

@@ -9,7 +9,9 @@ import abc
 import csv
 import dataclasses
 import functools
+import hashlib
 import io
+import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,13 +25,15 @@ from jaxpose.data.labels import LabelHeader, read_csv_table, read_header
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import relocated
-from jaxpose.labelling.project_labels import LabelLayout
+from jaxpose.labelling.project_labels import LabelLayout, h5_of_csv
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Skeleton
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
 Point = tuple[float, float, int]
 Slot = tuple[str, str]
 Points = dict[Slot, Point | None]
+# The keypoint of a slot that has the name of the animal's track, "" without one, instead of a point.
+TRACK = ""
 # Label tools write this for a missing label; see `jaxpose.data.label_table.normalised`.
 MISSING = (-1.0, -1.0)
 _MARK = "visible"
@@ -104,6 +108,13 @@ class LabelFile:
         rows = csv.reader(io.StringIO(self.head.removeprefix("\ufeff"), newline=""))
         header = tuple(tuple(cell.strip(" \t") for cell in row) for row in rows)
         return LabelLayout(self.file.name, True, header, self.header.index_columns)
+
+    def h5(self, content: bytes) -> bytes:
+        """Returns the HDF5 file with the rows of this file, whose bytes are given; raises UserError if none can."""
+        try:
+            return h5_of_csv(content, self.layout(), self.encoding)
+        except ValueError as error:
+            raise UserError(f"{self.file} cannot be written as HDF5, which DeepLabCut reads: {error}") from None
 
     def final(self) -> "LabelFile":
         """Returns the file as it is left at the end of a session."""
@@ -264,8 +275,12 @@ class WholeFile(abc.ABC):
 
     @functools.cached_property
     def _content(self) -> bytes:
-        edits = {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
+        edits = self.edited()
         return self.written(edits) if edits else self.original
+
+    def edited(self) -> dict[str, Points]:
+        """Returns {image: points} of the images that differ from the file as it was read."""
+        return {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
 
     def poses(self, points: Points) -> dict[str, list[Point | None]]:
         """Returns {animal: its points in the order of the keypoints}."""
@@ -279,6 +294,12 @@ class WholeFile(abc.ABC):
     @abc.abstractmethod
     def path_of(self, folder: Path, image: str) -> Path:
         """Returns the file of an image; raises UserError without a usable one."""
+
+
+def revision_of(points: Points, names: Mapping[str, str]) -> str:
+    """Returns a text that is equal for equal points and names of animals of an image, also after a restart."""
+    known = {animal: names[animal] for animal, _ in points if names.get(animal)}
+    return hashlib.sha256(json.dumps([sorted(points.items()), sorted(known.items())]).encode()).hexdigest()[:16]
 
 
 def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:

@@ -64,6 +64,7 @@ _MOST_PX = 1e6
 _MOST_FRAMES = 100
 # Of an image; more are a mistake of the page.
 _MOST_ANIMALS = 200
+_MOST_NAME = 100
 _JPEG_QUALITY = 95
 _MOST_PICTURE_BYTES = 128 * 2**20
 
@@ -210,6 +211,7 @@ class _Answers:
             "keypoints": names,
             "individuals": [one for one in project.individuals if one],
             "can_add": not project.individuals,
+            "tracks": self.store.tracks(),
             "has_several": self.store.has_several,
             "edges": [[names.index(a), names.index(b)] for a, b in project.edges],
             "partners": project.partners,
@@ -295,12 +297,14 @@ class _Answers:
     async def edit(self, request: Request) -> Any:
         given = await read_json(request)
         points = given.get("points")
-        if not isinstance(given.get("revision"), str) or not isinstance(points, dict):
-            raise HTTPException(400, "an edit has a revision and points")
+        tracks = given.get("tracks", {})
+        if not isinstance(given.get("revision"), str) or not isinstance(points, dict) or not isinstance(tracks, dict):
+            raise HTTPException(400, "an edit has a revision, points and tracks")
         changes = {self._place_of(key): _point(value) for key, value in points.items()}
-        return await run_in_threadpool(self._edit, request.path_params["number"], given["revision"], changes)
+        names = {self._animal_of(key): _track(value) for key, value in tracks.items()}
+        return await run_in_threadpool(self._edit, request.path_params["number"], given["revision"], changes, names)
 
-    def _edit(self, number: int, revision: str, changes: dict[int, Point | None]) -> Any:
+    def _edit(self, number: int, revision: str, changes: dict[int, Point | None], tracks: dict[int, str]) -> Any:
         names = self.store.project.keypoint_names
         # A label of another program may lie outside; the page can hide it, or swap it with another.
         known = {tuple(point[:2]) for point in self.store.frame(number)["points"] if point}
@@ -312,7 +316,7 @@ class _Answers:
                         f"{names[index % len(names)]} at ({point[0]:g}, {point[1]:g}) is outside of "
                         f"{self.store.images[number]}, which has {width} x {height} pixels: place it in the picture"
                     )
-        return self.store.edit(number, revision, changes)
+        return self.store.edit(number, revision, changes, tracks)
 
     @_answering
     async def keep(self, request: Request) -> Any:
@@ -327,6 +331,11 @@ class _Answers:
             raise HTTPException(404, "there is no calibration")
         return await run_in_threadpool(self._geometry.of, request.path_params["number"], place, self._pictures.size_px)
 
+    def _animal_of(self, text: str) -> int:
+        if not 0 <= (animal := number_in(text)) < _MOST_ANIMALS:
+            raise HTTPException(400, f"{text[:20]} is not an animal")
+        return animal
+
     def _place_of(self, text: str) -> int:
         """Returns the place of a point, as in `Store.frame`."""
         project = self.store.project
@@ -334,6 +343,13 @@ class _Answers:
         if not 0 <= (place := number_in(text)) < len(project.keypoint_names) * animals:
             raise HTTPException(400, f"{text[:20]} is not a keypoint")
         return place
+
+
+def _track(value: Any) -> str:
+    """Returns the name of a track of JSON."""
+    if not isinstance(value, str) or len(value) > _MOST_NAME or not value.isprintable() or value != value.strip():
+        raise HTTPException(400, f"the name of a track has 1 to {_MOST_NAME} printable characters")
+    return value
 
 
 def _point(value: Any) -> Point | None:

@@ -30,7 +30,7 @@ export class Side {
     const editor = this.editor, animals = editor.hasSeveral ? editor.animals : [];
     get("animals-box").hidden = !editor.frame || !(editor.canAdd || animals.length);
     get("remove-animal").hidden = !animals.length;
-    get("change-identity").hidden = editor.individuals.length < 2;
+    get("change-identity").hidden = editor.individuals.length < 2 && !(editor.tracks && animals.length);
     get("animals").hidden = get("animals-title").hidden = !animals.length;
     const rows = animals.map((animal) => [animal, editor.nameOf(animal), this.stateOf(animal), animal === editor.animal]);
     if (JSON.stringify(rows) === this.shownAnimals) return;

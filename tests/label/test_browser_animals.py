@@ -136,6 +136,64 @@ def test_one_key_exchanges_two_individuals(tmp_path: Path) -> None:
     assert now[:4] + now[5:] == lines[:4] + lines[5:]
 
 
+def tracks_of(file: Path) -> list[str | None]:
+    return [one.track and one.track.name for one in sleap_io.load_slp(str(file)).labeled_frames[0].user_instances]
+
+
+def test_an_instance_of_sleap_gets_another_track_by_one_key(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with serving(file) as served:
+        with opened(served.address, 1280, 800) as page:
+            page.select_option("#filter", "labelled")
+            page.locator("#rows .row").first.click()
+            shows(page, "*a4", "b4")
+            press(page, "m")
+            expect(page.locator("#choices-question")).to_have_text("a is")
+            expect(page.locator("#choices-list button")).to_have_text(["1  b", "2  c", "no track"])
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+            # The other instance of the image has this track: both are exchanged.
+            press(page, "1")
+            shows(page, "*b4", "a4")
+            press(page, "Control+z")
+            shows(page, "*a4", "b4")
+            press(page, "Control+Shift+z m 2")
+            shows(page, "*c4", "a4")
+            press(page, "e m")
+            page.fill("#choices-name", " <b>new 1 ")
+            press(page, "Enter")
+            shows(page, "c4", "*<b>new 14")
+            # A new animal has no track yet.
+            press(page, "i p m 4")
+            shows(page, "c4", "<b>new 14", "*b1")
+            expect(page.locator("#saved")).to_have_text("saved")
+            assert page.context.browser
+            other = page.context.browser.new_page(viewport={"width": 1280, "height": 800})
+            other.set_default_timeout(PATIENCE_MS)
+            # It does not hear of the first one's track before it sends its own.
+            other.add_init_script("window.setInterval = () => 0")
+            other.goto(served.address)
+            other.select_option("#filter", "labelled")
+            other.locator("#rows .row").first.click()
+            shows(other, "*c4", "<b>new 14", "b1")
+            press(page, "Shift+E m")
+            page.locator("#choices-list button", has_text="no track").click()
+            shows(page, "c4", "*animal 24", "b1")
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(other, "e m")
+            other.fill("#choices-name", "mine")
+            press(other, "Enter")
+            shows(other, "c4", "*animal 24", "b1")
+            expect(other.locator("#message")).to_have_text(
+                "the track of an animal was also changed elsewhere: it is none now"
+            )
+        assert served.stop() == 0
+    assert tracks_of(file) == ["c", None, "b"]
+    assert [one.name for one in sleap_io.load_slp(str(file)).tracks] == ["a", "b", "c"]
+
+
 def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:
     file, table = coco_project(tmp_path), tmp_path / "table.csv"
     tree = json.loads(file.read_text())
