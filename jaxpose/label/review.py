@@ -25,8 +25,7 @@ from jaxpose.label.answers import AnswerFile, Place, read_answers
 from jaxpose.label.store import Stale
 from jaxpose.label.video_frames import VideoFrames
 from jaxpose.poses import Poses
-from jaxpose.prediction.index import DETECTIONS, TRACKS
-from jaxpose.prediction.video_tables import finished_tables
+from jaxpose.prediction.index import DETECTIONS, TRACKS, parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
 from jaxpose.text_file import read_unicode
@@ -151,7 +150,8 @@ class Review:
     def poses(self, first: int) -> list[list[list[float] | None]]:
         """Returns the points [x, y] of up to `TOGETHER` frames from one on: K for each track in turn, None without."""
         with self._lock:
-            points_px = np.round(self._read().poses.points_px[first : first + TOGETHER], _PLACES_DECIMALS)
+            points_px = self._read().poses.points_px[first : first + TOGETHER].astype(np.float64)
+        points_px = points_px.round(_PLACES_DECIMALS)
         of_frames = points_px.reshape(len(points_px), points_px.shape[1] * points_px.shape[2], 2).tolist()
         return [[point if point[0] == point[0] else None for point in points] for points in of_frames]
 
@@ -207,7 +207,9 @@ class Review:
                 poses = table.poses.by_identity()
             except ValueError:
                 raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
-            self._poses = signature, poses, table.footage.path if table.footage else None
+            shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
+                          skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
+            self._poses = signature, shown, table.footage.path if table.footage else None
         poses = self._poses[1]
         try:
             content = read_bytes(self.file, most_bytes=None)
@@ -254,11 +256,12 @@ class Review:
         assert self._poses
         if (footage := self._poses[2]) and footage.is_file():
             return footage
-        run, name = self.file.parent.parent, self.file.name.removesuffix(f"{TRACKS}{ENDING}")
-        if (run / INDEX_FILE).is_file():
-            for table, video in finished_tables(run).items():
-                if table == self.file.with_name(f"{name}{DETECTIONS}.csv") and video.is_file():
-                    return video
+        detections = self.file.with_name(f"{self.file.name.removesuffix(f'{TRACKS}{ENDING}')}{DETECTIONS}.csv")
+        for run in self.file.absolute().parents:
+            if (index := run / INDEX_FILE).is_file():
+                for row in parse_rows(index, read_bytes(index)).values():
+                    if run / row.table == detections.absolute():
+                        return Path(row.path)
         named = f"names the video {footage}, which does not exist" if footage else "does not name its video"
         raise UserError(f"{self.tracks} {named}; give --video VIDEO")
 

@@ -1,15 +1,18 @@
 """The review of tracks on the page of `jaxpose label`, and the corrections that `jaxpose track` reads."""
 
 import csv
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from playwright.sync_api import Page, expect
 
 from jaxpose import track as track_verb
+from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import Footage
@@ -18,8 +21,10 @@ from jaxpose.label.__main__ import main
 from jaxpose.label.answers import Place
 from jaxpose.label.review import Review
 from jaxpose.label.store import Stale
+from jaxpose.prediction.index import COLUMNS
 from jaxpose.tracking.corrections import read_corrections
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
+from tests.index_row import row
 from tests.label.small_projects import serving, write_project
 from tests.label.test_browser import press
 from tests.label.test_server import ask
@@ -54,13 +59,13 @@ def decisions(review: Path) -> list[dict[str, str]]:
     return [row for row in rows_of(review) if row["kind"] not in ("extra", "missing")]
 
 
-def is_at(page: Page, row: dict[str, str], frame: str = "frame_from") -> None:
+def is_at(page: Page, place: dict[str, str], frame: str = "frame_from") -> None:
     """Waits until a place and one of its frames are shown."""
     expect(page.locator("#list [aria-selected=true] .frames")).to_have_text(
-        f"{row['frame_from']}\u2013{row['frame_to']}"
+        f"{place['frame_from']}\u2013{place['frame_to']}"
     )
-    expect(page.locator("#kind")).to_have_text(row["kind"])
-    expect(page.locator("#image")).to_have_text(f"frame {row[frame]}")
+    expect(page.locator("#kind")).to_have_text(place["kind"])
+    expect(page.locator("#image")).to_have_text(f"frame {place[frame]}")
 
 
 @needs_browser
@@ -219,6 +224,17 @@ def test_every_form_of_tracks_is_shown_as_jaxpose_track_wrote_it(form: str, tmp_
     found = np.array([[[*point] if point else [np.nan] * 2 for point in frame] for frame in review.poses(64)])
     np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=0.0051)
     assert review.poses(10_000) == []
+
+
+def test_the_index_of_a_run_names_the_video(tmp_path: Path, video: Path) -> None:
+    (folder := tmp_path / "video_preds" / "room1").mkdir(parents=True)
+    review = track(folder)
+    table = {"path": str(video), "table": "video_preds/room1/day1_detections.csv"}
+    index = pd.DataFrame([dataclasses.asdict(row(**table))], columns=COLUMNS).to_csv(index=False)
+    write_csv(tmp_path / "index.csv", index)
+    page = Review(review)
+    assert page.video == video and page.frame_count == len(made().frames)
+    assert f"{folder}/day1_detections.csv --animals N --out" in page.command()
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
