@@ -135,10 +135,12 @@ def _run_review(given: argparse.Namespace) -> int:
     from jaxpose.label.guard import Tokens
     from jaxpose.label.review import Review
     from jaxpose.label.review_server import make_review_app
+    from jaxpose.progress import phase
 
     file, tokens = Path(given.project).expanduser(), Tokens()
     with contextlib.closing(listen(given.port)) as listening:
-        review = Review(file, given.video, given.corrections)
+        with phase(f"reading the tracks of {file.name}"):
+            review = Review(file, given.video, given.corrections)
         port = listening.getsockname()[1]
         with only_one(file, file.with_name(f".{file.name}.lock"), f"http://127.0.0.1:{port}"):
             about = f"answers go to {review.corrections}; Ctrl-C ends this"

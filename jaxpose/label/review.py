@@ -28,7 +28,6 @@ from jaxpose.poses import Poses
 from jaxpose.prediction.index import DETECTIONS, TRACKS, parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
-from jaxpose.text_file import read_unicode
 from jaxpose.tracking.corrections import rounds
 from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
 from jaxpose.tracking.track_command import FORMS
@@ -105,6 +104,7 @@ class Review:
             raise UserError(f"--corrections is {file}, which jaxpose track writes; give your answers another file name")
         self._lock = threading.Lock()
         self._poses: tuple[tuple[int, ...], Poses, Path | None] | None = None
+        self._doubts: tuple[tuple[int, ...], bytes, list[Doubt]] | None = None
         with self._lock:
             self._read()
         self.video = Path(video).expanduser() if video else self._find_video()
@@ -215,7 +215,9 @@ class Review:
             content = read_bytes(self.file, most_bytes=None)
         except FileNotFoundError:
             raise UserError(f"the review {self.file} does not exist; jaxpose track writes it") from None
-        doubts = _read_doubts(self.file, poses)
+        if not self._doubts or self._doubts[:2] != (signature, content):
+            self._doubts = signature, content, _read_doubts(self.file, content, poses)
+        doubts = self._doubts[2]
         number = int(doubts[0].place.round) if doubts else -1
         answers = read_answers(self.corrections)
         known = {one.round for one in answers.corrections()}
@@ -292,20 +294,17 @@ def _form(file: Path) -> str:
     return next(form for form in FORMS if file.name.endswith(SUFFIXES[form]))
 
 
-def _read_doubts(file: Path, poses: Poses) -> list[Doubt]:
+def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
     """Returns the rows of a review; raises UserError if it is none, or is of other tracks."""
-    reader = csv.DictReader(io.StringIO(read_unicode(file, "CSV file"), newline=""))
+    reader = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""))
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise UserError(f"{file} is not a review that jaxpose track wrote: its columns must be {', '.join(COLUMNS)}")
-    doubts = []
+    doubts, names = list[Doubt](), {"", *poses.individuals}
     for row in reader:
         place = Place(*(row[name] or "" for name in Place._fields))
-        numbers = place[:3]
-        if not all(text.isascii() and text.isdigit() for text in numbers) or int(numbers[2]) >= len(poses.frames):
-            raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
-        if {place.track_a, place.track_b} - {"", *poses.individuals} or (
-            doubts and numbers[0] != doubts[0].place.round
-        ):
+        is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
+        is_known = {place.track_a, place.track_b} <= names and (not doubts or place.round == doubts[0].place.round)
+        if not is_whole or int(place.frame_to) >= len(poses.frames) or not is_known:
             raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
         doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
     return doubts
@@ -313,8 +312,14 @@ def _read_doubts(file: Path, poses: Poses) -> list[Doubt]:
 
 def _row(doubt: Doubt, answers: dict[Place, str]) -> dict[str, Any]:
     takes = doubt.kind not in (EXTRA, MISSING)
-    return {**dataclasses.asdict(doubt), "place": list(doubt.place), "takes_answer": takes,
-            "answer": answers.get(doubt.place) if takes else None}  # fmt: skip
+    return {
+        "kind": doubt.kind,
+        "place": list(doubt.place),
+        "margin": doubt.margin,
+        "expected_wrong": doubt.expected_wrong,
+        "takes_answer": takes,
+        "answer": answers.get(doubt.place) if takes else None,
+    }
 
 
 def _signature(file: Path) -> tuple[int, ...]:
