@@ -59,6 +59,7 @@ _MULTIVIEW = (
     "tests/training/test_multiview.py::test_a_run_has_the_same_bits_on_one_two_and_four_devices_and_after_a_stop"
 )
 _AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wrote"
+_LABEL_REVIEW = "tests/label/test_review.py::test_a_review_is_answered_by_keys_and_the_new_tracks_are_shown"
 _LABEL = "tests/label/test_server.py::test_a_killed_server_loses_no_label_and_ctrl_c_writes_them"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
@@ -166,6 +167,7 @@ RUN_BY = {
     "label": _LABEL,
     "label --keypoints": "tests/label/test_videos.py::"
     "test_a_plain_video_becomes_a_project_and_its_frames_are_labelled",
+    "label --video": _LABEL_REVIEW,
     "label --config": "tests/label/test_training.py::test_options_of_the_training_are_checked_before_the_page_opens",
     "label train.epochs": "tests/label/test_training.py::test_the_loop_of_labelling_training_and_correcting",
     "label --calibration": "tests/label/test_views.py::"

@@ -48,7 +48,7 @@ BELOW = {
     "init": [*FRAMES, "cluster"],
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
-    "label": [*FRAMES, "cameras", "run", "remote", "labelling"],
+    "label": [*FRAMES, "cameras", "run", "prediction", "remote", "labelling", "conversion", "tracking"],
     "report": [*FRAMES, "model", "pose", "steps", "run", "prediction", "compare", "labelling"],
     "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],

@@ -5,15 +5,10 @@ Input: a project of any tool. Output: its label files. It serves one local page 
 
 import argparse
 import contextlib
-import fcntl
 import gc
-import os
 import shlex
-import signal
 import socket
 import sys
-import webbrowser
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +16,9 @@ from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.config.command_line import make_config
 from jaxpose.config.rules import validate_alone
-from jaxpose.early_signals import EXIT_CODES, exit_with
+from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
-from jaxpose.files import is_of_file, open_shared
+from jaxpose.label.serving import PORT, listen, only_one, serve
 from jaxpose.terminal import count, print_lines
 
 if TYPE_CHECKING:
@@ -34,22 +29,23 @@ if TYPE_CHECKING:
     from jaxpose.label.training import Training
     from jaxpose.label.videos import Videos
 
-_PORT = 8787
 _LOCK_FILE = ".jaxpose_label.lock"
-_MOST_PORT = 65_535
+_REVIEW = "_review.csv"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (stopped, all labels written), 1 or 2 (a mistake of the user)."""
     arguments = Arguments(
         "jaxpose.label",
-        "Opens a local page to label the images of a project. Ctrl-C ends it. OPTION=VALUE, such as "
-        "train.epochs=60, is for the trainings that the page starts.",
+        "Opens a local page to label the images of a project, or to answer the review of tracks. Ctrl-C ends it. "
+        "OPTION=VALUE, such as train.epochs=60, is for the trainings that the page starts.",
         f"{program('jaxpose.label')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
     )
     arguments.add_argument(
-        "project", metavar="PROJECT", help="the folder or file of the project, or a video to make one of"
+        "project",
+        metavar="PROJECT",
+        help="the folder or file of the project, a video to make one of, or a review of tracks (<tracks>_review.csv)",
     )
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
@@ -72,8 +68,17 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="of several cameras: shows where the others see a labelled point; default: data.calibration",
     )
+    arguments.add_argument(
+        "--video", default="", metavar="VIDEO", help="of the tracks in a review, if they do not name it"
+    )
+    arguments.add_argument(
+        "--corrections",
+        default="",
+        metavar="CSV",
+        help="for the answers to a review; default: <tracks>_corrections.csv next to it",
+    )
     arguments.add_argument("--config", metavar="FILE.py", help="for the trainings that the page starts")
-    arguments.add_argument("--port", type=int, metavar="N", help=f"default: {_PORT}, or a free one")
+    arguments.add_argument("--port", type=int, metavar="N", help=f"default: {PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
     arguments.add_argument(
         "--orientation",
@@ -85,6 +90,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    if given.project.endswith(_REVIEW):
+        return _run_review(given)
+    for flag in ("video", "corrections"):
+        if value := getattr(given, flag):
+            raise UserError(f"--{flag} is {value}, but {given.project} is not a review of tracks (<tracks>{_REVIEW})")
     # These imports take a second, which --help does not need.
     from jaxpose.label.geometry import Geometry
     from jaxpose.label.predictions import find_predictions
@@ -102,7 +112,7 @@ def _run(given: argparse.Namespace) -> int:
         project = open_project(given.project, given.labels, config.data.views)
         training = _training_arguments(given, project, config)
         port = listening.getsockname()[1]
-        with _only_one(project.folder, f"http://127.0.0.1:{port}"):
+        with only_one(project.folder, project.folder / _LOCK_FILE, f"http://127.0.0.1:{port}"):
             # Thousands of labels stay as long as the process: looking through them for garbage would take a tenth of a
             # second again and again.
             gc.disable()
@@ -111,7 +121,30 @@ def _run(given: argparse.Namespace) -> int:
             gc.enable()
             calibration = _calibration(given, project, config)
             geometry = Geometry(store, calibration) if calibration else None
-            _serve(store, Videos(project), Training(store, given.project, training), geometry, listening, port, given)
+            _serve(store, Videos(project), Training(store, given.project, training), geometry, listening, given)
+    return DONE
+
+
+def _run_review(given: argparse.Namespace) -> int:
+    defaults = {"labels": DataConfig().labels, "orientation": "auto"}
+    for flag in ("labels", "keypoints", "predictions", "calibration", "config", "orientation"):
+        if (value := getattr(given, flag) or "") != defaults.get(flag, ""):
+            raise UserError(f"--{flag} is {value}, but {given.project} is a review of tracks: leave it out")
+    if given.options:
+        raise UserError(f"{next(iter(given.options))} is for a training, but {given.project} is a review of tracks")
+    from jaxpose.label.guard import Tokens
+    from jaxpose.label.review import Review
+    from jaxpose.label.review_server import make_review_app
+    from jaxpose.progress import phase
+
+    file, tokens = Path(given.project).expanduser(), Tokens()
+    with contextlib.closing(listen(given.port)) as listening:
+        with phase(f"reading the tracks of {file.name}"):
+            review = Review(file, given.video, given.corrections)
+        port = listening.getsockname()[1]
+        with only_one(file, file.with_name(f".{file.name}.lock"), f"http://127.0.0.1:{port}"):
+            about = f"answers go to {review.corrections}; Ctrl-C ends this"
+            serve(make_review_app(review, tokens), tokens, listening, [about], not given.no_browser)
     return DONE
 
 
@@ -155,74 +188,12 @@ def _training_arguments(given: argparse.Namespace, project: "LabelProject", conf
     return [*own, *(f"{name}={text}" for name, text in options.items())]
 
 
-def listen(port: int | None) -> socket.socket:
-    """Returns a socket on this machine only; without a port, the default one or a free one.
-
-    Raises:
-      UserError: the port is in use, or is none.
-    """
-    if port is not None and not 0 < port <= _MOST_PORT:
-        raise UserError(f"--port is {port}; it must be 1 to {_MOST_PORT}")
-    for number in (_PORT, 0) if port is None else (port,):
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("127.0.0.1", number))
-            # Another process may also have bound the port, but only one can listen.
-            listening.listen()
-            return listening
-        except OSError as error:
-            listening.close()
-            if port is not None:
-                raise UserError(f"--port is {port}, which cannot be used: {error.strerror}; choose another") from None
-    raise UserError("no port of 127.0.0.1 is free")
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path, address: str) -> Iterator[None]:
-    """A context in which no other jaxpose label serves a project; the system ends it when the process dies.
-
-    Raises:
-      UserError: another one serves it.
-    """
-    file = folder / _LOCK_FILE
-    lock = _lock(folder, file)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}, {address}\n".encode(), 0)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-        os.close(lock)
-
-
-def _lock(folder: Path, file: Path) -> int:
-    """Returns the descriptor of the locked file, or raises the UserError of `_only_one`."""
-    while True:
-        lock = open_shared(file, os.O_RDWR)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.pread(lock, 300, 0).decode(errors="replace").strip()
-            os.close(lock)
-            raise UserError(
-                f"jaxpose label is already open for {folder}: {other}; use that page (its terminal has the address "
-                "with the token), or end it first"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        if is_of_file(lock, file):
-            return lock
-        os.close(lock)
-
-
 def _serve(
     store: "Store",
     videos: "Videos",
     training: "Training",
     geometry: "Geometry | None",
     listening: socket.socket,
-    port: int,
     given: argparse.Namespace,
 ) -> None:
     """Serves the page until a signal; then all labels are in the label files.
@@ -230,37 +201,9 @@ def _serve(
     Raises:
       UserError, OSError: they are not; they stay in the journal.
     """
-    import uvicorn
-
     from jaxpose.label.server import Tokens, make_app
 
-    tokens = Tokens()
-    config = uvicorn.Config(
-        make_app(store, videos, training, tokens, given.orientation, geometry),
-        lifespan="off",
-        access_log=False,
-        log_level="error",
-        server_header=False,
-        timeout_graceful_shutdown=2,
-        limit_concurrency=64,
-    )
-    # From here on, nothing is imported, during which a signal would end the process at once.
-    config.load()
-    config.get_loop_factory()
-    address = f"http://127.0.0.1:{port}/?token="
-    server = uvicorn.Server(config)
-    # A signal that comes before the server runs ends it as soon as it does.
-    before = {number: signal.signal(number, server.handle_exit) for number in EXIT_CODES}
-    try:
-        listening.listen()
-        print_lines(f"{address}{tokens.printed}")
-        _print_about(store, port)
-        if not given.no_browser and _has_screen():
-            webbrowser.open(f"{address}{tokens.once}")
-        server.run(sockets=[listening])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def close() -> None:
         try:
             store.close()
         except (UserError, OSError):
@@ -270,28 +213,27 @@ def _serve(
                 sys.stderr,
             )
             raise
+
+    tokens = Tokens()
+    app = make_app(store, videos, training, tokens, given.orientation, geometry)
+    serve(app, tokens, listening, _about(store), not given.no_browser, close)
     print_lines("all labels are in the label files")
 
 
-def _print_about(store: "Store", port: int) -> None:
-    if store.recovered:
-        print_lines(f"{count(store.recovered, 'label')} of a killed session: written to the label files")
+def _about(store: "Store") -> list[str]:
+    """Returns lines about the labels for the user."""
     counts = store.counts()
     labelled = sum(number > 0 for number in counts)
-    print_lines(f"{labelled} of {count(len(counts), 'image')} labelled; Ctrl-C ends this")
+    lines = [f"{labelled} of {count(len(counts), 'image')} labelled; Ctrl-C ends this"]
+    if store.recovered:
+        lines.insert(0, f"{count(store.recovered, 'label')} of a killed session: written to the label files")
     if store.predictions:
-        print_lines(f"hollow points are predictions of {store.predictions.source}: no labels until you confirm them")
+        lines.append(f"hollow points are predictions of {store.predictions.source}: no labels until you confirm them")
     if store.context_images:
-        print_lines(f"not listed: {count(store.context_images, 'image')} next to labelled ones (context frames)")
+        lines.append(f"not listed: {count(store.context_images, 'image')} next to labelled ones (context frames)")
     for video, (number, reason) in store.absent.items():
-        print_lines(f"not listed: {count(number, 'image')} of {video}: {reason}")
-    print_lines(
-        f"from another machine: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address there"
-    )
-
-
-def _has_screen() -> bool:
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+        lines.append(f"not listed: {count(number, 'image')} of {video}: {reason}")
+    return lines
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ export class Editor {
   set(project) {
     this.partners = project.partners;
     this.individuals = project.individuals;
+    // Those of a SLEAP file, null in another project.
+    this.tracks = project.tracks;
     this.canAdd = project.can_add;
     this.size = project.keypoints.length;
   }
@@ -41,6 +43,8 @@ export class Editor {
 
   get animal() { return Math.floor(this.current / this.size) || 0; }
   get keypoint() { return this.current - this.animal * this.size || 0; }
+
+  isOther(animal) { return animal !== this.animal; }
 
   // The animals to choose from: all individuals, or those with points and the current one.
   get animals() {
@@ -102,6 +106,7 @@ export class Editor {
       await this.page.open(frame);
       const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
       for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+      for (const [animal, earlier, later] of entry.tracks ?? []) frame.giveTrack(animal, side === "before" ? earlier : later);
       if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
       this.send(frame);
     }
@@ -172,6 +177,53 @@ export class Editor {
     if (this.individuals.length < 2) this.current = this.firstOpen(this.frame.animals().find((other) => this.frame.has(other)) ?? animal);
     this.page.say(`deleted ${this.nameOf(animal)}; Ctrl+Z brings it back`);
     this.page.draw();
+  }
+
+  // Asks which animal the current one is; of two individuals, it is the other.
+  changeIdentity() {
+    if (!this.canEdit) return;
+    if (this.tracks) return this.chooseTrack();
+    const others = this.individuals.map((_, animal) => animal).filter((animal) => animal !== this.animal);
+    if (!others.length) return this.page.say("the animals of this project have no names");
+    if (others.length === 1) return this.exchange(others[0]);
+    this.page.choices.ask(`${this.nameOf(this.animal)} is`, others.map((animal) => this.nameOf(animal)), (choice) => this.exchange(others[choice]));
+  }
+
+  // Asks for the track of a SLEAP instance: those of the other animals first.
+  chooseTrack() {
+    const { frame, animal } = this, own = frame.names[animal] ?? "";
+    if (!frame.has(animal)) return this.page.say("this animal has no point");
+    if (frame.places(animal).some((place) => frame.points[place]?.draft)) return this.page.say("confirm the hollow points first: Shift+R");
+    const names = [...new Set([...frame.names, ...this.tracks])].filter((name) => name && name !== own);
+    const others = own ? ["no track"] : [];
+    this.page.choices.ask(`${own || this.nameOf(animal)} is`, names, (choice) => this.setTrack(names[choice]), {
+      others, other: () => this.setTrack(""), named: (name) => this.setTrack(name),
+    });
+  }
+
+  // Gives the current animal a track; another animal of the image with this track gets that of the current one.
+  setTrack(name) {
+    const { frame, animal } = this, own = frame.names[animal] ?? "";
+    if (!this.canEdit || name === own) return;
+    const other = name ? frame.names.findIndex((known, one) => known === name && one !== animal && frame.has(one)) : -1;
+    const changes = [[animal, own, name], ...(other >= 0 ? [[other, name, own]] : [])];
+    const points = copyOf(frame.points);
+    this.done.push({ frame, before: points, after: points, kind: "", tracks: changes });
+    this.undone = [];
+    for (const [one, , after] of changes) frame.giveTrack(one, after);
+    this.page.say(other >= 0 ? `${name} and ${own || "the animal without a track"} are exchanged in this image` : name ? `the animal is ${name} in this image` : "the animal has no track in this image");
+    this.send(frame);
+  }
+
+  // The animal gets the points of another one, and that one its points.
+  exchange(other) {
+    const animal = this.animal, { frame, size } = this;
+    if (!this.canEdit || !(frame.has(animal) || frame.has(other))) return this.page.say("neither animal has a point");
+    this.change((points) => {
+      for (let k = 0; k < size; k++) [points[animal * size + k], points[other * size + k]] = [points[other * size + k], points[animal * size + k]];
+    });
+    this.choose(other * size + this.keypoint);
+    this.page.say(`${this.nameOf(animal)} and ${this.nameOf(other)} have exchanged their points in this image`);
   }
 
   // Keypoints ---------------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ export class Frame {
     this.removed = new Set();
     this.tell = tell;
     this.ownConflicts = new Map();
+    // {animal: track} of those that were given here.
+    this.given = new Map();
     this.sending = null;
     this.take(state);
     this.points = state.points.map(asPoint);
@@ -80,12 +82,34 @@ export class Frame {
   }
 
   take(state) {
+    this.takeNames(state.animals);
     this.saved = state.points;
     this.revision = state.revision;
     this.problem = state.problem;
     this.canHide = state.can_hide;
-    this.names = state.animals;
     this.serverConflicts = new Map(state.conflicts);
+  }
+
+  // Takes the names of the animals; one that is given here and not sent yet stays, unless it was changed elsewhere.
+  takeNames(theirs) {
+    const before = this.savedNames ?? [], mine = this.names ?? [];
+    const isKept = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && name === (before[animal] ?? "");
+    this.names = theirs.map((name, animal) => (isKept(name, animal) ? mine[animal] : name));
+    this.savedNames = theirs;
+    // A track that was saved here, and is another one now.
+    this.overruled = [...this.given.entries()].filter(([animal, name]) => theirs[animal] !== name && this.names[animal] !== name).map(([animal]) => animal);
+    for (const animal of this.overruled) this.given.delete(animal);
+  }
+
+  // Gives an animal a track: the name shows at once.
+  giveTrack(animal, name) {
+    while (this.names.length <= animal) this.names.push("");
+    this.names[animal] = name;
+    this.given.set(animal, name);
+  }
+
+  get unsentTracks() {
+    return Object.fromEntries(this.names.map((name, animal) => [animal, name]).filter(([animal, name]) => name !== (this.savedNames[animal] ?? "")));
   }
 
   // The points of the user that another browser or program has overruled, by keypoint.
@@ -96,7 +120,8 @@ export class Frame {
     return Object.fromEntries(differing);
   }
 
-  get isSaved() { return !this.sending && Object.keys(this.unsent).length === 0; }
+  get isSaved() { return !this.sending && !this.hasUnsent; }
+  get hasUnsent() { return Object.keys(this.unsent).length > 0 || Object.keys(this.unsentTracks).length > 0; }
 
   // Sends what the server lacks, one request at a time.
   send() {
@@ -105,16 +130,21 @@ export class Frame {
   }
 
   async sendAll() {
-    for (let points; Object.keys(points = this.unsent).length; ) {
+    while (this.hasUnsent) {
+      const points = this.unsent, tracks = this.unsentTracks;
       this.tell(this, "saving", "");
-      const { status, content } = await ask(`/api/frame/${this.number}`, { revision: this.revision, points });
+      const { status, content } = await ask(`/api/frame/${this.number}`, { revision: this.revision, points, tracks });
       if (status === 200) {
+        // A track may have been given anew meanwhile.
+        for (const [animal, name] of Object.entries(tracks)) this.savedNames[animal] = name;
         this.take(content);
         for (const k of Object.keys(points)) this.ownConflicts.delete(Number(k));
       } else if (status === 409) {
         this.merge(content);
       } else if (FINAL.includes(status)) {
         for (const k of Object.keys(points)) this.points[k] = asPoint(this.saved[k]);
+        this.names = [...this.savedNames];
+        this.given.clear();
         return this.tell(this, "refused", content.error);
       } else {
         setTimeout(() => this.send(), RETRY_MS);
@@ -140,6 +170,7 @@ export class Frame {
     });
     this.take(state);
     this.tell(this, "changed", "");
+    for (const animal of this.overruled) this.tell(this, "refused", `the track of an animal was also changed elsewhere: it is ${this.names[animal] || "none"} now`);
   }
 
   // Asks for the state anew; an answer that crosses an edit of this page is dropped.

@@ -28,8 +28,8 @@ class Edit:
     Attributes:
       image: its name.
       animal, keypoint: the slot, as in `label_file`.
-      before: the point in the label file that the edit was made on.
-      after: the new point.
+      before: the point in the label file that the edit was made on; in the slot of a track, its name.
+      after: the new one.
       was: {keypoint: point} of the animal in the label file that the edit was made on, None if it was new. A file
         that numbers its animals may give the number to another one. A CSV file names them, and this is empty.
     """
@@ -37,8 +37,8 @@ class Edit:
     image: str
     animal: str
     keypoint: str
-    before: Point | None
-    after: Point | None
+    before: Point | str | None
+    after: Point | str | None
     was: Mapping[str, Point] | None
 
     @property
@@ -115,7 +115,8 @@ def known_places_px(edits: Iterable[Edit]) -> dict[str, set[tuple[float, float] 
     places: dict[str, set[tuple[float, float] | None]] = {}
     for edit in edits:
         for name, point in (*(edit.was or {}).items(), (edit.keypoint, edit.before), (edit.keypoint, edit.after)):
-            places.setdefault(name, set()).add(point and point[:2])
+            if not isinstance(point, str):
+                places.setdefault(name, set()).add(point and point[:2])
     return places
 
 
@@ -165,8 +166,13 @@ def _checksum(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest()[:16].encode()
 
 
-def _point(value: list | None) -> Point | None:
-    return None if value is None else _placed(value)
+def as_point(value: Point | str | None) -> Point | None:
+    """Returns the value of an edit if it is a point, None for the name of a track."""
+    return None if isinstance(value, str) else value
+
+
+def _point(value: list | str | None) -> Point | str | None:
+    return _placed(value) if isinstance(value, list) else value
 
 
 def _placed(value: list) -> Point:

@@ -1,4 +1,15 @@
-// Every action of the page with its keys; F1 lists this table.
+// Every action of the pages with its keys; F1 lists these tables.
+
+// What both pages have.
+const LOOKS = [
+  [["H"], "hide all points, or show them", "togglePoints"],
+  [["B"], "next contrast and brightness", "contrast"],
+  [["Z"], "magnifier on or off", "toggleMagnifier"],
+  [["+", "="], "zoom in", "zoom", 1.25],
+  [["-"], "zoom out", "zoom", 0.8],
+  [["0"], "whole picture", "fit"],
+  [["F1", "?"], "this list", "help"],
+];
 
 // [keys, words, name of the method of the page or its editor, its arguments].
 export const ACTIONS = [
@@ -18,6 +29,7 @@ export const ACTIONS = [
   [["Shift+E"], "previous animal", "nextAnimal", -1],
   [["I"], "add an animal", "addAnimal"],
   [["Shift+X", "Shift+Delete"], "delete the animal", "removeAnimal"],
+  [["M"], "change the identity of the animal, in this image", "changeIdentity"],
   [["Shift+R"], "confirm the hollow points of the animal; next animal", "confirmAnimal"],
   [["P"], "place the keypoint at the cursor, or in the middle of the view", "placeHere"],
   [["V"], "hidden, or visible again", "hide"],
@@ -40,20 +52,35 @@ export const ACTIONS = [
   [["Ctrl+Shift+Z", "Ctrl+Y"], "redo", "redo"],
   [["R"], "take the ring of the keypoint, or its prediction; in a conflict, your point", "takeMine"],
   [["K"], "conflict: keep the other point", "keepTheirs"],
-  [["H"], "hide all points, or show them", "togglePoints"],
   [["T"], "show where the predictions of labelled points are", "togglePredictions"],
   [["Shift+T"], "train a network with these labels, then predict the other images", "train"],
-  [["B"], "next contrast and brightness", "contrast"],
-  [["Z"], "magnifier on or off", "toggleMagnifier"],
-  [["+", "="], "zoom in", "zoom", 1.25],
-  [["-"], "zoom out", "zoom", 0.8],
-  [["0"], "whole picture", "fit"],
-  [["F1", "?"], "this list", "help"],
+  ...LOOKS,
 ];
 
-// Writes the table into the element; the four directions of an arrow key share a row.
-export function listKeys(body) {
-  for (const [keys, words] of ACTIONS) {
+// Those of the review of tracks.
+export const REVIEW_ACTIONS = [
+  [["N"], "next place without an answer", "open", 1],
+  [["Shift+N"], "previous place without an answer", "open", -1],
+  [["S"], "next place", "step", 1],
+  [["W"], "previous place", "step", -1],
+  [["1"], "same: each track shows the same animal in both frames", "answer", "same"],
+  [["2"], "different: a track shows another animal behind than before", "answer", "different"],
+  [["3"], "swap: the two tracks have exchanged their animals between the frames", "answer", "swap"],
+  [["X"], "swap the two tracks from the shown frame on, where no place is listed", "swapHere"],
+  [["Backspace", "Delete"], "take the answer back", "answer", null],
+  [["Ctrl+Z"], "undo", "undo"],
+  [["Ctrl+Shift+Z", "Ctrl+Y"], "redo", "redo"],
+  [["F"], "the frame before the decision, or the one behind it", "toggleFrame"],
+  [["D"], "next frame", "move", 1],
+  [["A"], "previous frame", "move", -1],
+  [["Shift+D"], "10 frames on", "move", 10],
+  [["Shift+A"], "10 frames back", "move", -10],
+  ...LOOKS,
+];
+
+// Writes a table into the element; the four directions of an arrow key share a row.
+export function listKeys(body, actions = ACTIONS) {
+  for (const [keys, words] of actions) {
     if (!words) continue;
     const row = document.createElement("tr"), head = document.createElement("th"), cell = document.createElement("td");
     keys.forEach((key, place) => {
@@ -67,11 +94,11 @@ export function listKeys(body) {
   }
 }
 
-// The entry of a key event, undefined without one.
-export function actionOf(event) {
+// The entry of a key event in a table, undefined without one.
+export function actionOf(event, actions = ACTIONS) {
   const letter = event.key.length === 1 ? event.key.toUpperCase() : event.key;
   const isSign = event.key.length === 1 && event.key.toUpperCase() === event.key.toLowerCase();
   const parts = [(event.ctrlKey || event.metaKey) && "Ctrl", event.shiftKey && !isSign && "Shift", letter];
   const name = parts.filter(Boolean).join("+");
-  return event.altKey ? undefined : ACTIONS.find(([keys]) => keys.includes(name));
+  return event.altKey ? undefined : actions.find(([keys]) => keys.includes(name));
 }

@@ -9,7 +9,9 @@ import abc
 import csv
 import dataclasses
 import functools
+import hashlib
 import io
+import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,13 +25,15 @@ from jaxpose.data.labels import LabelHeader, read_csv_table, read_header
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import relocated
-from jaxpose.labelling.project_labels import LabelLayout
+from jaxpose.labelling.project_labels import LabelLayout, h5_of_csv
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE, Skeleton
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
 Point = tuple[float, float, int]
 Slot = tuple[str, str]
 Points = dict[Slot, Point | None]
+# The keypoint of a slot that has the name of the animal's track, "" without one, instead of a point.
+TRACK = ""
 # Label tools write this for a missing label; see `jaxpose.data.label_table.normalised`.
 MISSING = (-1.0, -1.0)
 _MARK = "visible"
@@ -105,6 +109,13 @@ class LabelFile:
         header = tuple(tuple(cell.strip(" \t") for cell in row) for row in rows)
         return LabelLayout(self.file.name, True, header, self.header.index_columns)
 
+    def h5(self, content: bytes) -> bytes:
+        """Returns the HDF5 file with the rows of this file, whose bytes are given; raises UserError if none can."""
+        try:
+            return h5_of_csv(content, self.layout(), self.encoding)
+        except ValueError as error:
+            raise UserError(f"{self.file} cannot be written as HDF5, which DeepLabCut reads: {error}") from None
+
     def final(self) -> "LabelFile":
         """Returns the file as it is left at the end of a session."""
         return self
@@ -130,10 +141,10 @@ class LabelFile:
             if is_new := image not in row_of:
                 if not any(changed.values()):
                     continue
-                if rows and not _line_end(rows[-1]):
+                if rows and not line_end(rows[-1]):
                     rows[-1] += end
                 row_of[image] = len(rows)
-                rows.append(_line(self._empty_cells(image), end))
+                rows.append(csv_line(self._empty_cells(image), end))
                 points[image] = _no_points(self.header.columns, self.header.keypoint_names)
             place, before = row_of[image], points[image]
             text, at_first = originals.setdefault(image, ("" if is_new else rows[place], before))
@@ -142,7 +153,7 @@ class LabelFile:
             for slot, point in changed.items():
                 if before[slot] != point:
                     self._write(cells, slot, point)
-            rows[place] = text if points[image] == at_first else _line(cells, _line_end(rows[place]))
+            rows[place] = text if points[image] == at_first else csv_line(cells, line_end(rows[place]))
         # Such rows are among the last ones.
         for image in sorted(row_of, key=row_of.__getitem__, reverse=True):
             if image in originals and not originals[image][0] and not any(points[image].values()):
@@ -264,8 +275,12 @@ class WholeFile(abc.ABC):
 
     @functools.cached_property
     def _content(self) -> bytes:
-        edits = {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
+        edits = self.edited()
         return self.written(edits) if edits else self.original
+
+    def edited(self) -> dict[str, Points]:
+        """Returns {image: points} of the images that differ from the file as it was read."""
+        return {image: points for image, points in self.points.items() if points != self.at_first.get(image)}
 
     def poses(self, points: Points) -> dict[str, list[Point | None]]:
         """Returns {animal: its points in the order of the keypoints}."""
@@ -279,6 +294,12 @@ class WholeFile(abc.ABC):
     @abc.abstractmethod
     def path_of(self, folder: Path, image: str) -> Path:
         """Returns the file of an image; raises UserError without a usable one."""
+
+
+def revision_of(points: Points, names: Mapping[str, str]) -> str:
+    """Returns a text that is equal for equal points and names of animals of an image, also after a restart."""
+    known = {animal: names[animal] for animal, _ in points if names.get(animal)}
+    return hashlib.sha256(json.dumps([sorted(points.items()), sorted(known.items())]).encode()).hexdigest()[:16]
 
 
 def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
@@ -298,7 +319,7 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
     mark = "\ufeff" * content.decode(encoding, "replace").startswith("\ufeff")
     if (mark + text).encode(encoding, "replace") != content:
         raise UserError(f"{file} is not a UTF-8 CSV file, so its rows cannot be kept byte for byte: {SAVE_AS_UTF_8}")
-    numbered, texts = _split(file, text)
+    numbered, texts = split_rows(file, text)
     header = read_header(file, numbered)
     found = LabelFile(
         file=file,
@@ -316,12 +337,12 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
 
 def read_label_header(file: Path) -> LabelHeader:
     """Returns the columns of a label file; raises as `read_label_file`."""
-    return read_header(file, _split(file, read_text(file)[0])[0])
+    return read_header(file, split_rows(file, read_text(file)[0])[0])
 
 
 def first_image(file: Path) -> str:
     """Returns the image of the first row of a label file, "" without rows; raises as `read_label_file`."""
-    numbered, _ = _split(file, read_text(file)[0])
+    numbered, _ = split_rows(file, read_text(file)[0])
     header = read_header(file, numbered)
     rows = (row for _, row in numbered[header.rows :] if any(row))
     return "/".join(next(rows, [""])[: header.index_columns]).replace("\\", "/")
@@ -379,8 +400,12 @@ def _point(x: float, y: float, mark: int) -> Point | None:
     return x, y, mark
 
 
-def _split(file: Path, text: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
-    """Returns the rows of a CSV, each with the number of its first line, and the text of each."""
+def split_rows(file: Path, text: str) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """Returns the rows of a CSV, each with the number of its first line, and the text of each.
+
+    Raises:
+      UserError: it is not a CSV file.
+    """
     lines = list(io.StringIO(text, newline=""))
     reader = csv.reader(lines)
     rows, texts, start = [], [], 0
@@ -394,12 +419,14 @@ def _split(file: Path, text: str) -> tuple[list[tuple[int, list[str]]], list[str
     return rows, texts
 
 
-def _line_end(text: str) -> str:
+def line_end(text: str) -> str:
+    """Returns the line end of a row, "" without one."""
     match = re.search(r"[\r\n]+$", text)
     return match[0] if match else ""
 
 
-def _line(cells: Sequence[str], end: str) -> str:
+def csv_line(cells: Sequence[str], end: str) -> str:
+    """Returns the text of a row, with a line end."""
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="").writerow(cells)
     return text.getvalue() + end

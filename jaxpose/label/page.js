@@ -1,6 +1,7 @@
 // The page: opens moments (an image, or those of all views), turns clicks and keys into edits, and shows the state of the labels.
 
 import { ask } from "/frame.js";
+import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
 import { Geometry } from "/geometry.js";
@@ -25,6 +26,7 @@ class Page {
     this.draw = beforePainting(() => this.paint());
     this.views = [];
     this.spaceIsDown = false;
+    this.choices = new Choices();
     this.editor = new Editor(this);
     this.side = new Side(this.editor);
     this.queue = new Queue((moment) => this.go(moment));
@@ -401,7 +403,7 @@ class Page {
   }
 
   pressed(event) {
-    if (get("help").open || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
+    if (get("help").open || this.choices.isOpen || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
     const isOnButton = event.target.tagName === "BUTTON" && ["Enter", " "].includes(event.key);
     if (event.key === " " && !isOnButton) {
       this.spaceIsDown = true;

@@ -1,15 +1,7 @@
-"""The server of the page: answers only this machine, and only browsers that know the token.
+"""The server of the page. Requests name images by number, never by path."""
 
-The token in the printed address is swapped for a cookie. Requests name images by number, never by path.
-"""
-
-import asyncio
 import functools
-import hmac
-import importlib.resources
-import json
 import math
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -21,10 +13,9 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from jaxpose.data.image_file import (
     AUTO,
@@ -42,18 +33,18 @@ from jaxpose.data.image_file import (
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.label.geometry import Geometry
+from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, refuse
 from jaxpose.label.label_file import Point
 from jaxpose.label.store import Stale, Store
 from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
-# The names under which a browser reaches this machine; a page of another host that resolves to it has another name.
-_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _PAGE = (
     "page.html",
     "page.css",
     "page.js",
+    "choices.js",
     "editor.js",
     "frame.js",
     "frames.js",
@@ -69,50 +60,13 @@ _PAGE = (
     "view.js",
     "icon.svg",
 )
-_TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
-_MOST_BODY_BYTES, _BODY_WAIT_S = 65_536, 10.0
-_MOST_PX, _MOST_DIGITS = 1e6, 15
+_MOST_PX = 1e6
 _MOST_FRAMES = 100
 # Of an image; more are a mistake of the page.
 _MOST_ANIMALS = 200
+_MOST_NAME = 100
 _JPEG_QUALITY = 95
 _MOST_PICTURE_BYTES = 128 * 2**20
-
-
-class Tokens:
-    """The secrets of a server.
-
-    Attributes:
-      printed: opens the page any number of times.
-      once: opens it once: other users of the machine can read it in the arguments of the browser that is started.
-    """
-
-    def __init__(self) -> None:
-        self.printed, self.once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self.cookie = secrets.token_urlsafe(32)
-
-    def opens(self, token: str) -> bool:
-        """Returns whether a token in an address opens the page."""
-        if self.once and hmac.compare_digest(token.encode(), self.once.encode()):
-            self.once = ""
-            return True
-        return hmac.compare_digest(token.encode(), self.printed.encode())
-
-    def is_cookie(self, value: str) -> bool:
-        """Returns whether a cookie is that of this server."""
-        return hmac.compare_digest(value.encode(), self.cookie.encode())
 
 
 class Pictures:
@@ -165,10 +119,10 @@ class Pictures:
         values = values_of(content)
         white = choose_white([values]) if values else 0.0
         pixels = decode_image(content, PixelRule(self._orientation, white))
-        return _jpeg(pixels)
+        return jpeg_of(pixels)
 
 
-def _jpeg(pixels: np.ndarray) -> bytes:
+def jpeg_of(pixels: np.ndarray) -> bytes:
     """Returns a JPEG file of RGB pixels (h, w, 3)."""
     options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
     options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
@@ -207,12 +161,7 @@ def make_app(
         Route("/api/video/{video:str}/{frame:str}", answers.extract, methods=["POST"]),
         Route("/video/{video:str}/{frame:str}", answers.video_frame),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _refuse}), tokens)
-
-
-async def _refuse(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code)
+    return Guard(Starlette(routes=routes, exception_handlers={HTTPException: refuse}), tokens)
 
 
 def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]:
@@ -222,7 +171,7 @@ def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]
     async def checked(self: "_Answers", request: Request) -> Response:
         number = 0
         if "number" in request.path_params:
-            request.path_params["number"] = number = _number(request.path_params["number"])
+            request.path_params["number"] = number = number_in(request.path_params["number"])
             if not 0 <= number < len(self.store.images):
                 raise HTTPException(404, "there is no such image")
         try:
@@ -244,20 +193,13 @@ class _Answers:
     def __init__(self, store: Store, videos: Videos, training: Training, pictures: Pictures, geometry: Geometry | None):
         self.store, self._videos, self._training, self._pictures = store, videos, training, pictures
         self._geometry = geometry
-        package = importlib.resources.files("jaxpose.label")
-        self._files = {name: (package / name).read_bytes() for name in _PAGE}
+        self._files = PageFiles(_PAGE)
 
     async def page(self, request: Request) -> Response:
-        return self._file("page.html")
+        return self._files.answer("page.html")
 
     async def file(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in self._files:
-            raise HTTPException(404, "there is no such file")
-        return self._file(name)
-
-    def _file(self, name: str) -> Response:
-        return Response(self._files[name], media_type=_TYPES[name.rpartition(".")[2]])
+        return self._files.answer(request.path_params["name"])
 
     @_answering
     async def project(self, request: Request) -> Any:
@@ -269,6 +211,7 @@ class _Answers:
             "keypoints": names,
             "individuals": [one for one in project.individuals if one],
             "can_add": not project.individuals,
+            "tracks": self.store.tracks(),
             "has_several": self.store.has_several,
             "edges": [[names.index(a), names.index(b)] for a, b in project.edges],
             "partners": project.partners,
@@ -286,7 +229,7 @@ class _Answers:
 
     @_answering
     async def changes(self, request: Request) -> Any:
-        since = _number(request.query_params.get("since", ""))
+        since = number_in(request.query_params.get("since", ""))
         if since < 0:
             raise HTTPException(400, "since must be a number")
         training = await run_in_threadpool(self._training.state)
@@ -294,13 +237,13 @@ class _Answers:
 
     @_answering
     async def train(self, request: Request) -> Any:
-        await _read_json(request)
+        await read_json(request)
         await run_in_threadpool(self._training.start)
         return await run_in_threadpool(self._training.state)
 
     @_answering
     async def stop(self, request: Request) -> Any:
-        await _read_json(request)
+        await read_json(request)
         await run_in_threadpool(self._training.stop)
         return await run_in_threadpool(self._training.state)
 
@@ -310,7 +253,7 @@ class _Answers:
 
     @_answering
     async def frames(self, request: Request) -> Any:
-        numbers = [_number(text) for text in request.query_params.get("numbers", "").split(",")]
+        numbers = [number_in(text) for text in request.query_params.get("numbers", "").split(",")]
         if len(numbers) > _MOST_FRAMES or not all(0 <= number < len(self.store.images) for number in numbers):
             raise HTTPException(404, "there is no such image")
         return [self.store.frame(number) for number in numbers]
@@ -334,32 +277,34 @@ class _Answers:
     @_answering
     async def video_frame(self, request: Request) -> Any:
         video, frame = self._place(request)
-        content = await run_in_threadpool(lambda: _jpeg(self._videos.frame(video, frame)))
+        content = await run_in_threadpool(lambda: jpeg_of(self._videos.frame(video, frame)))
         return Response(content, media_type="image/jpeg")
 
     @_answering
     async def extract(self, request: Request) -> Any:
-        await _read_json(request)
+        await read_json(request)
         video, frame = self._place(request)
         return {"image": await run_in_threadpool(self._videos.extract, video, frame, self.store)}
 
     def _place(self, request: Request) -> tuple[int, int]:
         """Returns the number of a video and of its frame."""
-        video, frame = (_number(request.path_params.get(name, "0")) for name in ("video", "frame"))
+        video, frame = (number_in(request.path_params.get(name, "0")) for name in ("video", "frame"))
         if not 0 <= video < len(self._videos.names) or frame < 0:
             raise HTTPException(404, "there is no such frame")
         return video, frame
 
     @_answering
     async def edit(self, request: Request) -> Any:
-        given = await _read_json(request)
+        given = await read_json(request)
         points = given.get("points")
-        if not isinstance(given.get("revision"), str) or not isinstance(points, dict):
-            raise HTTPException(400, "an edit has a revision and points")
+        tracks = given.get("tracks", {})
+        if not isinstance(given.get("revision"), str) or not isinstance(points, dict) or not isinstance(tracks, dict):
+            raise HTTPException(400, "an edit has a revision, points and tracks")
         changes = {self._place_of(key): _point(value) for key, value in points.items()}
-        return await run_in_threadpool(self._edit, request.path_params["number"], given["revision"], changes)
+        names = {self._animal_of(key): _track(value) for key, value in tracks.items()}
+        return await run_in_threadpool(self._edit, request.path_params["number"], given["revision"], changes, names)
 
-    def _edit(self, number: int, revision: str, changes: dict[int, Point | None]) -> Any:
+    def _edit(self, number: int, revision: str, changes: dict[int, Point | None], tracks: dict[int, str]) -> Any:
         names = self.store.project.keypoint_names
         # A label of another program may lie outside; the page can hide it, or swap it with another.
         known = {tuple(point[:2]) for point in self.store.frame(number)["points"] if point}
@@ -371,11 +316,11 @@ class _Answers:
                         f"{names[index % len(names)]} at ({point[0]:g}, {point[1]:g}) is outside of "
                         f"{self.store.images[number]}, which has {width} x {height} pixels: place it in the picture"
                     )
-        return self.store.edit(number, revision, changes)
+        return self.store.edit(number, revision, changes, tracks)
 
     @_answering
     async def keep(self, request: Request) -> Any:
-        await _read_json(request)
+        await read_json(request)
         place = self._place_of(request.path_params["place"])
         return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], place)
 
@@ -386,18 +331,25 @@ class _Answers:
             raise HTTPException(404, "there is no calibration")
         return await run_in_threadpool(self._geometry.of, request.path_params["number"], place, self._pictures.size_px)
 
+    def _animal_of(self, text: str) -> int:
+        if not 0 <= (animal := number_in(text)) < _MOST_ANIMALS:
+            raise HTTPException(400, f"{text[:20]} is not an animal")
+        return animal
+
     def _place_of(self, text: str) -> int:
         """Returns the place of a point, as in `Store.frame`."""
         project = self.store.project
         animals = len(project.individuals) or _MOST_ANIMALS
-        if not 0 <= (place := _number(text)) < len(project.keypoint_names) * animals:
+        if not 0 <= (place := number_in(text)) < len(project.keypoint_names) * animals:
             raise HTTPException(400, f"{text[:20]} is not a keypoint")
         return place
 
 
-def _number(text: str) -> int:
-    """Returns the number that a text of digits is; -1 for any other text, and for more digits than are needed."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else -1
+def _track(value: Any) -> str:
+    """Returns the name of a track of JSON."""
+    if not isinstance(value, str) or len(value) > _MOST_NAME or not value.isprintable() or value != value.strip():
+        raise HTTPException(400, f"the name of a track has 1 to {_MOST_NAME} printable characters")
+    return value
 
 
 def _point(value: Any) -> Point | None:
@@ -411,78 +363,3 @@ def _point(value: Any) -> Point | None:
     if max(abs(x), abs(y)) > _MOST_PX or mark not in (NOT_VISIBLE, VISIBLE):
         raise HTTPException(400, "a point is [x, y, visibility]")
     return float(x), float(y), int(mark)
-
-
-async def _read_json(request: Request) -> dict[str, Any]:
-    """Returns the body of a request, which must be a small JSON object that comes soon."""
-    if request.headers.get("content-type") != "application/json":
-        raise HTTPException(415, "the body must be JSON")
-    if not 0 <= _number(request.headers.get("content-length", "0")) <= _MOST_BODY_BYTES:
-        raise HTTPException(413, "the body is too large")
-    body = bytearray()
-
-    async def receive() -> None:
-        async for part in request.stream():
-            body.extend(part)
-            if len(body) > _MOST_BODY_BYTES:
-                raise HTTPException(413, "the body is too large")
-
-    try:
-        await asyncio.wait_for(receive(), _BODY_WAIT_S)
-        given = json.loads(body)
-    except (TimeoutError, ClientDisconnect):
-        raise HTTPException(408, "the body did not come") from None
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "the body is not JSON") from None
-    if not isinstance(given, dict):
-        raise HTTPException(400, "the body is not a JSON object")
-    return given
-
-
-class Guard:
-    """Passes only requests of browsers on this machine that have the cookie, or the token for it.
-
-    A page of another site cannot read the cookie, which is SameSite, nor name its own host (DNS rebinding), nor change
-    anything: a request that writes must come from the page itself (Origin).
-    """
-
-    def __init__(self, app: Starlette, tokens: Tokens):
-        self._app, self._tokens = app, tokens
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope)
-        refusal, cookie = self._judge(request)
-        headers = dict(_HEADERS)
-        if cookie:
-            headers["Set-Cookie"] = f"{_cookie_name(request)}={cookie}; Path=/; HttpOnly; SameSite=Strict"
-
-        async def with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-            await send(message)
-
-        answer = JSONResponse({"error": refusal}, 403) if refusal else self._app
-        await answer(scope, receive, with_headers)
-
-    def _judge(self, request: Request) -> tuple[str, str]:
-        """Returns why a request is refused ("" if it is not), and the cookie to set."""
-        host = request.headers.get("host", "")
-        if host.rpartition(":")[0] not in _HOSTS and host not in _HOSTS:
-            return "this server answers only its own machine, as 127.0.0.1 or localhost", ""
-        origin = request.headers.get("origin")
-        is_writing = request.method not in ("GET", "HEAD")
-        if origin != f"http://{host}" and (is_writing or origin is not None):
-            return "another page may not do this", ""
-        token = request.query_params.get("token")
-        if token is not None and request.url.path == "/" and not is_writing and self._tokens.opens(token):
-            return "", self._tokens.cookie
-        if not self._tokens.is_cookie(request.cookies.get(_cookie_name(request), "")):
-            return "open the address that jaxpose label printed, with its token", ""
-        return "", ""
-
-
-def _cookie_name(request: Request) -> str:
-    """Returns the name of the cookie: browsers share cookies between the ports of a host."""
-    return f"jaxpose_label_{request.headers.get('host', '').rpartition(':')[2]}"

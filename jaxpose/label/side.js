@@ -11,8 +11,9 @@ export class Side {
     this.shownAnimals = "";
     get("add-animal").addEventListener("click", () => editor.addAnimal());
     get("remove-animal").addEventListener("click", () => editor.removeAnimal());
+    get("change-identity").addEventListener("click", () => editor.changeIdentity());
     // A mouse click leaves the keys to the picture.
-    for (const id of ["add-animal", "remove-animal"]) get(id).addEventListener("mousedown", (event) => event.preventDefault());
+    for (const id of ["add-animal", "remove-animal", "change-identity"]) get(id).addEventListener("mousedown", (event) => event.preventDefault());
   }
 
   // Takes the names of the keypoints.
@@ -29,6 +30,7 @@ export class Side {
     const editor = this.editor, animals = editor.hasSeveral ? editor.animals : [];
     get("animals-box").hidden = !editor.frame || !(editor.canAdd || animals.length);
     get("remove-animal").hidden = !animals.length;
+    get("change-identity").hidden = editor.individuals.length < 2 && !(editor.tracks && animals.length);
     get("animals").hidden = get("animals-title").hidden = !animals.length;
     const rows = animals.map((animal) => [animal, editor.nameOf(animal), this.stateOf(animal), animal === editor.animal]);
     if (JSON.stringify(rows) === this.shownAnimals) return;

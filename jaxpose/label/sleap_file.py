@@ -7,6 +7,7 @@ numbered from 0. So that the numbers stay during a session, an instance without 
 
 import dataclasses
 import io
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from jaxpose.poses import NOT_VISIBLE, VISIBLE
 _FRAMES, _INSTANCES, _POINTS = "frames", "instances", "points"
 # Frames that show no animal.
 _NEGATIVE = "negative_frames"
+_TRACKS = "tracks_json"
 _POINT_COLUMNS = ("x", "y", "visible", "complete")
 _COLUMNS = {
     _FRAMES: {"frame_id", "video", "frame_idx", "instance_id_start", "instance_id_end"},
@@ -75,6 +77,8 @@ class SleapFile(WholeFile):
       corner_px: what the file adds to coordinates.
       has_links: whether something names instances by number.
       predicted: {image: (a, k, 3) x, y and score} of the predicted instances that no person has corrected.
+      tracks: names of the tracks in the file.
+      given: {image: {animal: name of its track, "" for none}} of the animals with another track than in the file.
       absent: {video: (number of its images without a file, why the first has none)}; they are not in `images`.
       is_final: whether instances without any point are removed.
     """
@@ -89,12 +93,31 @@ class SleapFile(WholeFile):
     has_links: bool
     predicted: Mapping[str, np.ndarray]
     absent: Mapping[str, tuple[int, str]]
+    tracks: Sequence[str]
+    given: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     is_final: bool = False
 
     def final(self) -> "SleapFile":
         edited = [image for image, points in self.points.items() if points != self.at_first.get(image)]
         has_empty = any(not any(pose) for image in edited for pose in self._numbered(self.points[image]))
         return dataclasses.replace(self, is_final=True) if has_empty and not self.has_links else self
+
+    def animals(self, image: str) -> dict[str, str]:
+        given = self.given.get(image, {})
+        return {animal: given.get(animal, name) for animal, name in super().animals(image).items()}
+
+    def retracked(self, names: Mapping[str, Mapping[str, str]]) -> "SleapFile":
+        """Returns the file with other tracks; `names` are {image: {animal: name}}, "" for no track."""
+        given = {image: dict(of_image) for image, of_image in self.given.items()}
+        for image, of_image in names.items():
+            of_file = super().animals(image)
+            new = {**given.pop(image, {}), **of_image}
+            if new := {animal: name for animal, name in new.items() if name != of_file.get(animal, "")}:
+                given[image] = new
+        return dataclasses.replace(self, given=given)
+
+    def edited(self) -> dict[str, Points]:
+        return super().edited() | {image: self.points.get(image, {}) for image in self.given}
 
     def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
         place = self.place_of(image)
@@ -125,6 +148,8 @@ class SleapFile(WholeFile):
         return self.negative.get(key, _Place(*key))
 
     def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
+        # A track needs its instance.
+        slot = (slot[0], slot[1] or self.keypoint_names[0])
         if found := super().obstacle(image, slot, point):
             return found
         place = self.place_of(image)
@@ -153,11 +178,12 @@ class SleapFile(WholeFile):
         buffer = io.BytesIO(self.original)
         with h5py.File(buffer, "r+") as opened:
             predicted: Any = opened[_PREDICTED]
-            tables = _Tables(**_all_rows(opened), predicted=predicted[...][[*"xy"]])
+            tables = _Tables(**_all_rows(opened), predicted=predicted[...][[*"xy"]], tracks=self.tracks)
             for image, points in edits.items():
                 self._write(image, points, tables)
             for name, table in zip(_COLUMNS, tables.all(), strict=True):
                 _replace(opened, name, table)
+            _add_tracks(opened, tables.tracks[len(self.tracks) :])
             if rows := [place.row for place in map(self.place_of, edits) if place and place in self.negative.values()]:
                 labelled = tables.all()[0][rows][["video", "frame_idx"]].tolist()
                 content: Any = opened
@@ -170,14 +196,19 @@ class SleapFile(WholeFile):
         place, poses, before = self.place_of(image), self.poses(points), self.poses(self.at_first.get(image, {}))
         assert place is not None
         row, none, kept = place.row, [None] * len(self.keypoint_names), len(place.instances)
+        tracks = self.given.get(image, {})
         for number, pose in enumerate(self._numbered(points)):
             old = before.get(str(number), none)
             cells = list(map(self._cells, pose))
             if number < kept:
                 tables.change(place.instances[number], cells, [new != one for new, one in zip(pose, old, strict=True)])
+                if str(number) in tracks:
+                    tables.set_track(tables.place_of(place.instances[number]), tracks[str(number)])
             elif any(pose) or not self.is_final:
                 row = row if row >= 0 else tables.add_frame(self.numbers[place.video], place.frame)
-                tables.add_instance(row, cells)
+                added = tables.add_instance(row, cells)
+                if str(number) in tracks:
+                    tables.set_track(added, tracks[str(number)])
         if self.is_final:
             for animal in before:
                 if not any(poses[animal]):
@@ -203,7 +234,15 @@ def frame_image(frame: int) -> str:
 class _Tables:
     """The tables of a file while they are changed. The rows that the file had keep their order."""
 
-    def __init__(self, frames: np.ndarray, instances: np.ndarray, points: np.ndarray, predicted: np.ndarray):
+    def __init__(
+        self,
+        frames: np.ndarray,
+        instances: np.ndarray,
+        points: np.ndarray,
+        predicted: np.ndarray,
+        tracks: Sequence[str],
+    ):
+        self.tracks = list(tracks)
         self._frames, self._instances, self._points, self._predicted = frames, instances, points, predicted
         # Where each instance that was read is now.
         self._moved = np.arange(len(instances))
@@ -220,6 +259,16 @@ class _Tables:
             if is_other[k]:
                 complete = bool(self._points[start + k]["complete"]) and not math.isnan(of_point[0])
                 self._points[start + k : start + k + 1] = self._point_rows([(*of_point[:3], complete)])
+
+    def place_of(self, instance: int) -> int:
+        """Returns the present row of an instance that was read."""
+        return int(self._moved[instance])
+
+    def set_track(self, place: int, name: str) -> None:
+        """Gives the instance in a row a track; the first of this name, or a new one."""
+        if name and name not in self.tracks:
+            self.tracks.append(name)
+        self._instances["track"][place] = self.tracks.index(name) if name else -1
 
     def remove(self, instance: int, keypoints: int) -> None:
         """Removes an instance that a person made, and its points."""
@@ -244,8 +293,11 @@ class _Tables:
         self._frames = np.concatenate([self._frames, new])
         return len(self._frames) - 1
 
-    def add_instance(self, row: int, cells: Sequence[tuple]) -> None:
-        """Adds an instance at the end of a frame; it replaces the predicted one that it confirms, as in SLEAP."""
+    def add_instance(self, row: int, cells: Sequence[tuple]) -> int:
+        """Adds an instance at the end of a frame, and returns its row.
+
+        It replaces the predicted one that it confirms, as in SLEAP.
+        """
         frame = self._frames[row]
         start, end = int(frame["instance_id_start"]), int(frame["instance_id_end"])
         if start == end:
@@ -259,6 +311,7 @@ class _Tables:
         self._instances = np.insert(self._instances, end, new)
         self._frames[row]["instance_id_start"], self._frames[row]["instance_id_end"] = start, end + 1
         self._points = np.concatenate([self._points, self._point_rows(cells)])
+        return end
 
     def _predicted_in(self, start: int, end: int, cells: Sequence[tuple]) -> int:
         """Returns the predicted instance of a frame that a new one confirms, -1 without one.
@@ -306,6 +359,19 @@ def _replace(opened: Any, name: str, table: np.ndarray) -> None:
             del opened[name]
             opened.create_dataset(name, data=table, maxshape=(None,)).attrs.update(attributes)
     opened[name][...] = table
+
+
+def _add_tracks(opened: Any, names: Sequence[str]) -> None:
+    """Adds tracks at the end of those of a file, which begin at frame 0 as SLEAP's do."""
+    if not names:
+        return
+    rows, attributes = list[bytes](), dict[str, Any]()
+    if _TRACKS in opened:
+        rows = [one if isinstance(one, bytes) else str(one).encode() for one in opened[_TRACKS][...].tolist()]
+        attributes = dict(opened[_TRACKS].attrs)
+        del opened[_TRACKS]
+    rows += [json.dumps([0, name], separators=(",", ":")).encode() for name in names]
+    opened.create_dataset(_TRACKS, data=np.array(rows), maxshape=(None,)).attrs.update(attributes)
 
 
 def read_sleap_file(file: Path) -> SleapFile:
@@ -358,6 +424,7 @@ def read_sleap_file(file: Path) -> SleapFile:
         has_links=has_links,
         predicted=_predicted(labels, places),
         absent=absent,
+        tracks=[track.name for track in labels.tracks],
     )
 
 

@@ -119,9 +119,9 @@ export class Stage {
   // Paints the picture, and the points of a frame as an editor shows them; `names` and `edges` are of the keypoints of the
   // project, `lines` and `rings` of this view as in `Geometry`.
   paint(frame, editor, { names, edges, lines, rings }) {
-    const { current, hasSeveral, animal } = editor;
+    const { current, hasSeveral } = editor;
     const animals = hasSeveral ? new Map(editor.animals.map((one) => [one, editor.nameOf(one)])) : null;
-    this.shown = { frame, names, edges, lines, rings, current, animal, animals };
+    this.shown = { frame, names, edges, lines, rings, current, animals, isOther: (animal) => editor.isOther(animal) };
     if (this.pictureIsOld) this.drawPicture();
     this.pictureIsOld = false;
     this.drawPoints();
@@ -215,11 +215,11 @@ export class Stage {
 
   // With several animals, the ring has the colour of the animal, and the dot that of the keypoint.
   drawPoint(point, place, isCurrent) {
-    const { frame, names, animals, animal } = this.shown, k = place % names.length, ofAnimal = frame.animalOf(place);
+    const { frame, names, animals, isOther } = this.shown, k = place % names.length, ofAnimal = frame.animalOf(place);
     const [x, y] = this.toStage([point.x, point.y]);
     const state = point.draft ? "draft" : point.v === 1 ? "hidden" : "visible";
     const group = this.add("g", {
-      class: animals && ofAnimal !== animal ? `${state} other` : state, role: "img",
+      class: animals && isOther(ofAnimal) ? `${state} other` : state, role: "img",
       "aria-label": `${this.nameOf(place)}, ${state}`, "data-place": place,
     });
     const radius = isCurrent ? RADIUS_PX + 3 : RADIUS_PX;

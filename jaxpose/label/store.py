@@ -9,9 +9,6 @@ with all keypoints of the project. A new animal takes the first place after them
 """
 
 import dataclasses
-import hashlib
-import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +19,14 @@ from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
-from jaxpose.label.journal import Edit, Journal, by_animal, known_places_px
-from jaxpose.label.label_file import LabelFile, Point, Points, Slot
+from jaxpose.formats.project import SLEAP
+from jaxpose.label.journal import Edit, Journal, as_point, by_animal, known_places_px
+from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, revision_of
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
+from jaxpose.label.signatures import Signatures, file_signatures
 from jaxpose.label.sleap_file import SleapFile
-from jaxpose.labelling.project_labels import h5_of_csv, refuse_other_labels
+from jaxpose.labelling.project_labels import refuse_other_labels
 
 # Label files are written after this long without an edit, at the latest this long after the first one.
 _REST_S, _LONGEST_S = 1.0, 5.0
@@ -36,9 +35,6 @@ _POLL_S = 0.25
 _LOOK_S = 1.0
 
 _Key = tuple[str, str, str]
-_Signature = tuple[int, ...] | None
-# File systems round the times of files to this at most; a file that is younger may change without another time.
-_COARSE_NS = 2_000_000_000
 
 
 class Stale(Exception):
@@ -73,7 +69,7 @@ class Store:
         self.project, self.predictions, self.problem = project, predictions, ""
         self._lock, self._writing, self.adding = threading.RLock(), threading.Lock(), threading.Lock()
         self._files: dict[Path, AnyLabelFile] = {}
-        self._signatures: dict[Path, tuple[tuple[_Signature, ...], bool]] = {}
+        self._signatures: dict[Path, Signatures] = {}
         self._backed_up: set[Path] = set()
         self._pending: dict[_Key, Edit] = {}
         self._conflicts: dict[_Key, Edit] = {}
@@ -83,7 +79,7 @@ class Store:
         self._prediction_version = 0
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
-            self._signatures[file] = _signatures(file)
+            self._signatures[file] = file_signatures(file)
             self._files[file] = found = project.first_read(file)
             if isinstance(found, SleapFile):
                 self.absent = found.absent
@@ -113,24 +109,31 @@ class Store:
         """
         with self._lock:
             image = self.images[number]
-            points, names, of_file = self._points(image), self.project.keypoint_names, self._file(image)
+            points, of_file = self._points(image), self._file(image)
             animals = self._animals(image)
             poses = self._poses(image)
+            names = self.project.keypoint_names
             conflicts = [
                 [animals.index(edit.animal) * len(names) + names.index(edit.keypoint), edit.after]
                 for edit in self._conflicts.values()
                 if edit.image == image
             ]
-            known = of_file.animals(image)
+            known = self._names(image)
             return {
                 "points": sum(poses, []),
                 "animals": [known.get(animal or "", "") for animal in animals],
-                "revision": _revision(points),
+                "revision": revision_of(points, known),
                 "problem": of_file.problems.get(image, ""),
                 "can_hide": of_file.can_hide,
                 "conflicts": conflicts,
                 "predicted": self.predictions.shown(image, poses, self.has_several) if self.predictions else [],
             }
+
+    def tracks(self) -> list[str] | None:
+        """Returns the names of the tracks of a SLEAP file, None for another one."""
+        with self._lock:
+            (found, *_) = [file.tracks for file in self._files.values() if isinstance(file, SleapFile)] or [None]
+            return None if found is None else list(dict.fromkeys(found))
 
     def moments(self) -> list[list[int]]:
         """Returns the numbers of the images of each moment, in the order of the views; -1 where a view has none."""
@@ -207,13 +210,16 @@ class Store:
                 "problem": self.problem,
             }
 
-    def edit(self, number: int, revision: str, changes: Mapping[int, Point | None]) -> dict[str, Any]:
+    def edit(
+        self, number: int, revision: str, changes: Mapping[int, Point | None], tracks: Mapping[int, str] | None = None
+    ) -> dict[str, Any]:
         """Changes points of an image; when this returns, the edit is on the disk.
 
         Args:
           number: of the image.
           revision: of the state on which the edit was made.
           changes: {place as in `frame`: new point}; one after all animals adds an animal.
+          tracks: {place in `animals`: name of its track in a SLEAP file, "" for none}.
 
         Returns:
           The new state, as `frame`.
@@ -225,9 +231,12 @@ class Store:
         """
         with self._lock:
             image = self.images[number]
-            if revision != _revision(self._points(image)):
+            if revision != revision_of(self._points(image), self._names(image)):
                 raise Stale
             edits = [self._edit(image, self._slot(image, place), changes[place]) for place in sorted(changes)]
+            size = len(self.project.keypoint_names)
+            for animal, name in (tracks or {}).items():
+                edits.append(self._edit(image, (self._slot(image, animal * size)[0], TRACK), name))
             self._journal.append(edits)
             for edit in edits:
                 self._conflicts.pop(edit.key, None)
@@ -267,21 +276,33 @@ class Store:
             with self._lock:
                 written = dict(self._pending)
                 changes: dict[Path, dict[str, Points]] = {}
+                tracks: dict[Path, dict[str, dict[str, str]]] = {}
                 for edit in written.values():
-                    of_file = changes.setdefault(self.project.file_of(edit.image), {})
-                    of_file.setdefault(edit.image, {})[edit.slot] = edit.after
+                    file, after = self.project.file_of(edit.image), edit.after
+                    of_file = changes.setdefault(file, {})
+                    if isinstance(after, str):
+                        tracks.setdefault(file, {}).setdefault(edit.image, {})[edit.animal] = after
+                    else:
+                        of_file.setdefault(edit.image, {})[edit.slot] = after
                 files = {file: self._base(file).changed(of_file) for file, of_file in changes.items()}
+                for file, of_tracks in tracks.items():
+                    found = files[file]
+                    assert isinstance(found, SleapFile)
+                    files[file] = found.retracked(of_tracks)
                 if is_last:
                     ends = {file: found.final() for file, found in (self._files | files).items()}
                     files |= {file: found for file, found in ends.items() if found is not self._files[file]}
             if files:
                 contents = {file: found.content() for file, found in files.items()}
-                h5 = self._h5(contents, files) if self.project.is_deeplabcut else {}
+                h5 = {}
+                if self.project.is_deeplabcut:
+                    tables = {file: found for file, found in files.items() if isinstance(found, LabelFile)}
+                    h5 = {file.with_suffix(".h5"): found.h5(contents[file]) for file, found in tables.items()}
                 write_all(self.project.folder, {**contents, **h5}, {}, self._backed_up)
                 self._backed_up |= {*contents, *h5}
             with self._lock:
                 self._files |= files
-                self._signatures |= {file: _signatures(file) for file in files}
+                self._signatures |= {file: file_signatures(file) for file in files}
                 left = [edit for key, edit in self._pending.items() if edit != written.get(key)]
                 self._pending = {edit.key: self._edit_of(edit.image, edit.slot, edit.after) for edit in left}
                 self._journal.replace([*self._pending.values(), *self._conflicts.values()])
@@ -327,7 +348,7 @@ class Store:
         if self.project.is_deeplabcut:
             known |= set(self.project.folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_{self.project.scorer}.csv"))
         for file in known:
-            signatures = _signatures(file)
+            signatures = file_signatures(file)
             if not self._has_changed(file, signatures):
                 self._signatures[file] = signatures
                 continue
@@ -340,7 +361,7 @@ class Store:
                 self._merge(file, found)
                 self._signatures[file] = signatures
 
-    def _has_changed(self, file: Path, signatures: tuple[tuple[_Signature, ...], bool]) -> bool:
+    def _has_changed(self, file: Path, signatures: Signatures) -> bool:
         """Returns whether a label file differs from what was read; compares the bytes where its time proves nothing."""
         (now, is_young), (before, was_young) = signatures, self._signatures.get(file, ((), False))
         if now != before or not (is_young or was_young):
@@ -359,7 +380,8 @@ class Store:
             self._know(image)
         self._files[file] = found
         for image in images:
-            if old.points.get(image) != found.points.get(image) or image in found.problems:
+            is_other = old.points.get(image) != found.points.get(image) or old.animals(image) != found.animals(image)
+            if is_other or image in found.problems:
                 self._touch(image)
         edits = [edit for edit in self._pending.values() if self.project.file_of(edit.image) == file]
         for edit in edits:
@@ -401,8 +423,12 @@ class Store:
         first, after = chain[0], chain[-1].after
         edit = dataclasses.replace(first, animal=first.animal if now is None else now, after=after)
         theirs = self._theirs(edit.image, edit.slot)
-        has_place = now is not None and not self._file(edit.image).obstacle(edit.image, edit.slot, after)
-        if not has_place or all(theirs not in (one.before, one.after) for one in chain):
+        has_place = now is not None and not self._file(edit.image).obstacle(edit.image, edit.slot, as_point(after))
+        is_free = has_place and any(theirs in (one.before, one.after) for one in chain)
+        if edit.keypoint == TRACK and not is_free:
+            # The page shows the track that another program gave the animal.
+            return
+        if not is_free:
             self._keep(self._conflicts, edit)
         elif theirs != after:
             self._keep(self._pending, self._edit_of(edit.image, edit.slot, after))
@@ -429,18 +455,6 @@ class Store:
         edits[edit.key] = edit
         _give_place(self._animals(edit.image), edit.animal)
 
-    def _h5(self, contents: Mapping[Path, bytes], files: Mapping[Path, AnyLabelFile]) -> dict[Path, bytes]:
-        """Returns the HDF5 files of label files."""
-        h5 = {}
-        for file, content in contents.items():
-            of_csv = files[file]
-            assert isinstance(of_csv, LabelFile)
-            try:
-                h5[file.with_suffix(".h5")] = h5_of_csv(content, of_csv.layout(), of_csv.encoding)
-            except ValueError as error:
-                raise UserError(f"{file} cannot be written as HDF5, which DeepLabCut reads: {error}") from None
-        return h5
-
     # Edits in memory; the lock is held.
 
     def _recover(self) -> int:
@@ -450,7 +464,7 @@ class Store:
             image, slot = edit.image, edit.slot
             if self.project.is_one_file and not self._file(image).obstacle(image, slot, None):
                 self._know(image)
-            if image not in self._ids or slot[1] not in self.project.keypoint_names:
+            if image not in self._ids or slot[1] not in (*self.project.keypoint_names, TRACK):
                 raise UserError(
                     f"{self._journal.file} has a label of {slot[1]} in {image}, which the project no longer has: put "
                     "the image back, or copy the file and remove it"
@@ -460,23 +474,28 @@ class Store:
         self.flush()
         return len({edit.key for edit in edits})
 
-    def _edit(self, image: str, slot: Slot, point: Point | None) -> Edit:
-        if obstacle := self._file(image).obstacle(image, slot, point):
+    def _edit(self, image: str, slot: Slot, value: Point | str | None) -> Edit:
+        of_file = self._file(image)
+        if slot[1] == TRACK and not isinstance(of_file, SleapFile):
+            raise UserError(f"the animals of {of_file.file} have no tracks: only those of SLEAP files have some")
+        if obstacle := of_file.obstacle(image, slot, as_point(value)):
             raise UserError(obstacle)
-        return self._edit_of(image, slot, point)
+        return self._edit_of(image, slot, value)
 
-    def _edit_of(self, image: str, slot: Slot, point: Point | None) -> Edit:
-        """Returns the edit that gives the label file a point."""
+    def _edit_of(self, image: str, slot: Slot, value: Point | str | None) -> Edit:
+        """Returns the edit that gives the label file a point, or an animal a track."""
         of_file, was = self._file(image), dict[str, Point]()
         if not isinstance(of_file, LabelFile):
             known = of_file.points.get(image, {})
             was = {name: point for (animal, name), point in known.items() if animal == slot[0] and point}
             if slot[0] not in of_file.animals(image):
-                return Edit(image, *slot, None, point, None)
-        return Edit(image, *slot, self._theirs(image, slot), point, was)
+                return Edit(image, *slot, "" if slot[1] == TRACK else None, value, None)
+        return Edit(image, *slot, self._theirs(image, slot), value, was)
 
-    def _theirs(self, image: str, slot: Slot) -> Point | None:
-        """Returns the point in the label file."""
+    def _theirs(self, image: str, slot: Slot) -> Point | str | None:
+        """Returns the point in the label file, or the track."""
+        if slot[1] == TRACK:
+            return self._file(image).animals(image).get(slot[0], "")
         return self._file(image).points.get(image, {}).get(slot)
 
     def _apply(self, edit: Edit) -> None:
@@ -489,7 +508,7 @@ class Store:
     def _base(self, file: Path) -> AnyLabelFile:
         """Returns the content of a label file, without edits."""
         if file not in self._files:
-            self._signatures[file] = _signatures(file)
+            self._signatures[file] = file_signatures(file)
             self._files[file] = self.project.read(file)
         return self._files[file]
 
@@ -502,8 +521,17 @@ class Store:
             animals = [animal for animal in self._places[image] if animal is not None]
             keys = ((image, animal, name) for animal in animals for name in self.project.keypoint_names)
             edits = map(self._pending.get, keys)
-            points |= {edit.slot: edit.after for edit in edits if edit}
+            points |= {edit.slot: as_point(edit.after) for edit in edits if edit}
         return {slot: point for slot, point in points.items() if point}
+
+    def _names(self, image: str) -> dict[str, str]:
+        """Returns {animal: its name} of an image, with the edits."""
+        names = self._file(image).animals(image)
+        if self._pending and self.project.kind == SLEAP:
+            for animal in filter(None, self._places.get(image, ())):
+                if (edit := self._pending.get((image, animal, TRACK))) and isinstance(edit.after, str):
+                    names = {**names, animal: edit.after}
+        return names
 
     def _animals(self, image: str) -> list[str | None]:
         """Returns the animals of an image, each in the place that it keeps for the session; None for one to come."""
@@ -567,22 +595,3 @@ def _give_place(places: list[str | None], animal: str) -> None:
     if animal not in places:
         free = places.index(None) if None in places else len(places)
         places[free : free + 1] = [animal]
-
-
-def _revision(points: Points) -> str:
-    """Returns a text that is equal for equal points of an image, also after a restart."""
-    return hashlib.sha256(json.dumps(sorted(points.items())).encode()).hexdigest()[:16]
-
-
-def _signatures(file: Path) -> tuple[tuple[_Signature, ...], bool]:
-    """Returns what shows that a label file, or the HDF5 file next to it, has changed, and whether one is young."""
-    found = tuple(map(_signature, (file, file.with_suffix(".h5"))))
-    return found, any(time.time_ns() - max(one[:2]) < _COARSE_NS for one in found if one)
-
-
-def _signature(file: Path) -> _Signature:
-    try:
-        status = os.stat(file)
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

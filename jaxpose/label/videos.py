@@ -1,8 +1,6 @@
 """The videos of a project: frames by number, and their extraction as images to label."""
 
 import os
-import threading
-from collections import OrderedDict
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -21,16 +19,13 @@ from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
 from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
+from jaxpose.label.video_frames import VideoFrames
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
 from jaxpose.terminal import listed, print_lines
-from jaxpose.video.decoding import RangeReader
 from jaxpose.video.file import scan
-from jaxpose.video.index import VideoIndex, read_index
-from jaxpose.video.recording import Recording, read_recording
+from jaxpose.video.recording import Recording
 
 _LISTED = 3
-# Frames that are decoded together, and how many such groups are kept; more if each of many views needs one.
-_TOGETHER, _MOST_GROUPS = 16, 3
 
 
 class Videos:
@@ -43,17 +38,16 @@ class Videos:
     def __init__(self, project: LabelProject):
         label_file = project.files[0].name if project.new_header == () else DataConfig().labels
         self._data = DataConfig(project=str(project.folder), labels=label_file)
-        self._project, self._recordings = project, dict[str, Recording]()
+        self._project, recordings = project, dict[str, Recording]()
         if project.is_one_file:
             media = project.opened.media() if isinstance(project.opened, SleapFile) else {}
-            self._recordings = {name: video.recording for name, video in media.items()}
+            recordings = {name: video.recording for name, video in media.items()}
             self.files = {name: video.media_file for name, video in media.items() if video.media_file}
         else:
             self.files = self._find()
         self.names = list(self.files)
-        self._indexes: dict[int, tuple[VideoIndex, tuple[int, ...]]] = {}
-        self._groups: OrderedDict[tuple[int, int], dict[int, np.ndarray]] = OrderedDict()
-        self._lock = threading.Lock()
+        recordings = {self.files[name]: one for name, one in recordings.items() if name in self.files}
+        self._frames = VideoFrames(recordings, len(project.views))
 
     def _find(self) -> dict[str, Path]:
         try:
@@ -67,27 +61,15 @@ class Videos:
         return {name: file for name, file in files.items() if name not in others}
 
     def frame_count(self, video: int) -> int:
-        """Returns the number of frames of a video, by its place in `names`; raises as `read_index` and `frame`."""
-        return self._index(video).frame_count
+        """Returns the number of frames of a video, by its place in `names`; raises as `frame`."""
+        return self._frames.index(self._file(video)).frame_count
 
     def frame(self, video: int, number: int) -> np.ndarray:
-        """Returns the pixels (h, w, 3) RGB of a frame, as a training sees them.
+        """Returns the pixels (h, w, 3) RGB of a frame; raises as `VideoFrames.get`."""
+        return self._frames.get(self._file(video), number)
 
-        Raises:
-          UserError: the video has no such frame, it is damaged, or the file is no longer the one that was opened.
-        """
-        with self._lock:
-            self._index(video)
-            key = video, number // _TOGETHER
-            if key not in self._groups:
-                self._groups[key] = self._read(video, key[1] * _TOGETHER)
-            self._groups.move_to_end(key)
-            if len(self._groups) > max(_MOST_GROUPS, len(self._project.views) + 1):
-                self._groups.popitem(last=False)
-            if number not in self._groups[key]:
-                file = self.files[self.names[video]]
-                raise UserError(f"frame {number} of {file} cannot be read: it is damaged, or after the last one")
-            return self._groups[key][number]
+    def _file(self, video: int) -> Path:
+        return self.files[self.names[video]]
 
     def confidence(self, video: int, predictions: Predictions | None) -> list[float]:
         """Returns the confidence along a video, as `Predictions.of_video`; [] without predictions of it."""
@@ -169,38 +151,6 @@ class Videos:
         if not any((Path(self._data.project) / IMAGES_FOLDER).glob("*/CollectedData_*.csv")):
             return ()
         return read_project_labels(self._data).crop_px(self.names[video])
-
-    def _index(self, video: int) -> VideoIndex:
-        file = self.files[self.names[video]]
-        now = _signature(file)
-        if video not in self._indexes:
-            recording = self._recordings.get(self.names[video])
-            self._indexes[video] = read_recording(file, recording) if recording else read_index(file), now
-        index, before = self._indexes[video]
-        if now != before:
-            raise UserError(
-                f"{file} has changed since its frames were first shown: end jaxpose label, and start it again"
-            )
-        return index
-
-    def _read(self, video: int, first: int) -> dict[int, np.ndarray]:
-        index = self._index(video)
-        end = min(first + _TOGETHER, index.frame_count)
-        if first >= end:
-            return {}
-        frames = dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
-        # The file may have been replaced while it was read.
-        self._index(video)
-        return frames
-
-
-def _signature(file: Path) -> tuple[int, ...]:
-    """Returns what changes when a video is replaced; () for an absent file."""
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return ()
-    return status.st_size, status.st_mtime_ns
 
 
 def is_video(given: str) -> bool:

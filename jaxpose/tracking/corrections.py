@@ -20,8 +20,8 @@ from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
 # In an answer with names of tracks: nothing is known about the animal.
 UNKNOWN = "-"
-# What `read_corrections` needs; a review has more columns.
-_COLUMNS = ("answer", "round", "frame_from", "frame_to", "track_a", "track_b")
+# What corrections need; a review has more columns.
+COLUMNS = ("answer", "round", "frame_from", "frame_to", "track_a", "track_b")
 _RULE = "corrections have the columns of the review that jaxpose track wrote"
 # Solving again, a correction may break another one; so often it is tried.
 _MOST_TURNS = 20
@@ -82,17 +82,28 @@ def read_corrections(file: Path) -> list[Correction]:
       UserError: the file cannot be read, or a row is not a correction; the message names the line.
     """
     try:
-        reader = csv.DictReader(io.StringIO(read_unicode(file, "CSV file", _RULE), newline=""))
-        rows = [(f"{file}:{reader.line_num}", row) for row in reader]
+        text = read_unicode(file, "CSV file", _RULE)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise UserError(f"there is no file of corrections {file}") from None
+    if not (corrections := parse_corrections(file, text)):
+        raise UserError(f"{file} has no answer; write {', '.join(ANSWERS)} into the column answer of a row")
+    return corrections
+
+
+def parse_corrections(file: Path, text: str) -> list[Correction]:
+    """Returns the rows of the text of a file that have an answer, as `read_corrections`; [] without any.
+
+    Raises:
+      UserError: a row is not a correction; the message names the line.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows = [(f"{file}:{reader.line_num}", row) for row in reader]
     except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
-    if absent := [name for name in _COLUMNS if name not in (reader.fieldnames or ())]:
+    if absent := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
         raise UserError(f"{file} has no column {', '.join(absent)}; {_RULE}")
     answered = [(place, row) for place, row in rows if (row["answer"] or "").strip()]
-    if not answered:
-        raise UserError(f"{file} has no answer; write {', '.join(ANSWERS)} into the column answer of a row")
     corrections = [_correction(place, {name: (text or "").strip() for name, text in row.items() if name})
                    for place, row in answered]  # fmt: skip
     return sorted(corrections, key=lambda one: one.round)

@@ -19,13 +19,14 @@ from tests.formats.test_coco import change, coco_project
 from tests.label.small_projects import serving
 from tests.label.test_browser import point, press
 from tests.label.test_several_animals import several_coco, several_deeplabcut, several_sleap
+from tests.several_animals import csv_project
 
 pytestmark = needs_browser
 expect.set_options(timeout=PATIENCE_MS)
 # Keys of edits, and of moves between them.
 EDITS = (
     "e", "Shift+E", "i", "p", "ArrowUp", "Shift+ArrowLeft", "x", "Shift+X", "v", "l", "s", "w", "c", "r", "Shift+R",
-    "a", "d", "Control+z", "Control+Shift+z",
+    "a", "d", "m", "1", "Escape", "Control+z", "Control+Shift+z",
 )  # fmt: skip
 
 
@@ -75,6 +76,122 @@ def test_individuals_are_labelled_by_keys(tmp_path: Path) -> None:
     placed = table["me"].iloc[2].dropna()
     assert list(placed.index) == [(f"mus{number}", "nose", coord) for number in (1, 2, 3) for coord in "xy"]
     np.testing.assert_array_equal(placed.to_numpy(), [31.5, 23.5, 32.5, 24.5, 31.5, 24.5])
+
+
+def test_individuals_exchange_their_identities_in_an_image(tmp_path: Path) -> None:
+    project = several_deeplabcut(tmp_path / "p")
+    file = project / "labeled-data/day1/CollectedData_me.csv"
+    before, lines = pd.read_hdf(file.with_suffix(".h5"))["me"], file.read_text().splitlines()
+    with serving(project) as served:
+        with opened(served.address, 1280, 800) as page:
+            page.select_option("#filter", "labelled")
+            page.locator("#rows .row").first.click()
+            shows(page, "*mus14", "mus24", "mus3")
+            press(page, "m")
+            expect(page.locator("#choices-question")).to_have_text("mus1 is")
+            expect(page.locator("#choices-list button")).to_have_text(["1  mus2", "2  mus3"])
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+            # The keys of the page rest while it asks.
+            press(page, "x Escape")
+            shows(page, "*mus14", "mus24", "mus3")
+            press(page, "m 1")
+            shows(page, "mus14", "*mus24", "mus3")
+            expect(page.locator("#message")).to_have_text("mus1 and mus2 have exchanged their points in this image")
+            press(page, "m 2")
+            shows(page, "mus14", "mus2", "*mus34")
+            press(page, "Control+z Control+z")
+            expect(page.locator("#saved")).to_have_text("saved")
+            assert file.read_text().splitlines() == lines
+            press(page, "Control+Shift+z Control+Shift+z")
+            shows(page, "mus14", "mus2", "mus34")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    now = file.read_text().splitlines()
+    assert now[:4] == lines[:4] and now[5:] == lines[5:] and now[4] != lines[4]
+    after = pd.read_hdf(file.with_suffix(".h5"))["me"]
+    for name, source in (("mus1", "mus2"), ("mus3", "mus1")):
+        np.testing.assert_array_equal(after[name].iloc[0], before[source].iloc[0])
+    assert after["mus2"].iloc[0].isna().all()
+
+
+def test_one_key_exchanges_two_individuals(tmp_path: Path) -> None:
+    project = csv_project(tmp_path)
+    file = project / "CollectedData.csv"
+    lines = file.read_text().splitlines()
+    with serving(project) as served:
+        with opened(served.address, 800, 600) as page:
+            page.select_option("#filter", "labelled")
+            page.locator("#rows .row").first.click()
+            shows(page, "*male3", "female3")
+            press(page, "m")
+            shows(page, "male3", "*female3")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    now = file.read_text().splitlines()
+    cells = lines[4].split(",")
+    assert [now[4].split(",")[at] for at in (0, *range(7, 13), *range(1, 7))] == cells[:1] + cells[1:7] + cells[7:]
+    assert now[:4] + now[5:] == lines[:4] + lines[5:]
+
+
+def tracks_of(file: Path) -> list[str | None]:
+    return [one.track and one.track.name for one in sleap_io.load_slp(str(file)).labeled_frames[0].user_instances]
+
+
+def test_an_instance_of_sleap_gets_another_track_by_one_key(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with serving(file) as served:
+        with opened(served.address, 1280, 800) as page:
+            page.select_option("#filter", "labelled")
+            page.locator("#rows .row").first.click()
+            shows(page, "*a4", "b4")
+            press(page, "m")
+            expect(page.locator("#choices-question")).to_have_text("a is")
+            expect(page.locator("#choices-list button")).to_have_text(["1  b", "2  c", "no track"])
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+            # The other instance of the image has this track: both are exchanged.
+            press(page, "1")
+            shows(page, "*b4", "a4")
+            press(page, "Control+z")
+            shows(page, "*a4", "b4")
+            press(page, "Control+Shift+z m 2")
+            shows(page, "*c4", "a4")
+            press(page, "e m")
+            page.fill("#choices-name", " <b>new 1 ")
+            press(page, "Enter")
+            shows(page, "c4", "*<b>new 14")
+            # A new animal has no track yet.
+            press(page, "i p m 4")
+            shows(page, "c4", "<b>new 14", "*b1")
+            expect(page.locator("#saved")).to_have_text("saved")
+            assert page.context.browser
+            other = page.context.browser.new_page(viewport={"width": 1280, "height": 800})
+            other.set_default_timeout(PATIENCE_MS)
+            # It does not hear of the first one's track before it sends its own.
+            other.add_init_script("window.setInterval = () => 0")
+            other.goto(served.address)
+            other.select_option("#filter", "labelled")
+            other.locator("#rows .row").first.click()
+            shows(other, "*c4", "<b>new 14", "b1")
+            press(page, "Shift+E m")
+            page.locator("#choices-list button", has_text="no track").click()
+            shows(page, "c4", "*animal 24", "b1")
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(other, "e m")
+            other.fill("#choices-name", "mine")
+            press(other, "Enter")
+            shows(other, "c4", "*animal 24", "b1")
+            expect(other.locator("#message")).to_have_text(
+                "the track of an animal was also changed elsewhere: it is none now"
+            )
+        assert served.stop() == 0
+    assert tracks_of(file) == ["c", None, "b"]
+    assert [one.name for one in sleap_io.load_slp(str(file)).tracks] == ["a", "b", "c"]
 
 
 def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 import pytest
 
-from jaxpose.label.__main__ import listen, main
+from jaxpose.label.__main__ import main
+from jaxpose.label.serving import listen
 from tests.label.small_projects import SIZE_PX, Served, header, image_name, serving, write_image, write_project
 
 Answer = tuple[int, dict[str, str], bytes]

@@ -17,7 +17,7 @@ from jaxpose.config import DataConfig
 from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
-from jaxpose.label.store import Store
+from jaxpose.label.store import Stale, Store
 from jaxpose.label.videos import Videos
 from tests.formats.other_projects import KEYPOINTS, LABELLED, deeplabcut_project
 from tests.formats.test_coco import change, coco_project
@@ -201,6 +201,89 @@ def test_predicted_animals_of_a_sleap_file_are_confirmed_with_their_tracks(tmp_p
     confirmed, free = frame.user_instances
     assert confirmed.from_predicted is frame.predicted_instances[1] and confirmed.track.name == "b"
     assert free.from_predicted is None and free.track is None and len(frame.predicted_instances) == 2
+
+
+def retrack(store: Store, number: int, **tracks: str) -> dict[str, Any]:
+    """Gives animals tracks: animal_0="a"."""
+    names = {int(animal.partition("_")[2]): name for animal, name in tracks.items()}
+    return store.edit(number, store.frame(number)["revision"], {}, names)
+
+
+def tracks_of(file: Path, row: int = 0) -> list[str | None]:
+    return [name for name, _ in by_hand(file, row)]
+
+
+def test_instances_of_sleap_get_other_tracks_and_everything_else_stays(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    original, raw = file.read_bytes(), contents(file)
+    with opened(file) as store:
+        assert store.tracks() == ["a", "b", "c"]
+        revision = store.frame(0)["revision"]
+        frame = retrack(store, 0, animal_0="b", animal_1="a")
+        assert frame["animals"] == ["b", "a"] and frame["revision"] != revision
+        store.flush()
+        assert tracks_of(file) == ["b", "a"]
+        # One after the other, the first state is back, byte for byte.
+        retrack(store, 0, animal_0="a")
+        retrack(store, 0, animal_1="b")
+        store.flush()
+        assert file.read_bytes() == original
+        # A track of the file, a new one, none, and one of an instance that is new itself.
+        retrack(store, 0, animal_0="c", animal_1="a long name \u00e9")
+        edit(store, 0, 2, nose=NEW)
+        retrack(store, 0, animal_2="a long name \u00e9")
+        store.flush()
+        assert tracks_of(file) == ["c", "a long name \u00e9", "a long name \u00e9"]
+        retrack(store, 0, animal_2="")
+        assert store.frame(0)["animals"] == ["c", "a long name \u00e9", ""]
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        predicted = store.frame(number)["predicted"]
+        edit(store, number, 0, **{name: (*point[:2], 2) for name, point in zip(KEYPOINTS, predicted, strict=False)})
+        retrack(store, number, animal_0="c")
+        store.close()
+    labels = sleap_io.load_slp(str(file))
+    assert [track.name for track in labels.tracks] == ["a", "b", "c", "a long name \u00e9"]
+    assert tracks_of(file) == ["c", "a long name \u00e9", None]
+    (confirmed,), predictions = labels.labeled_frames[-1].user_instances, labels.labeled_frames[-1].predicted_instances
+    assert confirmed.track is labels.tracks[2] and confirmed.from_predicted is predictions[0]
+    assert [one.track.name for one in predictions] == ["a", "b"]
+    after = contents(file)
+    assert {key for key in raw if raw[key] != after[key]} == {"frames", "instances", "points", "tracks_json"}
+    with opened(file) as store:
+        assert store.frame(0)["animals"] == ["c", "a long name \u00e9", ""]
+
+
+def test_a_killed_session_and_another_program_and_the_tracks(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    original = file.read_bytes()
+    with opened(file) as store:
+        retrack(store, 0, animal_0="c")
+        journal = store.project.journal_file
+        left = journal.read_bytes()
+        store.close()
+    saved = file.read_bytes()
+    # The kill came before the file was written; the next session writes it.
+    file.write_bytes(original)
+    journal.write_bytes(left)
+    with opened(file) as store:
+        assert store.recovered == 1 and file.read_bytes() == saved
+        stale = store.frame(0)["revision"]
+        # SLEAP changes the tracks of both instances: that of the first was not edited here.
+        labels = sleap_io.load_slp(str(file))
+        retrack(store, 0, animal_1="a")
+        for instance, track in zip(labels.labeled_frames[0].user_instances, (1, 2), strict=True):
+            instance.track = labels.tracks[track]
+        save(labels, file)
+        store.flush()
+        assert store.frame(0)["animals"] == ["b", "c"] and tracks_of(file) == ["b", "c"]
+        with pytest.raises(Stale):
+            store.edit(0, stale, {}, {0: "a"})
+        assert not store.changes(0)["conflicts"]
+        store.close()
+    (tmp_path / "coco").mkdir()
+    coco = several_coco(tmp_path / "coco")
+    with opened(coco) as store, pytest.raises(UserError, match="have no tracks: only those of SLEAP files"):
+        retrack(store, 0, animal_0="a")
 
 
 def test_hollow_points_of_a_partly_labelled_animal_stay_its_own(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_a_step_of_many_views_decodes_no_frame_again(
             read.append(index.path.name)
             super().__init__(index, *given)
 
-    monkeypatch.setattr("jaxpose.label.videos.RangeReader", Counted)
+    monkeypatch.setattr("jaxpose.label.video_frames.RangeReader", Counted)
     videos = Videos(open_project(str(project), LABELS))
     assert "no frames of other, which belong to none of the views c1, c2, c3, c4, c5" in capsys.readouterr().out
     session = next(session for session in videos.sessions() if -1 not in session)

@@ -1,0 +1,331 @@
+"""The review of tracks while a person answers it: doubtful places, the poses of the tracks, and the corrections.
+
+The tables that `jaxpose track` wrote are the truth, and are read again when they have changed. An answer is in the file
+of corrections when `answer` returns.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import os
+import shlex
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.config.arguments import program
+from jaxpose.conversion.prediction_tables import SUFFIXES, read_table
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes, write_atomic
+from jaxpose.label.answers import AnswerFile, Place, read_answers
+from jaxpose.label.store import Stale
+from jaxpose.label.video_frames import VideoFrames
+from jaxpose.poses import Poses
+from jaxpose.prediction.index import DETECTIONS, TRACKS, parse_rows
+from jaxpose.run.paths import INDEX_FILE
+from jaxpose.terminal import count
+from jaxpose.tracking.corrections import rounds
+from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
+from jaxpose.tracking.track_command import FORMS
+
+ENDING = "_review.csv"
+_CORRECTIONS = "_corrections.csv"
+# The poses of this many frames come with one request.
+TOGETHER = 16
+_PLACES_DECIMALS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubt:
+    """A row of a review.
+
+    Attributes:
+      kind: as in `jaxpose.tracking.review`; "" for a row of a person's own.
+      place: what it is about.
+      margin, expected_wrong: as the review has them.
+    """
+
+    kind: str
+    place: Place
+    margin: str = ""
+    expected_wrong: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tables:
+    """What was read of the tables: the tracks (one place for each individual), and the rows of their review.
+
+    `round` is that of the review, -1 without rows; `poses_revision` changes with the tracks, and `revision` with any of
+    the files.
+    """
+
+    poses: Poses
+    doubts: Sequence[Doubt]
+    round: int
+    answers: AnswerFile
+    poses_revision: str
+    revision: str
+
+
+class Review:
+    """A review, its tracks and its corrections.
+
+    Attributes:
+      file: the review.
+      tracks: the table of the tracks, next to it.
+      corrections: the file of the answers.
+      video: the video of the tracks.
+      frames: of videos, by number.
+      frame_count: of the video.
+    """
+
+    def __init__(self, file: Path, video: str = "", corrections: str = ""):
+        """Reads the tables.
+
+        Args:
+          file: the review that `jaxpose track` or `jaxpose predict` wrote, next to its tracks.
+          video: of the tracks; "" for the one that they, or the index of their run, name.
+          corrections: the file of the answers; "" for <tracks>_corrections.csv.
+
+        Raises:
+          UserError: a file cannot be used, or the corrections are of other tracks.
+          OSError: a file cannot be read.
+        """
+        self.file, self.tracks = file, _tracks_of(file)
+        stem = file.name.removesuffix(ENDING)
+        self.corrections = Path(corrections).expanduser() if corrections else file.with_name(f"{stem}{_CORRECTIONS}")
+        if self.corrections.is_symlink():
+            raise UserError(f"--corrections is {self.corrections}, a link that saving would replace: give its file")
+        if self.corrections.exists() and file.exists() and self.corrections.samefile(file):
+            raise UserError(f"--corrections is {file}, which jaxpose track writes; give your answers another file name")
+        self._lock = threading.Lock()
+        self._poses: tuple[tuple[int, ...], Poses, Path | None] | None = None
+        self._doubts: tuple[tuple[int, ...], bytes, list[Doubt]] | None = None
+        with self._lock:
+            self._read()
+        self.video = Path(video).expanduser() if video else self._find_video()
+        if not self.video.is_file():
+            raise UserError(f"the video {self.video} does not exist; give --video VIDEO")
+        self.frames = VideoFrames()
+        self.frame_count = self.frames.index(self.video).frame_count
+        assert self._poses
+        if (rows := len(self._poses[1].frames)) > self.frame_count:
+            frames = count(self.frame_count, "frame")
+            raise UserError(f"{self.video} has {frames}, but {self.tracks} has {rows:,}: is it another video?")
+
+    def state(self, revision: str = "") -> dict[str, Any]:
+        """Returns the review and its answers as JSON; only `revision` if that is the given one.
+
+        Each row is `kind`, `place`, `margin`, `expected_wrong` and `answer`: None if the corrections lack the row, ""
+        if they have it without an answer.
+
+        Raises:
+          UserError, OSError: as `Review`.
+        """
+        with self._lock:
+            return self._state(self._read(), revision)
+
+    def _state(self, tables: _Tables, revision: str = "") -> dict[str, Any]:
+        if tables.revision == revision:
+            return {"revision": revision}
+        answers = tables.answers.answers()
+        listed = {doubt.place for doubt in tables.doubts}
+        own = [Doubt("", place) for place in answers if place.round == str(tables.round) and place not in listed]
+        return {
+            "revision": tables.revision,
+            "poses": tables.poses_revision,
+            "tracks": list(tables.poses.individuals),
+            "keypoints": list(tables.poses.keypoint_names),
+            "edges": self._edges(tables.poses),
+            "frames": self.frame_count,
+            "rows": [_row(doubt, answers) for doubt in [*tables.doubts, *own]],
+            "is_behind": self._is_behind(tables),
+            "command": self.command(),
+        }
+
+    def poses(self, first: int) -> list[list[list[float] | None]]:
+        """Returns the points [x, y] of up to `TOGETHER` frames from one on: K for each track in turn, None without."""
+        with self._lock:
+            points_px = self._read().poses.points_px[first : first + TOGETHER].astype(np.float64)
+        points_px = points_px.round(_PLACES_DECIMALS)
+        of_frames = points_px.reshape(len(points_px), points_px.shape[1] * points_px.shape[2], 2).tolist()
+        return [[point if point[0] == point[0] else None for point in points] for points in of_frames]
+
+    def answer(self, revision: str, place: Place, answer: str | None) -> dict[str, Any]:
+        """Changes the answer to a place; when this returns, it is on the disk.
+
+        Args:
+          revision: of the state on which the answer was given.
+          place: that of a row, or two tracks and the frames around an exchange that no row has.
+          answer: as in `AnswerFile.changed`.
+
+        Returns:
+          The new state.
+
+        Raises:
+          Stale: a file has changed since.
+          UserError: the place takes no such answer.
+          OSError: the disk is full, or fails; nothing has changed.
+        """
+        with self._lock:
+            tables = self._read()
+            if revision != tables.revision:
+                raise Stale
+            if self._is_behind(tables):
+                raise UserError(
+                    f"{self.corrections.name} has answers to later tracks than these: run the command below first"
+                )
+            doubt = self._doubt(tables, place)
+            others = {"kind": doubt.kind, "margin": doubt.margin, "expected_wrong": doubt.expected_wrong}
+            changed = tables.answers.changed(place, answer, others)
+            changed.corrections()
+            write_atomic(self.corrections, changed.content())
+            return self._state(self._read())
+
+    def command(self) -> str:
+        """Returns the command that makes the tracks again with the answers; words in capitals are for the user."""
+        name = self.tracks.name.removesuffix(SUFFIXES[_form(self.tracks)])
+        detections = self.tracks.with_name(f"{name.removesuffix(TRACKS)}{DETECTIONS}.csv")
+        known = shlex.quote(str(detections)) if name.endswith(TRACKS) and detections.is_file() else "DETECTIONS"
+        files = f"--out {shlex.quote(str(self.tracks))} --corrections {shlex.quote(str(self.corrections))}"
+        return f"{program('jaxpose.track')} {known} --animals N {files} --overwrite"
+
+    # The lock is held.
+
+    def _read(self) -> _Tables:
+        """Returns the present content of the files; raises as `Review`."""
+        signature = _signature(self.tracks)
+        if not self._poses or self._poses[0] != signature:
+            table = read_table(self.tracks, several=True)
+            if not table.poses.individuals:
+                raise UserError(f"{self.tracks} has no tracks; jaxpose track makes them")
+            try:
+                poses = table.poses.by_identity()
+            except ValueError:
+                raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
+            shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
+                          skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
+            self._poses = signature, shown, table.footage.path if table.footage else None
+        poses = self._poses[1]
+        try:
+            content = read_bytes(self.file, most_bytes=None)
+        except FileNotFoundError:
+            raise UserError(f"the review {self.file} does not exist; jaxpose track writes it") from None
+        if not self._doubts or self._doubts[:2] != (signature, content):
+            self._doubts = signature, content, _read_doubts(self.file, content, poses)
+        doubts = self._doubts[2]
+        number = int(doubts[0].place.round) if doubts else -1
+        answers = read_answers(self.corrections)
+        known = {one.round for one in answers.corrections()}
+        if number > 0 and rounds([one for one in answers.corrections() if one.round < number]) != number:
+            have = f"has answers of the rounds {', '.join(map(str, sorted(known)))}" if known else "has no answer"
+            raise UserError(
+                f"{self.file} is of tracks that were corrected {count(number, 'time')}, but {self.corrections} {have}: "
+                "name the file that they were corrected with: --corrections FILE"
+            )
+        own = answers.content() if self.corrections.exists() else b""
+        digests = [hashlib.sha256(part).hexdigest()[:16] for part in (repr(signature).encode(), content, own)]
+        return _Tables(poses, doubts, number, answers, digests[0], "".join(digests))
+
+    def _is_behind(self, tables: _Tables) -> bool:
+        """Returns whether the corrections have answers to tracks that follow these."""
+        return any(one.round > tables.round >= 0 for one in tables.answers.corrections())
+
+    def _doubt(self, tables: _Tables, place: Place) -> Doubt:
+        """Returns the row of a place, or that of a person's own; raises UserError if there can be no answer."""
+        found = [doubt for doubt in tables.doubts if doubt.place == place]
+        for doubt in found:
+            if doubt.kind not in (EXTRA, MISSING):
+                return doubt
+        if found:
+            raise UserError(f"a place of kind {found[0].kind} takes no answer: change the detections")
+        if not tables.doubts:
+            raise UserError(f"{self.file.name} has no row, so it does not say how often the tracks were corrected")
+        if place.round != str(tables.round):
+            raise UserError(f"the tracks are those of round {tables.round}, not {place.round}")
+        for name in (place.track_a, place.track_b):
+            if name not in tables.poses.individuals:
+                raise UserError(f"there is no track {name}; it has {', '.join(tables.poses.individuals)}")
+        if not 0 <= int(place.frame_from) < int(place.frame_to) < len(tables.poses.frames):
+            raise UserError(f"there are no frames {place.frame_from} to {place.frame_to}")
+        return Doubt("", place)
+
+    def _find_video(self) -> Path:
+        assert self._poses
+        if (footage := self._poses[2]) and footage.is_file():
+            return footage
+        detections = self.file.with_name(f"{self.file.name.removesuffix(f'{TRACKS}{ENDING}')}{DETECTIONS}.csv")
+        for run in self.file.absolute().parents:
+            if (index := run / INDEX_FILE).is_file():
+                for row in parse_rows(index, read_bytes(index)).values():
+                    if run / row.table == detections.absolute():
+                        return Path(row.path)
+        named = f"names the video {footage}, which does not exist" if footage else "does not name its video"
+        raise UserError(f"{self.tracks} {named}; give --video VIDEO")
+
+    @staticmethod
+    def _edges(poses: Poses) -> list[list[int]]:
+        names = poses.keypoint_names
+        return [[names.index(one) for one in edge] for edge in poses.skeleton.edges]
+
+
+def _tracks_of(review: Path) -> Path:
+    """Returns the table of the tracks of a review; raises UserError without one, or with several."""
+    stem = review.name.removesuffix(ENDING)
+    found = [file for form in FORMS if (file := review.with_name(f"{stem}{SUFFIXES[form]}")).is_file()]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"{review} may be of {' or '.join(file.name for file in found)}: move away the file that jaxpose track did "
+            "not write with it"
+        )
+    forms = ", ".join(SUFFIXES[form] for form in FORMS)
+    others = [file for ending in SUFFIXES.values() if (file := review.with_name(f"{stem}{ending}")).is_file()]
+    has = f"; it has {others[0].name}, a form that jaxpose track does not write" if others else ""
+    raise UserError(f"{review} has no tracks {stem} ({forms}) next to it, which jaxpose track writes with it{has}")
+
+
+def _form(file: Path) -> str:
+    return next(form for form in FORMS if file.name.endswith(SUFFIXES[form]))
+
+
+def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
+    """Returns the rows of a review; raises UserError if it is none, or is of other tracks."""
+    reader = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""))
+    if list(reader.fieldnames or ()) != list(COLUMNS):
+        raise UserError(f"{file} is not a review that jaxpose track wrote: its columns must be {', '.join(COLUMNS)}")
+    doubts, names = list[Doubt](), {"", *poses.individuals}
+    for row in reader:
+        place = Place(*(row[name] or "" for name in Place._fields))
+        is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
+        is_known = {place.track_a, place.track_b} <= names and (not doubts or place.round == doubts[0].place.round)
+        if not is_whole or int(place.frame_to) >= len(poses.frames) or not is_known:
+            raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
+        doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
+    return doubts
+
+
+def _row(doubt: Doubt, answers: dict[Place, str]) -> dict[str, Any]:
+    takes = doubt.kind not in (EXTRA, MISSING)
+    return {
+        "kind": doubt.kind,
+        "place": list(doubt.place),
+        "margin": doubt.margin,
+        "expected_wrong": doubt.expected_wrong,
+        "takes_answer": takes,
+        "answer": answers.get(doubt.place) if takes else None,
+    }
+
+
+def _signature(file: Path) -> tuple[int, ...]:
+    """Returns what changes when a table is replaced; raises UserError without the file."""
+    try:
+        status = os.stat(file)
+    except FileNotFoundError:
+        raise UserError(f"the tracks {file} do not exist any more; make them again with jaxpose track") from None
+    return status.st_size, status.st_mtime_ns, status.st_ino

@@ -1,0 +1,340 @@
+"""The review of tracks on the page of `jaxpose label`, and the corrections that `jaxpose track` reads."""
+
+import csv
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+
+from jaxpose import track as track_verb
+from jaxpose.checksums import write_csv
+from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.errors import UserError
+from jaxpose.formats.prediction_table import Footage
+from jaxpose.formats.sleap_files import write_predictions_slp
+from jaxpose.label.__main__ import main
+from jaxpose.label.answers import Place
+from jaxpose.label.review import Review
+from jaxpose.label.store import Stale
+from jaxpose.prediction.index import COLUMNS
+from jaxpose.tracking.corrections import read_corrections
+from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
+from tests.index_row import row
+from tests.label.small_projects import serving, write_project
+from tests.label.test_browser import press
+from tests.label.test_server import ask
+from tests.small_run import environment
+from tests.tracking.test_silhouettes import SIZE_PX, detections, made, painted
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return painted(tmp_path_factory.mktemp("review") / "day1.mp4", made(), (18, 10))
+
+
+def track(folder: Path, *flags: str, out: str = "day1_tracks.csv") -> Path:
+    """Runs the verb on day1_detections.csv; returns the review."""
+    found = folder / "day1_detections.csv"
+    if not found.exists():
+        detections(folder, made()).rename(found)
+    source = str(folder / flags[0]) if flags and flags[0].endswith(".slp") else str(found)
+    flags = flags[1:] if source.endswith(".slp") else flags
+    assert track_verb.main([source, "--animals", "2", "--out", str(folder / out), "--overwrite", *flags]) == 0
+    return folder / f"{out.partition('.')[0]}_review.csv"
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with open(file, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def decisions(review: Path) -> list[dict[str, str]]:
+    return [row for row in rows_of(review) if row["kind"] not in ("extra", "missing")]
+
+
+def is_at(page: Page, place: dict[str, str], frame: str = "frame_from") -> None:
+    """Waits until a place and one of its frames are shown."""
+    expect(page.locator("#list [aria-selected=true] .frames")).to_have_text(
+        f"{place['frame_from']}\u2013{place['frame_to']}"
+    )
+    expect(page.locator("#kind")).to_have_text(place["kind"])
+    expect(page.locator("#image")).to_have_text(f"frame {place[frame]}")
+
+
+@needs_browser
+def test_a_review_is_answered_by_keys_and_the_new_tracks_are_shown(tmp_path: Path, video: Path) -> None:
+    review, answers = track(tmp_path), tmp_path / "day1_tracks_corrections.csv"
+    listed, before = decisions(review), read_table(tmp_path / "day1_tracks.csv", several=True).poses.points_px
+    assert len(listed) > 3 and listed[0]["kind"] == "swap"
+    with serving(review, "--video", str(video)) as served:
+        with opened(served.address, 1280, 800) as page:
+            is_at(page, listed[0])
+            expect(page.locator("#list .row")).to_have_count(len(rows_of(review)))
+            expect(page.locator(".points text.animal")).to_have_text(["animal1", "animal2"])
+            expect(page.locator(".points .ring")).to_have_count(6)
+            press(page, "f")
+            is_at(page, listed[0], "frame_to")
+            press(page, "d a a f")
+            is_at(page, listed[0])
+            press(page, "3")
+            is_at(page, listed[1])
+            press(page, "s w w")
+            is_at(page, listed[0])
+            # The first place has another answer now, and undo takes back one after the other.
+            press(page, "2 Control+z")
+            is_at(page, listed[0])
+            expect(page.locator("#given")).to_have_text("Your answer: swapped")
+            press(page, "Control+z")
+            expect(page.locator("#given")).to_be_empty()
+            assert rows_of(answers) == []
+            press(page, "Control+Shift+z")
+            expect(page.locator("#given")).to_have_text("Your answer: swapped")
+            press(page, "n")
+            is_at(page, listed[1])
+            press(page, "1")
+            is_at(page, listed[2])
+            expect(page.locator("#progress")).to_have_text(f"2 of {len(listed)} answered")
+            press(page, "w")
+            is_at(page, listed[1])
+            press(page, "Backspace")
+            expect(page.locator("#progress")).to_have_text(f"1 of {len(listed)} answered")
+            expect(page.locator("#saved")).to_have_text("saved")
+            for width_px, scheme in ((800, "dark"), (1280, "light")):
+                page.set_viewport_size({"width": width_px, "height": 600})
+                page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+                assert not page.evaluate(OVERFLOWS)
+            press(page, "F1")
+            assert page.locator("#help-rows tr").count() > 15
+            press(page, "Escape h")
+            expect(page.locator(".points g")).to_have_count(0)
+            press(page, "h")
+            assert str(answers) in page.inner_text("#command") and "--overwrite" in page.inner_text("#command")
+            # What the page says: the rest is the command's.
+            assert "day1_detections.csv --animals N --out" in page.inner_text("#command")
+            track(tmp_path, "--corrections", str(answers))
+            expect(page.locator("#message")).to_have_text("these are the new tracks and their doubtful places")
+            again = decisions(review)
+            assert {row["round"] for row in again} == {"1"}
+            expect(page.locator("#progress")).to_have_text(f"0 of {len(again)} answered")
+            is_at(page, again[0])
+            press(page, "1")
+            expect(page.locator("#progress")).to_have_text(f"1 of {len(again)} answered")
+        # Without a word to the server: the answers are on the disk.
+        served.kill()
+    after = read_table(tmp_path / "day1_tracks.csv", several=True).poses.points_px
+    first, last = (int(listed[0][name]) for name in ("frame_from", "frame_to"))
+    np.testing.assert_array_equal(after[:first], before[:first])
+    np.testing.assert_array_equal(after[last:], before[last:][:, ::-1])
+    found = rows_of(answers)
+    assert [row["round"] for row in found if row["answer"]] == ["0", "1"]
+    assert [row | {"answer": ""} for row in found] == [listed[0], listed[1], again[0]]
+    track(tmp_path, "--corrections", str(answers))
+
+
+@needs_browser
+def test_two_tracks_are_swapped_from_any_frame_on(tmp_path: Path, video: Path) -> None:
+    review, answers = track(tmp_path), tmp_path / "own.csv"
+    before = read_table(tmp_path / "day1_tracks.csv", several=True).poses.points_px
+    flags = "--video", str(video), "--corrections", str(answers)
+    with serving(review, *flags) as served, opened(served.address, 1280, 800) as page:
+        is_at(page, decisions(review)[0])
+        page.fill("#frame-number", "100")
+        page.locator("#frame-number").blur()
+        expect(page.locator("#image")).to_have_text("frame 100")
+        press(page, "x")
+        own = page.locator("#list .row", has_text="own")
+        expect(own).to_have_text(re_row("99", "100"))
+        press(page, "Control+z")
+        expect(own).to_have_count(0)
+        press(page, "Control+Shift+z")
+        expect(own).to_have_count(1)
+        own.click()
+        expect(page.locator("#given")).to_have_text("Your answer: swapped")
+        expect(page.locator("#image")).to_have_text("frame 99")
+        press(page, "Backspace")
+        expect(own).to_have_count(0)
+        press(page, "Control+z")
+        expect(own).to_have_count(1)
+        expect(page.locator("#saved")).to_have_text("saved")
+    track(tmp_path, "--corrections", str(answers))
+    after = read_table(tmp_path / "day1_tracks.csv", several=True).poses.points_px
+    np.testing.assert_array_equal(after[:100], before[:100])
+    np.testing.assert_array_equal(after[100:], before[100:][:, ::-1])
+
+
+def re_row(first: str, last: str) -> str:
+    return f"\u25cfown{first}\u2013{last}animal1, animal2"
+
+
+def test_answers_of_a_person_keep_their_bytes_and_are_never_overwritten(tmp_path: Path, video: Path) -> None:
+    review, file = track(tmp_path), tmp_path / "corrections.csv"
+    first, second, third = decisions(review)[:3]
+    columns = ["note", "track_a", "track_b", "frame_to", "frame_from", "round", "answer"]
+    lines = [columns, [' "of Ann"', *(first[name] for name in columns[1:-1]), " Same "]]
+    lines += [
+        ["", "animal1", "animal2", "99", "90", "0", "animal2 animal1"],
+        ["", *(third[name] for name in columns[1:])],
+    ]
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(",".join(line) for line in lines).encode())
+    before = file.read_bytes()
+    page, other = (Review(review, str(video), str(file)) for _ in range(2))
+    state = page.state()
+    answers = [row["answer"] for row in state["rows"] if row["takes_answer"]]
+    # A row of a person's own is listed behind those of the review.
+    assert answers[:3] == ["Same", None, ""] and answers[-1] == "animal2 animal1"
+    assert state["rows"][-1]["place"] == ["0", "90", "99", "animal1", "animal2"]
+    places = [Place(*(row[name] for name in Place._fields)) for row in (second, third)]
+    now = page.answer(state["revision"], places[0], "swap")
+    assert file.read_bytes().startswith(before + b"\r\n")
+    assert [one.answer for one in read_corrections(file)] == ["same", "animal2 animal1", "swap"]
+    # Another page, and another program, have not seen it: nothing is written.
+    content = file.read_bytes()
+    with pytest.raises(Stale):
+        other.answer(state["revision"], places[1], "same")
+    file.write_bytes(content + b",animal1,,5,4,0,same\r\n")
+    with pytest.raises(Stale):
+        page.answer(now["revision"], places[1], "same")
+    assert file.read_bytes() == content + b",animal1,,5,4,0,same\r\n"
+    file.write_bytes(content)
+    now = page.answer(page.state()["revision"], places[1], "same")
+    now = page.answer(now["revision"], places[1], "")
+    page.answer(now["revision"], places[0], None)
+    assert file.read_bytes() == before + b"\r\n"
+
+
+@pytest.mark.parametrize("form", ["slp", "h5", "analysis.h5"])
+def test_every_form_of_tracks_is_shown_as_jaxpose_track_wrote_it(form: str, tmp_path: Path, video: Path) -> None:
+    flags = []
+    if form == "slp":
+        table = read_table(detections(tmp_path, made()), several=True)
+        footage = Footage(video, *SIZE_PX, 25.0, np.zeros(0))
+        write_predictions_slp(tmp_path / "in.slp", table, footage)
+        flags = ["in.slp"]
+    # Only a .slp file names its video.
+    review = Review(track(tmp_path, *flags, out=f"day1_tracks.{form}"), "" if form == "slp" else str(video))
+    assert review.video == video and review.state()["tracks"] == ["animal1", "animal2"]
+    expected = read_table(tmp_path / f"day1_tracks.{form}", several=True).poses.by_identity().points_px[64:80]
+    found = np.array([[[*point] if point else [np.nan] * 2 for point in frame] for frame in review.poses(64)])
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=0.0051)
+    assert review.poses(10_000) == []
+
+
+def test_the_index_of_a_run_names_the_video(tmp_path: Path, video: Path) -> None:
+    (folder := tmp_path / "video_preds" / "room1").mkdir(parents=True)
+    review = track(folder)
+    table = {"path": str(video), "table": "video_preds/room1/day1_detections.csv"}
+    index = pd.DataFrame([dataclasses.asdict(row(**table))], columns=COLUMNS).to_csv(index=False)
+    write_csv(tmp_path / "index.csv", index)
+    page = Review(review)
+    assert page.video == video and page.frame_count == len(made().frames)
+    assert f"{folder}/day1_detections.csv --animals N --out" in page.command()
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([*map(str, arguments), "--no-browser"]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_is_of_other_tracks_is_refused_by_name(
+    tmp_path: Path, video: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    review, more = track(tmp_path), ("--video", video)
+    answers = tmp_path / "day1_tracks_corrections.csv"
+    assert "does not name its video; give --video VIDEO" in refused(capsys, review)
+    short = painted(tmp_path / "short.mp4", made(), (18, 10), 100)
+    assert "short.mp4 has 100 frames, but" in refused(capsys, review, "--video", short)
+    assert "which jaxpose track writes; give your answers another" in refused(
+        capsys, review, *more, "--corrections", review
+    )
+    for flag, value in (("--keypoints", "nose"), ("--labels", "x.csv"), ("--orientation", "upright")):
+        assert f"{flag} is {value}, but {review} is a review of tracks" in refused(capsys, review, flag, value)
+    assert "train.epochs is for a training" in refused(capsys, review, "train.epochs=3")
+    project = write_project(tmp_path / "p")
+    assert "is not a review of tracks" in refused(capsys, project, "--video", video)
+    assert "is not a review of tracks" in refused(capsys, project, "--corrections", answers)
+    # Answers to the tracks of round 0 would be applied to others.
+    lines = review.read_text().splitlines(keepends=True)
+    answers.write_text(lines[0] + lines[1].replace(",0", "swap,0", 1))
+    track(tmp_path, "--corrections", str(answers))
+    assert "corrected 1 time, but" in refused(capsys, review, *more, "--corrections", tmp_path / "no.csv")
+    page = Review(review, str(video))
+    track(tmp_path)
+    answers.write_text(answers.read_text() + "same,1,,3,4,animal1,\n")
+    state = page.state()
+    assert state["is_behind"]
+    place = Place(*(decisions(review)[0][name] for name in Place._fields))
+    with pytest.raises(UserError, match="has answers to later tracks than these: run the command below first"):
+        page.answer(state["revision"], place, "same")
+    review.write_text(review.read_text().replace("animal2", "animal3"))
+    with pytest.raises(UserError, match="_review.csv:[0-9]+ is not of the tracks next to it; make both again"):
+        page.state()
+    (tmp_path / "day1_tracks.h5").write_bytes(b"")
+    assert "may be of day1_tracks.h5 or day1_tracks.csv: move away" in refused(capsys, review, *more)
+    for name in ("day1_tracks.h5", "day1_tracks.csv"):
+        (tmp_path / name).rename(tmp_path / name.replace("day1_tracks", "other"))
+    (tmp_path / "day1_tracks.parquet").write_bytes(b"")
+    assert "day1_tracks.parquet, a form that jaxpose track does not write" in refused(capsys, review, *more)
+
+
+def test_places_that_take_no_answer_and_answers_that_cannot_be_are_refused(tmp_path: Path, video: Path) -> None:
+    page = Review(track(tmp_path), str(video))
+    state = page.state()
+    place = next(Place(*row["place"]) for row in state["rows"] if row["kind"] == "swap")
+    wrong = {
+        "the answer is 2; it must be one of same": (place, "2"),
+        "there is no track animal9": (place._replace(track_a="animal9"), "swap"),
+        "there are no frames 10 to 900": (place._replace(frame_from="10", frame_to="900"), "swap"),
+        "swap needs two different tracks": (place._replace(frame_from="3", frame_to="4", track_b="animal1"), "swap"),
+        "those of round 0, not 1": (place._replace(round="1"), "same"),
+    }  # fmt: skip
+    if no_answer := [Place(*row["place"]) for row in state["rows"] if not row["takes_answer"]]:
+        wrong["takes no answer: change the detections"] = no_answer[0], "same"
+    for message, given in wrong.items():
+        with pytest.raises(UserError, match=message):
+            page.answer(state["revision"], *given)
+    assert not page.corrections.exists()
+
+
+def test_only_the_page_may_answer_and_the_server_imports_no_jax(
+    tmp_path: Path, video: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    review = track(tmp_path)
+    with serving(review, "--video", str(video)) as served:
+        for path in ("/api/review", "/api/poses/0", "/video/0/3", "/review.js"):
+            assert ask(served, path)[0] == 403
+        status, headers, _ = ask(served, f"/?{served.address.partition('?')[2]}")
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert status == 200 and ask(served, "/api/answer", "POST", b"{}", Cookie=cookie)[0] == 403
+        for path in ("/api/poses/-1", "/api/poses/x", "/video/0/x", "/video/1/0", "/page.js", "/..%2freview.py"):
+            assert ask(served, path, Cookie=cookie)[0] == 404
+        # A second server, and an unreadable frame.
+        assert ask(served, "/video/0/9999", Cookie=cookie)[0] == 422
+        assert "already open for" in refused(capsys, review, "--video", video)
+        assert served.stop() == 0
+    assert not list(tmp_path.glob(".*"))
+    code = (
+        "import sys, pathlib\nfrom jaxpose.label.guard import Tokens\nfrom jaxpose.label.review import Review\n"
+        "from jaxpose.label.review_server import make_review_app\n"
+        f"make_review_app(Review(pathlib.Path({str(review)!r}), {str(video)!r}), Tokens())\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment())
+
+
+def test_an_answer_to_a_full_disk_changes_nothing(tmp_path: Path, video: Path) -> None:
+    review = track(tmp_path)
+    folder = tmp_path / "ro"
+    folder.mkdir()
+    page = Review(review, str(video), str(folder / "absent" / "c.csv"))
+    state = page.state()
+    place = next(Place(*row["place"]) for row in state["rows"] if row["takes_answer"])
+    with pytest.raises(OSError, match="c.csv"):
+        page.answer(state["revision"], place, "same")
+    assert page.state()["revision"] == state["revision"]
