@@ -191,7 +191,7 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
             raise UserError(f"{file} is gone, so this training cannot go on with the same clips: {_MEND}")
         return None
     of_video: dict[str, list[_Row]] = {name: [] for name in names}
-    for row in read_csv(file, _MEND):
+    for row in read_csv(file, _MEND, _HEADER):
         tracklet, frame, x, y, _, width = (int(row[name]) for name in _HEADER[1:])
         of_video[row["video"]].append((tracklet, frame, x, y, width))
     return list(of_video.values())
