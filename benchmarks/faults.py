@@ -9,7 +9,8 @@ weights, predictions, and the metrics of every step. Appends one JSON line.
     python benchmarks/faults.py --out benchmarks/faults.jsonl --files
 
 Flips 500 random bits of the files of a run, one at a time and equally many for each kind of file, and calls all readers
-of the file. No flip may be accepted with another meaning. Appends one JSON line.
+of the file. No flip may be accepted with another meaning. With --damage cut, the files are cut off at random places;
+with --damage exchange, each gets the content of another file of the run. Appends one JSON line.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import time
 from pathlib import Path
 
 import jax
-from flipped import IGNORED, REFUSED, SAME, count_outcomes
+from damaged import DAMAGES, IGNORED, REFUSED, SAME, count_outcomes
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
 
 STEPS = 1200
@@ -44,13 +45,13 @@ def differing(run: Path, other: Path) -> list[str]:
     return found + ["metrics.jsonl"] * (metrics_of(run) != metrics_of(other))
 
 
-def flip_bits(work: Path, flips: int) -> dict:
-    """Returns the JSON line of flipped bits."""
+def damage_files(work: Path, damage: str, number: int) -> dict:
+    """Returns the JSON line of damaged files."""
     started = time.monotonic()
-    kinds = count_outcomes(work, flips, seed=0)
+    kinds = count_outcomes(work, damage, number, seed=0)
     outcomes = {outcome for found in kinds.values() for outcome in found}
     return {
-        "flips": flips, "seed": 0, "kinds": kinds, "is_safe": outcomes <= {REFUSED, IGNORED, SAME},
+        "damage": damage, "times": number, "seed": 0, "kinds": kinds, "is_safe": outcomes <= {REFUSED, IGNORED, SAME},
         "minutes": round((time.monotonic() - started) / 60, 1),
     }  # fmt: skip
 
@@ -62,12 +63,13 @@ def main() -> int:
     arguments.add_argument("--work", type=Path, default=Path("runs/faults"))
     arguments.add_argument("--kills", type=int, default=50)
     arguments.add_argument("--steps", type=int, default=STEPS)
-    arguments.add_argument("--files", action="store_true", help="flip bits of files instead of killing runs")
-    arguments.add_argument("--flips", type=int, default=500)
+    arguments.add_argument("--files", action="store_true", help="damage files instead of killing runs")
+    arguments.add_argument("--damage", choices=DAMAGES, default="flip")
+    arguments.add_argument("--times", type=int, default=500)
     given = arguments.parse_args()
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
-    line = flip_bits(given.work, given.flips) if given.files else kill_runs(given)
+    line = damage_files(given.work, given.damage, given.times) if given.files else kill_runs(given)
     line |= {"jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count()}
     with given.out.open("a") as stream:
         stream.write(json.dumps(line) + "\n")

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import math
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,17 +35,18 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
     write_atomic(file, signed_json(content).encode())
 
 
-def read_json(file: Path, mend: str = "") -> dict[str, Any]:
+def read_json(file: Path, mend: str = "", keys: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the content of a `write_json` file.
 
     Args:
       file: the file to read.
       mend: advice about a damaged file, for the end of the message.
+      keys: that such a file has; without one, it is another file of jaxpose under this name.
 
     Raises:
-      DamagedFile: the file cannot be read, has no checksum, or has changed.
+      DamagedFile: the file cannot be read, has no checksum, has changed, or is another one.
     """
-    return parse_json(_content(file, mend), file, mend)
+    return parse_json(_content(file, mend), file, mend, keys)
 
 
 def signed_json(content: dict[str, Any]) -> str:
@@ -53,7 +55,7 @@ def signed_json(content: dict[str, Any]) -> str:
     return json.dumps(content | {_DIGEST: _sha256(content)}, indent=1) + "\n"
 
 
-def parse_json(data: bytes, name: str | Path, mend: str = "") -> dict[str, Any]:
+def parse_json(data: bytes, name: str | Path, mend: str = "", keys: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the content of `signed_json` text; `name` is the file's, for the message.
 
     Raises:
@@ -70,6 +72,7 @@ def parse_json(data: bytes, name: str | Path, mend: str = "") -> dict[str, Any]:
         raise _damaged(name, f"has no checksum (key {_DIGEST!r}){_UNSIGNED}", mend)
     if not is_same:
         raise _damaged(name, "was damaged or changed by hand: its checksum does not match its content", mend)
+    _refuse_other(name, content, keys, mend)
     return content
 
 
@@ -83,17 +86,19 @@ def write_csv(file: Path, text: str) -> None:
     write_atomic(file, signed_csv(text).encode())
 
 
-def read_csv(file: Path, mend: str = "") -> list[dict[str, str]]:
+def read_csv(file: Path, mend: str = "", columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """Returns the rows of a `write_csv` table, each {column: cell}, without the column `check`.
 
     Args:
       file: the file to read.
       mend: advice about a damaged file, for the end of the message.
+      columns: that such a table has; without one, it is another table of jaxpose under this name.
 
     Raises:
-      DamagedFile: the file cannot be read, has no checksums, or a row was changed, lost, added or moved.
+      DamagedFile: the file cannot be read, has no checksums, is another one, or a row was changed, lost, added or
+        moved.
     """
-    return parse_csv(_content(file, mend), file, mend)
+    return parse_csv(_content(file, mend), file, mend, columns)
 
 
 def signed_csv(text: str) -> str:
@@ -117,7 +122,7 @@ def is_signed_csv(header: list[str]) -> bool:
     return header[-1:] == [_CHECK]
 
 
-def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, str]]:
+def parse_csv(data: bytes, name: str | Path, mend: str = "", columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """Returns the rows of `signed_csv` text; `name` is the file's, for the message.
 
     Raises:
@@ -144,7 +149,13 @@ def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, s
     if wrong:
         place = f"{name}:{lines[wrong[0]]}:"
         raise _damaged(place, "the row was damaged, changed by hand, added or moved: its check does not match", mend)
+    _refuse_other(name, names, columns, mend)
     return [dict(zip(names, row, strict=False)) for row in rows]
+
+
+def _refuse_other(name: str | Path, found: Container[str], needed: Sequence[str], mend: str) -> None:
+    if absent := [key for key in needed if key not in found]:
+        raise _damaged(name, f"is another file of jaxpose under this name: it has no {absent[0]}", mend)
 
 
 def _checks(header: list[str], rows: list[list[str]]) -> list[str]:

@@ -204,7 +204,7 @@ def _train_with(load: _Load, has_labels: bool, config: "Config", options: "Optio
     if options.dry_run != "data":
         from jaxpose.cluster.host_memory import keep_freed_memory
 
-        keep_freed_memory(config.mesh)
+        keep_freed_memory(config.mesh.platform)
     with phase(_LOADING):
         from jaxpose.formats.project import refuse_absent
 

@@ -10,6 +10,7 @@ import pytest
 from jaxpose import crop, predict
 from jaxpose.data import dataset
 from jaxpose.data.boxes import boxes_around, centres_of_poses, over_time, read_boxes, read_video_boxes, side_of_poses
+from jaxpose.data.synthetic_animal import KEYPOINT_NAMES
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.run.identity import read_config
 from jaxpose.video.video import scan
@@ -128,6 +129,22 @@ def test_videos_alone_and_what_is_refused(predicted: Path, tmp_path: Path, capsy
     assert code(str(videos / "session01.mp4"), "--size", "26", "--overwrite") == 0
     assert code(str(videos / "session02.mp4")) == 2
     assert "has no finished predictions" in capsys.readouterr().err
+
+
+def test_videos_whose_boxes_would_be_one_file_on_some_systems_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    videos = [tmp_path / "x" / "day1.mp4", tmp_path / "y" / "Day1.mp4"]
+    for video in videos:
+        video.parent.mkdir()
+        painted_videos.write(video, 3, size_px=(64, 64))
+    shape = (3, len(KEYPOINT_NAMES))
+    run = predicted_run(
+        tmp_path / "run", tmp_path, {video: (np.full((*shape, 2), 9.0), np.ones(shape)) for video in videos}
+    )
+    assert crop.main(["--run", str(run), "--out", str(tmp_path / "out"), "--size", "24", *map(str, videos)]) == 2
+    alike = "(day1_bbox.csv and Day1_bbox.csv differ only in the case of their letters)"
+    assert f"{videos[0]} and {videos[1]} have the same name {alike}, and so would" in capsys.readouterr().err
 
 
 def test_each_camera_has_boxes_of_its_own_size(tmp_path: Path) -> None:

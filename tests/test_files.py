@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from jaxpose.remote.watched import Watched
 from jaxpose.run.folder import open_run
 from jaxpose.run.identity import differences, read_config, write_config
 from jaxpose.run.pca import load_subspaces, save_subspaces
-from jaxpose.run.status import read_summary
+from jaxpose.run.status import read_summary, refuse_stuck_requeue
 from tests.index_row import row
+from tests.logged import logged
 
 NAMES = ("nose", "neck", "tail")
 SPLIT = "path,bytes,sha256,set\n" + "".join(
@@ -100,6 +102,30 @@ def test_no_flipped_bit_is_read_as_something_else(run: Path, name: str) -> None:
         file.write_bytes(written)
     # Most of what pretty JSON has is space between its values.
     assert refused > 20
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_another_signed_file_under_its_name_is_refused(run: Path, name: str) -> None:
+    file, others = run / name, [run / other for other in FILES if other != name]
+    written, contents = file.read_bytes(), [other.read_bytes() for other in others if other.suffix == file.suffix]
+    try:
+        for content in contents:
+            file.write_bytes(content)
+            with pytest.raises(DamagedFile) as told:
+                read(run, name)
+            assert str(told.value).startswith(str(file)), told.value
+    finally:
+        file.write_bytes(written)
+
+
+def test_a_count_of_restarts_with_another_content_is_begun_again(run: Path, tmp_path: Path) -> None:
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
+    for name in ("config.json", "pca.json", "finished.json"):
+        shutil.copy(run / name, tmp_path / "restarts.json")
+        with logged("jaxpose.run.status") as log:
+            refuse_stuck_requeue(tmp_path, 0, slurm)
+        assert f"{tmp_path}/restarts.json is another file of jaxpose under this name: it has no job" in log.lines[0]
+        assert read_json(tmp_path / "restarts.json")["turns"] == 1
 
 
 @pytest.mark.parametrize("name", ["split.csv", "index.csv"])

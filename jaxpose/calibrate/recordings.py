@@ -13,6 +13,7 @@ from av.video.reformatter import VideoReformatter
 
 from jaxpose.calibrate.boards import Board
 from jaxpose.cameras.board_poses import Detections
+from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.image_file import STORED, PixelRule, decode_image
 from jaxpose.data.inputs import VIDEO_SUFFIXES
 from jaxpose.errors import UserError
@@ -71,6 +72,7 @@ def find_recordings(folder: Path) -> dict[str, Recording]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder with a board video of each camera")
     found: dict[str, Recording] = {}
+    seen: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             images = _numbered([file for file in sorted(path.iterdir()) if file.suffix.lower() in IMAGE_SUFFIXES])
@@ -80,8 +82,11 @@ def find_recordings(folder: Path) -> dict[str, Recording]:
             recording = Recording(path, {}, scan(path).expected_frames) if is_video else None
         if recording:
             name = path.name if path.is_dir() else path.stem
-            if name in found:
-                raise UserError(f"{folder} has {found[name].path.name} and {path.name}: one recording for each camera")
+            if (other := seen.setdefault(one_name(name), name)) in found:
+                note = spelling_note(other, name)
+                raise UserError(
+                    f"{folder} has {found[other].path.name} and {path.name}{note}: one recording for each camera"
+                )
             found[name] = recording
     if len(found) < 2:
         raise UserError(

@@ -51,10 +51,11 @@ _BASE64_TYPE = 24
 _BASE64_KINDS = {"u": "u1", "c": "i1", "w": "<u2", "s": "<i2", "i": "<i4", "h": "<f2", "f": "<f4", "d": "<f8"}
 # As OpenCV knows it in YAML, JSON and XML.
 _ANY_BASE64 = re.compile(r"!\S*binary|\$base64\$|[\"']binary[\"']")
-# An entry of a camera at the top level, or a line that begins or ends a document.
-_YAML_ENTRY = re.compile(
-    rf"^(?:(?:{'|'.join((*_OPENCV, *_JARVIS, *_SIZE))})[ \t]*:.*(?:\n(?:[ \t\r].*)?)*|(?:%|---|\.\.\.).*)", re.M
-)
+# An entry of a camera at the top level as OpenCV indents it or, in YAML, a line that begins or ends a document.
+_ENTRIES = "|".join((*_OPENCV, *_JARVIS, *_SIZE))
+_YAML_ENTRY = re.compile(rf"^(?:(?:{_ENTRIES})[ \t]*:.*(?:\n(?:[ \t\r].*)?)*|(?:%|---|\.\.\.).*)", re.M)
+_JSON_ENTRY = re.compile(rf'^ {{4}}"(?:{_ENTRIES})"[ \t]*:.*(?:\n(?: {{5}}.*| {{4}}\}}.*))*', re.M)
+_XML_ENTRY = re.compile(rf"^<(?:{_ENTRIES})[ >].*(?:\n[ \t].*)*", re.M)
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
 # More than a .slp without labels needs.
@@ -312,11 +313,11 @@ def _near_matrices(file: Path, text: str) -> str:
       UserError: these entries are long themselves, or their base64 is none that OpenCV writes.
     """
     if len(text) > _MOST_TEXT:
-        text = "\n".join(part[0] for part in _YAML_ENTRY.finditer(text))
+        text = _entries(text)
         if not 0 < len(text) <= _MOST_TEXT:
             raise UserError(
                 f"{file} is nested too deeply, or long and not as OpenCV writes it: each of {', '.join(_OPENCV)} must "
-                f"begin a line, and together they may have {_MOST_TEXT} characters"
+                f"begin a line (in JSON, after four spaces), and together they may have {_MOST_TEXT} characters"
             )
     try:
         text = _BASE64.sub(_decoded, text)
@@ -327,6 +328,18 @@ def _near_matrices(file: Path, text: str) -> str:
             f"{file} has values in base64 ({excerpt(found[0])}) that cannot be read; write it without base64"
         )
     return text
+
+
+def _entries(text: str) -> str:
+    """Returns the entries of a camera in a text in YAML, JSON or XML, of the same form; "" without any."""
+
+    forms = {
+        "{": (_JSON_ENTRY, "{", ",\n", "}"),
+        "<": (_XML_ENTRY, '<?xml version="1.0"?>\n<opencv_storage>', "\n", "</opencv_storage>"),
+    }
+    entry, before, between, after = forms.get(text.lstrip()[:1], (_YAML_ENTRY, "", "\n", ""))
+    found = [match[0].rstrip().rstrip(",") if before else match[0] for match in entry.finditer(text)]
+    return "\n".join([before, between.join(found), after]).strip() if found else ""
 
 
 def _decoded(found: re.Match[str]) -> str:

@@ -9,7 +9,9 @@ the code.
 # (pyright does not know the options of jax.config)
 
 import ast
+import builtins
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
@@ -22,6 +24,7 @@ from typing import Any
 import jax
 
 import jaxpose
+from jaxpose import config
 from jaxpose.config.command_line import EXPERIMENT
 
 # The packages whose code runs while a program is traced and compiled.
@@ -74,16 +77,126 @@ def _refuse_other_code() -> None:
         raise _UnknownCode(experiment)
 
 
+# Decides whether a config file only sets options: all that is not listed here may run other code.
+
+_SYNTAX = (
+    ast.Module, ast.Import, ast.ImportFrom, ast.alias, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Pass,
+    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.Raise, ast.Expr, ast.Call, ast.keyword, ast.Name,
+    ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Subscript, ast.Slice, ast.Starred,
+    ast.JoinedStr, ast.FormattedValue, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.ListComp,
+    ast.GeneratorExp, ast.comprehension, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+_BUILTINS = {
+    "__file__", "ValueError", "abs", "bool", "dict", "enumerate", "float", "int", "len", "list", "max", "min", "print",
+    "range", "round", "set", "sorted", "str", "sum", "tuple", "zip",
+}  # fmt: skip
+_IMPORTS: dict[tuple[str, str], Any] = {
+    **{("jaxpose.config", name): getattr(config, name) for name in config.__all__},
+    ("pathlib", "Path"): Path,
+    ("dataclasses", "replace"): dataclasses.replace,
+    ("__future__", "annotations"): None,
+}
+
+
 def _sets_only_options(file: Path) -> bool:
-    """Returns whether a config file imports nothing but the config and the standard library."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Import):
-            names += [name.name for name in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names += [f"{'.' * node.level}{node.module or ''}.{name.name}" for name in node.names]
-    roots = {*sys.stdlib_module_names, "__future__"}
-    return all(name.partition(".")[0] in roots or f"{name}.".startswith("jaxpose.config.") for name in names)
+    """Returns whether a config file reaches nothing but its own values, and new sections of the config.
+
+    It then changes no code, and its text, which `code_identity` covers, decides what it does.
+    """
+    tree = ast.parse(file.read_bytes())
+    try:
+        _OptionsVisitor(tree).visit(tree)
+    except _UnknownCode:
+        return False
+    return True
+
+
+class _OptionsVisitor(ast.NodeVisitor):
+    """Visits a config file; raises _UnknownCode where it does more than set options."""
+
+    def __init__(self, tree: ast.Module):
+        nodes = list(ast.walk(tree))
+        # {a name, or the name of a module with an attribute: its value}
+        self._imported: dict[str, Any] = {}
+        self._modules: set[str] = set()
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node)
+        functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+        variables = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        variables |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for name in functions | variables:
+            if name in self._imported or name in self._modules or hasattr(builtins, name) or name.startswith("__"):
+                raise _UnknownCode(name)
+        # A variable may hold a method, which could write files.
+        called = {name for name, value in self._imported.items() if callable(value)}
+        self._called = (functions - variables) | _BUILTINS | called
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        above = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        for found in node.names:
+            name = found.asname or found.name
+            if f"{above}.{found.name}".removeprefix(".") == "jaxpose.config" and "." not in name:
+                self._modules.add(name)
+                self._imported |= {f"{name}.{known}": getattr(config, known) for known in config.__all__}
+                continue
+            # The sections' own files offer the same ones.
+            above = "jaxpose.config" if above.startswith("jaxpose.config.") else above
+            if (above, found.name) not in _IMPORTS or getattr(node, "level", 0):
+                raise _UnknownCode(found.name)
+            self._imported[name] = _IMPORTS[above, found.name]
+
+    def visit(self, node: ast.AST) -> None:
+        if not isinstance(node, _SYNTAX):
+            raise _UnknownCode(node)
+        super().visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.decorator_list:
+            raise _UnknownCode(node)
+        self._visit_annotation(node.returns)
+        self.visit(node.args)
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_arg(self, node: ast.arg) -> None:
+        self._visit_annotation(node.annotation)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._visit_annotation(node.annotation)
+        for part in (node.target, node.value):
+            if part:
+                self.visit(part)
+
+    def _visit_annotation(self, node: ast.expr | None) -> None:
+        if node and ast.unparse(node) not in self._imported:
+            self.visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if ast.unparse(node.func) not in self._called:
+            raise _UnknownCode(node.func)
+        for part in (*node.args, *node.keywords):
+            self.visit(part)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if not self._is_imported_text(node):
+            if node.attr.startswith("_"):
+                raise _UnknownCode(node.attr)
+            self.visit(node.value)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        name = node.id
+        if not self._is_imported_text(node) and (
+            name in self._modules or (name not in _BUILTINS and (hasattr(builtins, name) or name.startswith("__")))
+        ):
+            raise _UnknownCode(name)
+
+    def _is_imported_text(self, node: ast.Attribute | ast.Name) -> bool:
+        """Returns whether an expression is an imported text; a class or a table could be changed by another name."""
+        text = ast.unparse(node)
+        if text in self._imported and not isinstance(self._imported[text], str):
+            raise _UnknownCode(text)
+        return text in self._imported and isinstance(node.ctx, ast.Load)
 
 
 @functools.cache

@@ -247,6 +247,6 @@ def keep_memory(mesh: MeshConfig) -> None:
 
     Call it before the backend starts.
     """
-    if keep_freed_memory(mesh):
+    if keep_freed_memory(mesh.platform):
         # glibc keeps it only for the first thread, so steps are computed in the thread that asks for them.
         jax.config.update("jax_cpu_enable_async_dispatch", False)

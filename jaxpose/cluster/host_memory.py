@@ -4,9 +4,9 @@ Imports nothing heavy: glibc takes these options only while few threads run, so 
 """
 
 import ctypes
+import functools
 
 from jaxpose.cluster.gpus import nvidia_driver_is_visible
-from jaxpose.config.train import MeshConfig
 
 # From malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -15,17 +15,18 @@ _KEPT_BYTES = 2**31 - 1
 _ARENAS = 2
 
 
-def keep_freed_memory(mesh: MeshConfig) -> bool:
+@functools.cache
+def keep_freed_memory(platform: str) -> bool:
     """Makes malloc keep what this process frees, in two arenas; returns whether it does.
 
-    With a GPU, or without glibc, this does nothing.
+    With a GPU, or without glibc, this does nothing. Later calls with this `mesh.platform` only return the answer.
 
     XLA allocates the temporary memory of a step again each time. By default, glibc takes it from the system and returns
     it, so every page is zeroed again. And by default it has up to 8 arenas a core, between which the threads of saves
     move: each keeps free memory that the others cannot use, so the process grows with every save
     (benchmarks/memory.md).
     """
-    if mesh.platform not in ("auto", "cpu") or (mesh.platform == "auto" and nvidia_driver_is_visible()):
+    if platform not in ("auto", "cpu") or (platform == "auto" and nvidia_driver_is_visible()):
         return False
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is None:

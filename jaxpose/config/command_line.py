@@ -145,10 +145,12 @@ def _dry_run(text: str) -> str:
 def _value_of(text: str, kind: Any) -> Any:
     """Returns the value of a text for an option of this type; a text without one stays as it is."""
     kind = typing.get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
+    of_texts = typing.get_args(kind)[:1] == (str,)
     kind = typing.get_origin(kind) or kind
     if kind in (int, float, tuple) and text.strip().lower() == "none":
         return None
-    readers: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float, tuple: _entries, object: _literal}
+    readers: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float, object: _literal}
+    readers[tuple] = _text_entries if of_texts else _entries
     try:
         return readers.get(kind, str)(text)
     except ValueError:
@@ -163,12 +165,28 @@ def _entries(text: str) -> tuple:
     """Reads a list: "(0, 1)", "[0, 1]", "0,1", "a:b,c:d" or "" (no entry)."""
     value = _literal(text)
     if isinstance(value, str):
-        if any(value.count(opened) != value.count(closed) for opened, closed in ("()", "[]")):
-            raise ValueError("a bracket is not closed")
-        inner = value.strip()
-        inner = inner[1:-1] if inner[:1] + inner[-1:] in ("()", "[]") else inner
-        value = [entry.strip() for entry in inner.split(",") if entry.strip()]
+        return _split(value)
     return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _text_entries(text: str) -> tuple:
+    """Reads a list of texts as `_entries` does, but entries that look like numbers stay as written: "1,02" or "1e3"."""
+    entries = _entries(text)
+    is_bare = all(entry is None or isinstance(entry, int | float | complex) for entry in entries)
+    return _split(text) if is_bare else entries
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """Returns the entries of a list without quotes.
+
+    Raises:
+      ValueError: a bracket is not closed.
+    """
+    if any(text.count(opened) != text.count(closed) for opened, closed in ("()", "[]")):
+        raise ValueError("a bracket is not closed")
+    inner = text.strip()
+    inner = inner[1:-1] if inner[:1] + inner[-1:] in ("()", "[]") else inner
+    return tuple(entry.strip() for entry in inner.split(",") if entry.strip())
 
 
 def _literal(text: str) -> Any:

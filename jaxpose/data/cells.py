@@ -42,6 +42,26 @@ def same_letters(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def one_name(name: str) -> str:
+    """Returns what all spellings of a name share that some file system takes for one.
+
+    macOS ignores the Unicode form of letters, and macOS and Windows ignore their case.
+    """
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def spelling_note(one: str, other: str) -> str:
+    """Returns a note in brackets about two spellings of one name (see `one_name`), "" if they are the same.
+
+    The difference can be seen in it.
+    """
+    if one == other:
+        return ""
+    if same_letters(one) == same_letters(other):
+        return f" ({ascii(one)} and {ascii(other)} differ only in the Unicode form of their letters)"
+    return f" ({one} and {other} differ only in the case of their letters)"
+
+
 def refuse_alike(file: Path, names: Sequence[str]) -> None:
     """Raises UserError if keypoint names in a file differ only in Unicode form."""
     first: dict[str, str] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jaxpose.config import DataConfig, VideoConfig, project_folder
-from jaxpose.data.cells import refuse_unprintable
+from jaxpose.data.cells import one_name, refuse_unprintable, spelling_note
 from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, is_regular
@@ -50,7 +50,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
     Raises:
       UserError: a name does not exist, has an unknown type or is repeated; a file is a pipe, a device or a symbolic
         link loop, or has a line break in its name; a folder, list or glob has neither images nor videos; or two videos
-        in one folder would write the same table.
+        or folders of images would write the same table, or tables that are one on some file system.
     """
     videos: dict[Path, Path] = {}
     images: dict[Path, list[Path]] = {}
@@ -177,26 +177,28 @@ def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
         # Images are placed by folder, so the named folder keeps its name.
         return path.relative_to(base).with_name(path.stem) if of_videos else base.name / path.relative_to(base)
 
-    if len({place(path, base) for path, base in bases.items()}) < len(bases):
+    if len({one_name(str(place(path, base))) for path, base in bases.items()}) < len(bases):
         common = Path(os.path.commonpath(list(bases.values())))
         bases = dict.fromkeys(bases, common)
-    placed: dict[Path, Path] = {}
+    placed: dict[str, tuple[Path, Path]] = {}
     for path, base in bases.items():
-        other = placed.setdefault(place(path, base), path)
+        at = place(path, base)
+        other_at, other = placed.setdefault(one_name(str(at)), (at, path))
         if other != path:
-            raise UserError(_both_write(other, path, place(path, base)))
-    for at, path in placed.items() if of_videos else ():
+            raise UserError(_both_write(other, path, other_at, at))
+    for at, path in placed.values() if of_videos else ():
         for more in TABLES_BESIDE:
-            if other := placed.get(at.with_name(f"{at.name}{more}")):
-                raise UserError(_both_write(path, other, at.with_name(f"{at.name}{more}")))
-    return placed
+            if found := placed.get(one_name(f"{at}{more}")):
+                raise UserError(_both_write(path, found[1], at.with_name(f"{at.name}{more}"), found[0]))
+    return dict(placed.values())
 
 
-def _both_write(one: Path, other: Path, place: Path) -> str:
-    return (
-        f"{one} and {other} would both write {place}.csv; give one of them another name, or predict them with "
-        "different --out"
-    )
+def _both_write(one: Path, other: Path, place: Path, other_place: Path) -> str:
+    advice = "give one of them another name, or predict them with different --out"
+    if place != other_place:
+        note = spelling_note(f"{place}.csv", f"{other_place}.csv")
+        return f"{one} and {other} would write tables that are one file on some systems{note}; {advice}"
+    return f"{one} and {other} would both write {place}.csv; {advice}"
 
 
 def _kind(file: Path) -> str:
@@ -299,9 +301,9 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     The name is the file name without suffix; if `video.files` has two of one name, their folders precede it.
 
     Raises:
-      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, a file of
-        `video.files` does not exist, or a video is a FIFO, a device or a symbolic link loop, or has a line break in its
-        name.
+      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, two names
+        only in case or Unicode form, a file of `video.files` does not exist, or a video is a FIFO, a device or a
+        symbolic link loop, or has a line break in its name.
     """
     if video.files:
         return _given_files(project_folder(data.project), video.files)
@@ -314,14 +316,24 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
         hint = f"; did you mean {folder.with_name(near[0])}?" if near else ""
         raise UserError(f"video.folder is {video.folder!r}, but there is no folder {folder}{hint}")
     files: dict[str, Path] = {}
+    seen: dict[str, tuple[str, Path]] = {}
     for file in sorted(folder.iterdir(), key=lambda file: (natural_key(file.name), file.name)):
         if file.suffix.lower() not in VIDEO_SUFFIXES or file.name.startswith(".") or not is_regular(file):
             continue
         _refuse_name(file, file.name)
+        _refuse_other_spelling(file.stem, file, seen)
         if file.stem in files:
             raise UserError(f"{files[file.stem]} and {file} differ only in their suffix; keep one of them")
         files[file.stem] = file
     return files
+
+
+def _refuse_other_spelling(name: str, file: Path, seen: dict[str, tuple[str, Path]]) -> None:
+    """Raises UserError if another spelling of a video's name was seen: their tables would be one on some systems."""
+    other_name, other = seen.setdefault(one_name(name), (name, file))
+    if other_name != name:
+        note = spelling_note(other_name, name)
+        raise UserError(f"{other} and {file} have names that are one on some systems{note}; rename one of them")
 
 
 def _given_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -332,13 +344,16 @@ def _given_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
         _refuse_name(file, str(file))
     found = [file.stem for file in files]
     for depth in range(1, max(len(file.parts) for file in files)):
-        counts = Counter(found)
+        counts = Counter(map(one_name, found))
         found = [
-            "_".join([*file.parts[-depth - 1 : -1], file.stem]) if counts[name] > 1 else name
+            "_".join([*file.parts[-depth - 1 : -1], file.stem]) if counts[one_name(name)] > 1 else name
             for name, file in zip(found, files, strict=True)
         ]
     if len(set(found)) < len(found):
         raise UserError(f"video.files names {Counter(found).most_common(1)[0][0]} twice; keep one of them")
+    seen: dict[str, tuple[str, Path]] = {}
+    for name, file in zip(found, files, strict=True):
+        _refuse_other_spelling(name, file, seen)
     return dict(zip(found, files, strict=True))
 
 

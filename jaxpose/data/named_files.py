@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TypeVar
 
+from jaxpose.data.cells import one_name
 from jaxpose.video.index import ends_checksum
 
 Value = TypeVar("Value")
@@ -100,16 +101,12 @@ class _Listings:
             entries: dict[str, list[str]] = {}
             try:
                 for entry in sorted(os.listdir(folder)):
-                    entries.setdefault(_folded(entry), []).append(entry)
+                    entries.setdefault(one_name(entry), []).append(entry)
             except OSError:
                 entries = {}  # a file, or no permission
             self._entries[folder] = entries
-        names = self._entries[folder].get(_folded(name), [])
+        names = self._entries[folder].get(one_name(name), [])
         return [name] if name in names else names
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _parts(name: str) -> _Parts:

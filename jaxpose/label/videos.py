@@ -1,12 +1,14 @@
 """The videos of a project: frames by number, and their extraction as images to label."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
 
 from jaxpose.config import DataConfig, VideoConfig
+from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.inputs import VIDEO_SUFFIXES, video_files
 from jaxpose.data.label_files import view_of_video, without_view
@@ -52,10 +54,11 @@ class Videos:
     def _find(self) -> dict[str, Path]:
         try:
             found = {**named_videos(self._data)[0], **video_files(self._data, VideoConfig())}
+            files = _by_stem(found.values())
         except UserError as error:
             print_lines(f"no frames of videos: {error}")
-            found = {}
-        files, views = {file.stem: file for file in found.values()}, self._project.views
+            files = {}
+        views = self._project.views
         if others := [name for name in files if views and not view_of_video(name, views)]:
             print_lines(f"no frames of {listed(others, _LISTED)}, which belong to none of the views {', '.join(views)}")
         return {name: file for name, file in files.items() if name not in others}
@@ -151,6 +154,24 @@ class Videos:
         if not any((Path(self._data.project) / IMAGES_FOLDER).glob("*/CollectedData_*.csv")):
             return ()
         return read_project_labels(self._data).crop_px(self.names[video])
+
+
+def _by_stem(files: Iterable[Path]) -> dict[str, Path]:
+    """Returns videos by the name of the folder of their images.
+
+    Raises:
+      UserError: two would have the same one.
+    """
+    found: dict[str, Path] = {}
+    for file in files:
+        other = found.setdefault(one_name(file.stem), file)
+        if os.path.realpath(other) != os.path.realpath(file):
+            note = spelling_note(other.stem, file.stem)
+            raise UserError(
+                f"{other} and {file} have the same name{note}, and so would their images in {IMAGES_FOLDER}/: rename "
+                "one of them"
+            )
+    return {file.stem: file for file in found.values()}
 
 
 def is_video(given: str) -> bool:

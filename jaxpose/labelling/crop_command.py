@@ -11,6 +11,7 @@ import numpy as np
 from jaxpose.config import Config, DataConfig
 from jaxpose.config.arguments import DONE, make_folder, program
 from jaxpose.data.boxes import box_file_name, boxes_around, centres_of_poses, over_time, side_of_poses, write_boxes
+from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.dataset import refuse_other_animals
 from jaxpose.data.inputs import find_inputs, video_files
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, view_of_video
@@ -33,9 +34,10 @@ _IMAGE_BOXES = "bbox.csv"
 
 @dataclasses.dataclass(frozen=True)
 class _File:
-    """A box file to write: its name, the first column's cells, and the boxes (n, 4)."""
+    """A box file to write: its name, what it is of, the first column's cells, and the boxes (n, 4)."""
 
     name: str
+    source: Path
     rows: Sequence[str]
     boxes_px: np.ndarray
 
@@ -62,7 +64,7 @@ def crop(given: argparse.Namespace) -> int:
     files = [_of_video(given, run, config, video, sides) for video in videos]
     if project and not given.videos:
         files = [*_of_images(given, run, config.data, project, sides), *_of_project_videos(given, run, config, sides)]
-    _refuse_twice(files, videos)
+    _refuse_twice(files)
     make_folder(out)
     with output_folder(out, given.overwrite) as folder:
         for file in files:
@@ -140,7 +142,7 @@ def _of_images(
                 raise UserError(f"{table} has rows without a keypoint; predict the images again")
             of_rows = np.array([sizes_px[name] for name in predicted.frames])
             name = label_file_of_view(f"{Path(_IMAGE_BOXES).stem}{ending}.csv", view)
-            yield _File(name, predicted.frames, boxes_around(centres, sides[view], of_rows))
+            yield _File(name, table, predicted.frames, boxes_around(centres, sides[view], of_rows))
 
 
 def _of_project_videos(given: argparse.Namespace, run: Path, config: Config, sides: dict[str, int]) -> Iterator[_File]:
@@ -169,7 +171,7 @@ def _of_video(given: argparse.Namespace, run: Path, config: Config, video: Path,
     shown = as_labelled(scan(video), labelled_sizes_px(data))
     size_px = np.array([shown.width_px, shown.height_px])
     boxes_px = boxes_around(over_time(centres, given.smooth), sides[view], size_px)
-    return _File(box_file_name(video), predicted.frames, boxes_px)
+    return _File(box_file_name(video), video, predicted.frames, boxes_px)
 
 
 def _centres(given: argparse.Namespace, predicted: Poses, columns: list[int]) -> np.ndarray:
@@ -177,11 +179,12 @@ def _centres(given: argparse.Namespace, predicted: Poses, columns: list[int]) ->
     return centres_of_poses(points_px[:, columns], confidence[:, columns], given.confidence)
 
 
-def _refuse_twice(files: list[_File], videos: list[Path]) -> None:
-    names = [file.name for file in files]
-    for place, name in enumerate(names):
-        if name in names[:place]:
+def _refuse_twice(files: list[_File]) -> None:
+    seen: dict[str, _File] = {}
+    for file in files:
+        if (other := seen.setdefault(one_name(file.name), file)) is not file:
+            note = spelling_note(other.name, file.name)
             raise UserError(
-                f"{videos[names.index(name)]} and {videos[place]} have the same name, and so would their boxes: call "
-                "the command for each, with another --out"
+                f"{other.source} and {file.source} have the same name{note}, and so would their boxes: call the "
+                "command for each, with another --out"
             )

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import DONE, program
+from jaxpose.data.inputs import VIDEO_SUFFIXES
 from jaxpose.data.label_changes import changing_labels
 from jaxpose.formats.deeplabcut.project import CONFIG_FILE, read_config
 from jaxpose.formats.project import DEEPLABCUT, without_config_file
@@ -57,8 +58,10 @@ def absent_video_sets(project: ProjectLabels, images: Sequence[str]) -> Mapping[
 
 def _lines(folder: Path, name: str, image: str) -> str:
     width, height = read_size_px(folder / image)
-    videos = sorted(file for file in (folder / "videos").glob("*") if file.stem == name)
-    path = videos[0].absolute() if videos else f"FOLDER OF THE VIDEO/{name}.mp4"
+    files = (file for file in (folder / "videos").glob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
+    videos = [file for file in files if file.stem == name]
+    # Nobody knows which of several the images are of.
+    path = videos[0].absolute() if len(videos) == 1 else f"FOLDER OF THE VIDEO/{name}.mp4"
     return f"  {path}:\n    crop: 0, {width}, 0, {height}"
 
 

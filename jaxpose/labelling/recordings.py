@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import Config
+from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.inputs import TABLES_BESIDE, find_inputs
 from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
@@ -61,12 +62,13 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
         raise UserError(f"{image} is an image; frames are suggested from videos")
     names_of = {os.path.realpath(file): name for name, file in known.items()}
     videos: dict[str, Path] = {}
+    seen: dict[str, str] = {}
     for file in inputs.videos.values():
         name = names_of.get(os.path.realpath(file), file.stem)
-        if name in videos:
+        if (other := seen.setdefault(one_name(name), name)) in videos:
             raise UserError(
-                f"{videos[name]} and {file} have the same name, and so would their frames in labeled-data/: give "
-                "one of them another name, or call the command for each"
+                f"{videos[other]} and {file} have the same name{spelling_note(other, name)}, and so would their frames "
+                "in labeled-data/: give one of them another name, or call the command for each"
             )
         videos[name] = file
     if not views:

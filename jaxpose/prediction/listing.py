@@ -11,6 +11,8 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED
 from jaxpose.config.model import views_at_once
+from jaxpose.data.boxes import box_file_name
+from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.inputs import Inputs
 from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
@@ -77,12 +79,17 @@ def list_jobs(
       overwrite: predicts all inputs, even if their table exists.
 
     Raises:
+      UserError: two videos have one file of boxes.
       DamagedFile: the index is damaged.
       OSError: the index cannot be read.
     """
+    if predictor.boxes:
+        _refuse_shared_boxes(outputs)
     index.rows()  # reports an unreadable index once, not per input
     views = sessions_of(outputs, predictor.config)
     looked = [_look(predictor, table, outputs[table], views.get(table, ()), out, index, overwrite) for table in outputs]
+    spelled = {one_name(table): table for table in index.rows()}
+    looked = [found if isinstance(found, str) else _with_one_spelling(found, spelled, out) for found in looked]
     rows = [row for row in looked if isinstance(row, Row)]
     waiting = [row for row in rows if row.state == WAITING]
     jobs = map_in_threads(
@@ -148,6 +155,26 @@ def _look(
         return index.rows()[row.table] if index.is_there(row, overwrite) else row
     except (UserError, OSError) as error:
         return str(error)
+
+
+def _refuse_shared_boxes(outputs: OutputFiles) -> None:
+    seen: dict[str, Path] = {}
+    for video in outputs.values():
+        if isinstance(video, Path) and (other := seen.setdefault(one_name(video.stem), video)) != video:
+            note = spelling_note(other.stem, video.stem)
+            raise UserError(
+                f"{other} and {video} have the same name{note}, so both would take their boxes from "
+                f"{box_file_name(video)}: predict them in two calls, each with its own --boxes"
+            )
+
+
+def _with_one_spelling(row: Row, spelled: dict[str, str], out: Path) -> Row | str:
+    """Returns a row, or why it is refused: an earlier call made a table whose name is the same on some file system."""
+    other = spelled.get(one_name(row.table), row.table)
+    if other == row.table:
+        return row
+    note = spelling_note(other, row.table)
+    return f"{row.path} is not predicted: {out} already has a table of this name{note}; choose another --out"
 
 
 def others_of(views: tuple[Path | None, ...], video: Path) -> tuple[Path, ...]:

@@ -104,7 +104,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
 def read_record(remote: RemoteFolder) -> Record:
     """Returns the record of a copy; an absent or damaged one counts as empty, and all files are copied again."""
     try:
-        return parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"]
+        return parse_json(remote.read(COPIED_FILE), COPIED_FILE, keys=("files",))["files"]
     except (FileNotFoundError, UserError):
         return {}
 
@@ -175,7 +175,7 @@ def _is_intact(remote: RemoteFolder, path: str, recorded: list | None) -> bool:
 
 def _is_whole(remote: RemoteFolder, name: str) -> bool:
     try:
-        files = parse_json(remote.read(manifest_of(name)), MANIFEST_FILE)["files"]
+        files = parse_json(remote.read(manifest_of(name)), MANIFEST_FILE, keys=("files",))["files"]
     except (UserError, FileNotFoundError):
         return False
     below = f"{CHECKPOINTS_FOLDER}/{name}"
@@ -222,7 +222,8 @@ def _download(remote: RemoteFolder, staging: Path) -> list[str]:
     """Downloads a copy into a new folder; returns messages about downloaded and damaged files."""
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    record = parse_json(_read(remote, COPIED_FILE) or b"", f"{remote.url}/{COPIED_FILE}")["files"]
+    content, name = _read(remote, COPIED_FILE) or b"", f"{remote.url}/{COPIED_FILE}"
+    record = parse_json(content, name, keys=("files",))["files"]
     messages, count = [], 0
     for path, recorded in record.items():
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:

@@ -18,7 +18,7 @@ from jaxpose.files import NotRegularFile
 from jaxpose.progress import percent
 from jaxpose.remote.restore import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder
-from jaxpose.run.identity import parse_config
+from jaxpose.run.identity import SPLIT_COLUMNS, parse_config
 from jaxpose.run.paths import (
     CONFIG_FILE,
     EVALUATED_FILE,
@@ -276,7 +276,7 @@ class Watched:
         assert self._config is not None
         split = self._read_signed(folder + SPLIT_FILE)
         where = f"{self._where}/{folder}{SPLIT_FILE}"
-        rows = parse_csv(split, where, "put the original file back") if split else []
+        rows = parse_csv(split, where, "put the original file back", SPLIT_COLUMNS) if split else []
         kind = "finder" if folder else self._config.model.kind
         return total_steps(self._config.train, count_training_frames(rows, kind))
 

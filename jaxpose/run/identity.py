@@ -24,6 +24,8 @@ from jaxpose.run.paths import (
 )
 from jaxpose.terminal import listed
 
+# Those that every reader needs.
+SPLIT_COLUMNS = ("path", "set")
 _MEND = "put the original file back, or use another run folder"
 _OTHER_VERSION = "another version of jaxpose wrote it: use that version, or another run folder"
 _SHOWN = 3
@@ -120,7 +122,7 @@ def read_split_rows(run: Path) -> SplitRows:
     Raises:
       DamagedFile: the file is not as jaxpose wrote it.
     """
-    return _by_path(read_csv(run / SPLIT_FILE, _MEND))
+    return _by_path(read_csv(run / SPLIT_FILE, _MEND, SPLIT_COLUMNS))
 
 
 def parse_split_rows(split_text: str) -> SplitRows:
@@ -134,7 +136,7 @@ def parse_signed_split_rows(data: bytes, name: str) -> SplitRows:
     Raises:
       DamagedFile: as `read_split_rows`.
     """
-    return _by_path(parse_csv(data, name, _MEND))
+    return _by_path(parse_csv(data, name, _MEND, SPLIT_COLUMNS))
 
 
 def share_frames(first: SplitRows, second: SplitRows) -> bool:

@@ -17,13 +17,14 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
 from jaxpose.config.losses import NAMES
-from jaxpose.files import GrowingFile, write_atomic
+from jaxpose.files import GrowingFile, read_bytes, write_atomic
 from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
 from jaxpose.run.step_progress import SpeedWindow, StepProgress, shown
 from jaxpose.terminal import (
     RESULT,
     WARNING,
     block_lines,
+    count,
     draws_bars,
     is_quiet,
     is_terminal,
@@ -60,31 +61,79 @@ def keep_until(file: Path, step: int) -> float:
     return spent_s
 
 
-def write_means(run: Path, members: Sequence[Path]) -> None:
+# A record of metrics.jsonl is known by its step and its names.
+_RecordKey = tuple[int, tuple[str, ...]]
+
+
+def write_means(run: Path, members: Mapping[Path, int]) -> list[str]:
     """Rewrites metrics.jsonl of an ensemble: each record of a step is the mean over the members that have it.
 
     While the ensemble trains, a stretch that some members repeat after a kill is logged only for these.
 
+    Args:
+      run: the run folder of the ensemble.
+      members: {run folder of a finished member: its number of steps}.
+
+    Returns:
+      Sentences about lines that are no records of a member's training, and records that a member lacks. A member that
+      stopped early has none after its end.
+
     Raises:
       OSError: a file cannot be read or written.
     """
-    records: dict[tuple, list[dict[str, float]]] = {}
-    for member in members:
-        for line in (member / METRICS_FILE).read_text().splitlines():
-            record = json.loads(line)
-            records.setdefault((record["step"], tuple(record)), []).append(record)
+    read = {member: _read_records(member / METRICS_FILE, steps) for member, steps in members.items()}
+    found: dict[_RecordKey, list[dict[str, float]]] = {}
+    for records, _ in read.values():
+        for key, record in records.items():
+            found.setdefault(key, []).append(record)
     lines = []
-    for (step, names), found in sorted(records.items(), key=lambda item: item[0][0]):
-        means = {name: float(np.mean([record[name] for record in found])) for name in names}
-        means |= {"step": step, "time_s": max(record["time_s"] for record in found)}
+    for (step, names), records in sorted(found.items(), key=lambda item: item[0][0]):
+        means = {name: float(np.mean([record[name] for record in records])) for name in names}
+        means |= {"step": step, "time_s": max(record["time_s"] for record in records)}
         lines.append(json_text(means) + "\n")
     write_atomic(run / METRICS_FILE, "".join(lines).encode())
+    # Members report slow processes at steps of their own.
+    common = [key for key in found if not key[1][-1].startswith(PROCESS)]
+    problems = []
+    for (member, steps), (records, wrong) in zip(members.items(), read.values(), strict=True):
+        file = member / METRICS_FILE
+        if wrong:
+            problems.append(f"{file} has {count(wrong, 'line')} that this training did not write, which is left out")
+        if lacks := sum(key[0] <= steps and key not in records for key in common):
+            shown = count(lacks, "record")
+            problems.append(f"{file} lacks {shown} of its member, so the means there are of the other members")
+    return problems
+
+
+def _read_records(file: Path, steps: int) -> tuple[dict[_RecordKey, dict[str, float]], int]:
+    """Returns the records of metrics.jsonl, with NaN for null, and the number of lines that are none.
+
+    A training of so many steps writes each record once.
+    """
+    found: dict[_RecordKey, dict[str, float]] = {}
+    wrong = 0
+    for line in read_bytes(file, most_bytes=None).splitlines() if file.is_file() else ():
+        is_record = False
+        try:
+            entry = json.loads(line)
+            are_numbers = all(value is None or type(value) in (int, float) for value in entry.values())
+            values = {name: float("nan" if value is None else value) for name, value in entry.items()}
+            key = entry["step"], tuple(entry)
+            is_whole = are_numbers and type(key[0]) is int and values["time_s"] >= 0
+            if is_record := is_whole and 0 <= key[0] <= steps and key not in found:
+                found[key] = values
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+            pass  # cut off, or not a record
+        wrong += not is_record
+    return found, wrong
 
 
 # The names of metrics in TensorBoard and in trackers: GROUP/NAME, so that a viewer shows them in groups.
 
 # The group of the errors of a finished run.
 RESULTS = "result/"
+# Names of metrics about single processes begin with this.
+PROCESS = "process"
 _RATES = {"learning_rate": "learning_rate/head", "backbone_learning_rate": "learning_rate/backbone"}
 
 
@@ -94,7 +143,7 @@ def tag_of(name: str) -> str:
         return _RATES[name]
     if name.startswith("val_"):
         return f"validation/{name.removeprefix('val_')}"
-    if name.startswith("process"):
+    if name.startswith(PROCESS):
         return f"speed/{name}"
     of_clips = name == "clip_factor" or name.removesuffix("_count") in NAMES
     return f"{'clips' if of_clips or name.startswith('consistency') else 'train'}/{name}"

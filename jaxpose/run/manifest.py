@@ -32,7 +32,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
       UserError: it is absent, changed, or belongs to another folder; the message is only the reason.
     """
     try:
-        manifest = parse_json(read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE)
+        manifest = parse_json(read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE, keys=("files",))
     except OSError as error:
         raise UserError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
     if manifest.get("name") != folder.name:

@@ -38,6 +38,8 @@ SUBSPACES_FILE = "pca.json"
 ARITHMETIC_FILE = "arithmetic.json"
 # The boxes of the animals that the finder found in the unlabelled videos, for clips of several animals.
 CLIP_BOXES_FILE = "clip_boxes.csv"
+# Those of each video that has been searched, until all are.
+CLIP_BOXES_PARTS_FOLDER = "clip_boxes.parts"
 
 LOG_FILE = "train.log"
 METRICS_FILE = "metrics.jsonl"
@@ -95,6 +97,7 @@ WRITTEN = (
     SUBSPACES_FILE,
     ARITHMETIC_FILE,
     CLIP_BOXES_FILE,
+    CLIP_BOXES_PARTS_FOLDER,
     RESTORING_FOLDER,
     RESTORED_FOLDER,
     SPLIT_FILE,

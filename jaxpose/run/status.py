@@ -120,7 +120,7 @@ def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
     Raises:
       DamagedFile: it is not as jaxpose wrote it.
     """
-    return parse_json(data, name, "remove the file, and the training command evaluates the run again")
+    return parse_json(data, name, "remove the file, and the training command evaluates the run again", ("steps",))
 
 
 # The mean error of a set as text, the same wherever it is shown: its figures are those of evaluation.json.
@@ -273,7 +273,7 @@ def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -
     turns = 1
     if file.exists():
         try:
-            last = read_json(file, "turns are counted from 1 again")
+            last = read_json(file, "turns are counted from 1 again", [*place, "turns"])
             turns += last["turns"] if place.items() <= last.items() else 0
         except DamagedFile as error:
             # Three more useless turns cost less than a night of training that does not start.

@@ -39,7 +39,8 @@ def _parts(package: str, *names: str) -> list[ModuleType]:
             del sys.modules[name]
 
 
-# tensorboardX itself imports torch where it is installed, which takes more than a second.
+# tensorboardX itself imports torch where it is installed, as the extra `torch` does: 2.0 s of CPU time at each start.
+# Without torch, the rest of it would take 0.03 s.
 event_pb2, summary_pb2, tensor_pb2, _record_writer = _parts(
     "tensorboardX", "proto.event_pb2", "proto.summary_pb2", "proto.tensor_pb2", "record_writer"
 )

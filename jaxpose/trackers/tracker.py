@@ -147,7 +147,7 @@ class Tracker:
         if not file.exists():
             return ""
         try:
-            known = read_json(file)
+            known = read_json(file, keys=("id", "tracker"))
         except (DamagedFile, OSError) as error:
             self._warn(f"the run begins anew there: {error}")
             return ""

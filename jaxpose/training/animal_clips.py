@@ -7,12 +7,14 @@ import csv
 import dataclasses
 import io
 import itertools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from jaxpose.checksums import read_csv, write_csv
+from jaxpose.checksums import DamagedFile, read_csv, read_json, write_csv, write_json
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.config import Config
 from jaxpose.config.terms import terms
@@ -26,7 +28,7 @@ from jaxpose.prediction.animals import Network, find_in_video
 from jaxpose.prediction.predictor import load_finder
 from jaxpose.progress import phase
 from jaxpose.run.folder import RunFolder
-from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CLIP_BOXES_FILE
+from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CLIP_BOXES_FILE, CLIP_BOXES_PARTS_FOLDER
 from jaxpose.terminal import count
 from jaxpose.training.setup import ClipStreams, Setup
 from jaxpose.video.animal_clips import STRETCH_FRAMES, AnimalClips, Tracklet, scenes_of_video
@@ -51,7 +53,8 @@ _Row = tuple[int, int, int, int, int]
 def with_animal_clips(setup: Setup, folder: RunFolder) -> Setup:
     """Returns the set-up of a pose network with clips of the animals that its finder finds; as it is without clips.
 
-    The boxes are found once and kept in the run folder, so a resumed run draws the same clips.
+    The boxes are found once and kept in the run folder, so a resumed run draws the same clips. After a kill, the search
+    goes on with the first video that was not finished.
 
     Args:
       setup: of a run of several animals, whose streams of clips are not of animals yet.
@@ -69,13 +72,11 @@ def with_animal_clips(setup: Setup, folder: RunFolder) -> Setup:
     file = folder.path / CLIP_BOXES_FILE
     boxes = broadcast_from_0(lambda: _read(file, names, folder.path))
     if boxes is None:
-        finder = load_finder(folder.path, setup.config, setup.mesh)
-        assert finder is not None, "the finder of the run is trained"
-        found = [_find(finder, index, stretches) for index, stretches in zip(indexes, searched, strict=True)]
-        # Another machine may round the last digit differently.
-        boxes = broadcast_from_0(lambda: found)
+        boxes = _search(setup, folder, names, indexes, searched)
         if folder.is_ours and any(boxes):
             _write(file, names, boxes)
+    if folder.is_ours:
+        shutil.rmtree(folder.path / CLIP_BOXES_PARTS_FOLDER, ignore_errors=True)
     tracklets = [_tracklets(rows) for rows in boxes]
     clips = _open_clips(setup, indexes, tracklets)
     return dataclasses.replace(setup, clips=clips, animal_clips=_describe(clips, searched, indexes, tracklets))
@@ -101,6 +102,46 @@ def choose_stretches(indexes: Sequence[VideoIndex], seed: int) -> list[list[tupl
         cuts = [first, *(leap for leap in indexes[video].leaps if first < leap < end), end]
         chosen[video] += zip(cuts[:-1], cuts[1:], strict=True)
     return chosen
+
+
+def _search(
+    setup: Setup,
+    folder: RunFolder,
+    names: Sequence[str],
+    indexes: Sequence[VideoIndex],
+    searched: Sequence[Sequence[tuple[int, int]]],
+) -> list[list[_Row]]:
+    """Returns the boxes of each video, and keeps those of finished videos until all are finished."""
+    parts = folder.path / CLIP_BOXES_PARTS_FOLDER
+    files = [parts / f"{number}.json" for number in range(len(names))]
+    # With what the boxes are of, in case files were exchanged.
+    of_videos = [
+        {"video": name, "stretches": [list(stretch) for stretch in stretches]}
+        for name, stretches in zip(names, searched, strict=True)
+    ]
+    kept = broadcast_from_0(lambda: [_read_part(*pair) for pair in zip(files, of_videos, strict=True)])
+    finder = load_finder(folder.path, setup.config, setup.mesh)
+    assert finder is not None, "the finder of the run is trained"
+    found = []
+    for file, of_video, index, stretches, rows in zip(files, of_videos, indexes, searched, kept, strict=True):
+        if rows is None:
+            rows = _find(finder, index, stretches)
+            if folder.is_ours:
+                parts.mkdir(exist_ok=True)
+                write_json(file, of_video | {"boxes": rows})
+        found.append(rows)
+    # Another machine may round the last digit differently.
+    return broadcast_from_0(lambda: found)
+
+
+def _read_part(file: Path, of_video: dict[str, Any]) -> list[_Row] | None:
+    """Returns the boxes of a finished video; None if it must be searched, also because the file is damaged."""
+    try:
+        content = read_json(file) if file.exists() else {}
+    except DamagedFile:
+        return None
+    boxes = content.pop("boxes", None)
+    return boxes if content == of_video else None
 
 
 def _find(finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int]]) -> list[_Row]:
@@ -150,7 +191,7 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
             raise UserError(f"{file} is gone, so this training cannot go on with the same clips: {_MEND}")
         return None
     of_video: dict[str, list[_Row]] = {name: [] for name in names}
-    for row in read_csv(file, _MEND):
+    for row in read_csv(file, _MEND, _HEADER):
         tracklet, frame, x, y, _, width = (int(row[name]) for name in _HEADER[1:])
         of_video[row["video"]].append((tracklet, frame, x, y, width))
     return list(of_video.values())

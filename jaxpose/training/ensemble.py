@@ -135,7 +135,9 @@ def finish_ensemble(
         return summary | {"reason": "interrupted", "exit_code": interrupt.exit_code}
     summary["sets"] = sets
     if folder.is_ours:
-        write_means(folder.path, folders)
+        steps = {member: own["steps"] for member, own in zip(folders, summaries, strict=True)}
+        for problem in write_means(folder.path, steps):
+            log.text(f"warning: {problem}")
         combine_project_videos(setup.config, folders, folder.path)
         folder.finish(summary)
     report_ensemble_end(log, summary, len(folders), write_report(folder, setup))

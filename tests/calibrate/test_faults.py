@@ -30,6 +30,16 @@ def real(real_data: Path) -> Detections:
     return detect(read_board(BOARD), find_recordings(real_data / "calibrated" / "four-cameras"))
 
 
+def test_cameras_whose_names_differ_only_in_case_are_refused(tmp_path: Path) -> None:
+    for name in ("Side", "side"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"has Side and side \(Side and side differ only in the case of their letters\)"
+    ):
+        find_recordings(tmp_path)
+
+
 def fault(real: Detections, points_px: np.ndarray, views: tuple[int, ...] = (BACK, MID, SIDE, TOP)) -> str:
     planted = dataclasses.replace(real, corners_px=points_px)
     with pytest.raises(UserError) as raised:

@@ -210,6 +210,11 @@ def test_every_file_that_opencv_writes_is_read(tmp_path: Path) -> None:
     for file in folders[-1].iterdir():  # a note in Latin-1, and everything written twice
         text = file.read_text()
         file.write_bytes((text + text.split("---\n")[1].replace("data: [ ", "data: [ 7., ")).encode("latin-1"))
+    for form in (cv2.FILE_STORAGE_FORMAT_JSON, cv2.FILE_STORAGE_FORMAT_XML):
+        for points in (1, 60_000):
+            more = {"image_points": np.ones((points, 2)), "image_width": 1280, "image_height": 1024}
+            folders.append(write(f"{form}_{points}", all_four, more, cv2.FILE_STORAGE_WRITE | form))
+            assert read_cameras(folders[-1]).sizes_px.tolist() == [[1280, 1024]] * len(RIG.each)
     for folder in folders:
         np.testing.assert_allclose(read_cameras(folder).project(np.ones((1, 3))), expected, rtol=0, atol=1e-8)
     found = read_cameras(write("float32", all_four, {}, kind=np.float32)).each[0]
@@ -271,6 +276,9 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
         # OpenCV's reader ends the process, or does not return.
         ("[" * 100_000, "is nested too deeply"),
         ("%YAML:1.0\n---\nR: " + "[" * 100_000, "is nested too deeply"),
+        ('{\n    "R": ' + "[" * 100_000, "is nested too deeply"),
+        ('<?xml version="1.0"?>\n<opencv_storage>\n<R>' + "<a>" * 100_000, "is nested too deeply"),
+        ('<?xml version="1.0"?>\n<opencv_storage>' + "<a>" * 100_000, "is nested too deeply"),
         (f"%YAML:1.0\n---\n{short.replace('rows: 3', 'sizes: [-1, 3]')}", "has no matrix camera_matrix"),
         (f"%YAML:1.0\n---\n{short.replace('cols', 'cloS')}", "has no matrix camera_matrix"),
         (f"%YAML:1.0\n---\n{short.replace('[1, 2]', '!!binary |')}    {'A' * 400}\n", "has values in base64"),

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.data.inputs import find_inputs
+from jaxpose import config as c
+from jaxpose.data.inputs import find_inputs, video_files
+from jaxpose.labelling.recordings import find_recordings
 
 
 @pytest.fixture
@@ -103,6 +105,42 @@ def test_what_cannot_be_is_told(tree: Path, names: list[str], message: str) -> N
     (tree / "unread.txt").write_bytes(b"x.mp4\n\xff\n")
     with pytest.raises(ValueError, match=message):
         find_inputs(names)
+
+
+SPELLINGS = [
+    (
+        "m\u00e4use",
+        "ma\u0308use",
+        r"(?=.*m\\xe4use)(?=.*ma\\u0308use).* differ only in the Unicode form of their letters",
+    ),
+    ("day1", "Day1", r"(?=.*day1)(?=.*Day1).* differ only in the case of their letters"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "difference"), SPELLINGS)
+def test_two_spellings_of_a_name_are_one_name(tree: Path, one: str, other: str, difference: str) -> None:
+    """A system that ignores the difference would keep the tables of one of them."""
+    for name in (one, other):
+        for file in (f"{name}.mp4", f"{name}/{name}.mp4", f"{name}/1.png"):
+            (tree / "alike" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tree / "alike" / file).write_text("")
+    for names in ([f"alike/{one}.mp4", f"alike/{other}.mp4"], [f"alike/{one}/1.png", f"alike/{other}/1.png"]):
+        with pytest.raises(ValueError, match=f"would write tables that are one file on some systems .*{difference}"):
+            find_inputs(names)
+    (tree / "b" / f"{other}.mp4").write_text("")
+    places = found(f"alike/{one}.mp4", f"b/{other}.mp4")[0]
+    assert places == {f"alike/{one}": f"alike/{one}.mp4", f"b/{other}": f"b/{other}.mp4"}
+    data = c.DataConfig(project=str(tree))
+    for video in (
+        c.VideoConfig(folder=f"{tree}/alike"),
+        c.VideoConfig(files=(f"alike/{one}.mp4", f"alike/{other}.mp4")),
+    ):
+        with pytest.raises(ValueError, match=f"have names that are one on some systems .*{difference}"):
+            video_files(data, video)
+    video = c.VideoConfig(files=(f"alike/{one}.mp4", f"b/{other}.mp4"))
+    assert list(video_files(data, video)) == [f"alike_{one}", f"b_{other}"]
+    with pytest.raises(ValueError, match=f"have the same name .*{difference}.*, and so would their frames"):
+        find_recordings([f"alike/{one}.mp4", f"b/{other}.mp4"], (), {})
 
 
 def test_signs_that_only_look_like_digits_sort_as_letters(tree: Path) -> None:

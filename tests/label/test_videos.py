@@ -167,6 +167,15 @@ def test_mistakes_about_videos_are_refused(tmp_path: Path, capsys: pytest.Captur
         (project / "videos/v").with_suffix(suffix).write_bytes(b"0")
     assert Videos(open_project(str(project), LABELS)).names == []
     assert "no frames of videos: " in capsys.readouterr().out
+    (project / "videos/v.avi").unlink()
+    for name, difference in (("v", ""), ("V", "differ only in the case of their letters")):
+        other = tmp_path / "other" / f"{name}.avi"
+        other.parent.mkdir(exist_ok=True)
+        other.write_bytes(b"0")
+        text = f"Task: t\nscorer: s\nbodyparts: [nose]\nvideo_sets:\n  {other}:\n    crop: 0, 4, 0, 4\n"
+        (project / "config.yaml").write_text(text)
+        assert Videos(open_project(str(project), LABELS)).names == ([] if difference else ["v"])
+        assert difference in capsys.readouterr().out
 
 
 def test_the_project_of_another_video_or_of_other_keypoints_is_not_opened(

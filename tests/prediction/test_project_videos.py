@@ -4,12 +4,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from jaxpose.checksums import read_csv, write_csv
+from jaxpose.data.boxes import write_boxes
 from jaxpose.data.synthetic import make_project
 from jaxpose.prediction import project_videos
+from jaxpose.prediction.frame_boxes import FrameBoxes
 from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.video.index import Stopped
@@ -70,6 +73,19 @@ def test_auto_gives_the_command_where_it_takes_long(
     assert tables_in(tmp_path / "run") == []
 
 
+def test_a_table_whose_name_is_that_of_another_one_on_some_systems_is_refused(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "day2").mkdir()
+    shutil.copy(tmp_path / "project/videos/a.mp4", tmp_path / "day2/A.mp4")
+    for file in ("videos/a.mp4", "../day2/A.mp4"):
+        monkeypatch.setattr(predictor.config.video, "files", (file,))
+        said = say_of(predictor, tmp_path / "run")
+    alike = "(video_preds/a.csv and video_preds/A.csv differ only in the case of their letters)"
+    assert f"day2/A.mp4 is not predicted: {tmp_path}/run already has a table of this name {alike}" in said[0]
+    assert tables_in(tmp_path / "run") == ["a.csv", "a_temporal_norm.csv"]
+
+
 def test_named_videos_of_one_name_have_tables_with_their_folders(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +96,10 @@ def test_named_videos_of_one_name_have_tables_with_their_folders(
     monkeypatch.setattr(predictor.config.video, "files", files)
     say_of(predictor, tmp_path / "run")
     assert tables_in(tmp_path / "run") == [f"day{n}_a{end}.csv" for n in (1, 2) for end in ("", "_temporal_norm")]
+    monkeypatch.setattr(predictor, "boxes", FrameBoxes(tmp_path))
+    write_boxes(tmp_path / "a_bbox.csv", [str(frame) for frame in range(4)], np.tile([0, 0, 32, 32], (4, 1)))
+    (said,) = say_of(predictor, tmp_path / "run2")
+    assert "day2/a.mp4 have the same name, so both would take their boxes from a_bbox.csv" in said
 
 
 def test_videos_are_smoothed_if_the_run_says_so(

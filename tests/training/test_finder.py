@@ -4,8 +4,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,11 @@ from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
 from jaxpose.export.__main__ import main as export
 from jaxpose.predict import main as predict
+from jaxpose.prediction.animals import Network, find_in_video
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
+from jaxpose.training import animal_clips
+from jaxpose.video.index import VideoIndex
 from tests.several_animals import IMAGES, csv_project
 from tests.small_run import (
     assert_same_run,
@@ -138,6 +142,38 @@ def test_a_training_goes_on_only_with_the_boxes_that_it_began_with(group: Path, 
     file.write_bytes(kept)
     assert train(make_config(group, again, **longer | {"resume": "auto"}))["steps"] == 62
     assert file.read_bytes() == kept
+
+
+def test_a_search_that_was_killed_goes_on_with_the_video_that_was_not_finished(
+    group: Path, run: Path, finder_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = tmp_path / "run"
+    shutil.copytree(finder_run, again / "finder")
+    for name in ("config.json", "split.csv"):
+        shutil.copy(run / name, again)
+    config = make_config(group, again, **CHANGES | {"log__report": False, "train__steps": 60})
+    searched: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    def find(finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int]]) -> Iterator[Any]:
+        searched.append(index.path.stem)
+        for number, found in enumerate(find_in_video(finder, index, stretches)):
+            if len(searched) == 2 and number == 0:
+                raise Killed
+            yield found
+
+    monkeypatch.setattr(animal_clips, "find_in_video", find)
+    with pytest.raises(Killed):
+        train(config)
+    parts = again / "clip_boxes.parts"
+    assert [file.name for file in parts.iterdir()] == ["0.json"] and not (again / "clip_boxes.csv").exists()
+    # A file of another video does not count, whatever its name.
+    shutil.copy(parts / "0.json", parts / "1.json")
+    train(config)
+    assert searched == ["session00", "session01", "session01"] and not parts.exists()
+    assert (again / "clip_boxes.csv").read_bytes() == (run / "clip_boxes.csv").read_bytes()
 
 
 def test_videos_in_which_nothing_can_be_followed_are_refused(group: Path, tmp_path: Path) -> None:

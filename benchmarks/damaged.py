@@ -1,4 +1,4 @@
-"""A small run whose files get single flipped bits, and the reaction of their readers."""
+"""A small run whose files are damaged one at a time, and the reaction of their readers."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ import logging
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Kind:
     readers: list[Callable[[], Any]]
 
 
-class FlippedRun:
+class DamagedRun:
     """A finished run, the same run before its end, and half-finished predictions of a video, with their readers.
 
     Attributes:
@@ -105,17 +105,16 @@ class FlippedRun:
             for reader in kind.readers:
                 self._restore()
                 self._meant[reader.__name__] = reader()
+        self._restore()
 
-    def flip(self, kind: Kind, path: Path, bit: int) -> str:
-        """Flips a bit of a file, calls all its readers, and returns the worst of OUTCOMES."""
+    def damage(self, kind: Kind, path: Path, content: bytes) -> str:
+        """Replaces the content of a file, calls all its readers, and returns the worst of OUTCOMES."""
         file, found = kind.folder / path, []
         name = str(kind.folder / path.parts[0])
         for reader in kind.readers:
             self._restore()
             written = file.read_bytes()
-            flipped = bytearray(written)
-            flipped[bit // 8] ^= 1 << bit % 8
-            file.write_bytes(flipped)
+            file.write_bytes(content)
             found.append(self._outcome(reader, name))
             if file.is_file():
                 file.write_bytes(written)
@@ -234,26 +233,48 @@ def _files(folder: Path) -> list[Path]:
     return sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
 
 
-def count_outcomes(work: Path, flips: int, seed: int) -> dict[str, dict[str, int]]:
-    """Flips bits one at a time, equally many for each kind of file, and returns {kind: {outcome: number}}.
+def _flipped(written: bytes, chance: random.Random, _: Sequence[bytes]) -> tuple[str, bytes]:
+    bit, flipped = chance.randrange(8 * len(written)), bytearray(written)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return f"bit {bit} flipped", bytes(flipped)
+
+
+def _cut(written: bytes, chance: random.Random, _: Sequence[bytes]) -> tuple[str, bytes]:
+    length = chance.randrange(len(written))
+    return f"cut after {length} of {len(written)} bytes", written[:length]
+
+
+def _exchanged(written: bytes, chance: random.Random, contents: Sequence[bytes]) -> tuple[str, bytes]:
+    number = chance.choice([number for number, other in enumerate(contents) if other != written])
+    return f"exchanged for file {number}", contents[number]
+
+
+# Kinds of damage: each takes the content of a file, and the contents of all files, and returns what it does.
+DAMAGES = {"flip": _flipped, "cut": _cut, "exchange": _exchanged}
+
+
+def count_outcomes(work: Path, damage: str, number: int, seed: int) -> dict[str, dict[str, int]]:
+    """Damages files one at a time, equally many of each kind of file, and returns {kind: {outcome: number}}.
 
     Args:
       work: an empty folder.
-      flips: how many.
-      seed: chooses files and bits.
+      damage: a key of DAMAGES.
+      number: how many times.
+      seed: chooses the files and the damage.
     """
     chance, counts = random.Random(seed), {}
     with contextlib.redirect_stdout(io.StringIO()):
-        run = FlippedRun(work)
+        run = DamagedRun(work)
     names = list(run.kinds)
-    for number in range(flips):
-        name = names[number % len(names)]
+    contents = [(kind.folder / path).read_bytes() for kind in run.kinds.values() for path in kind.files]
+    for at in range(number):
+        name = names[at % len(names)]
         kind = run.kinds[name]
         path = chance.choice([path for path in kind.files if (kind.folder / path).stat().st_size])
-        bit = chance.randrange(8 * (kind.folder / path).stat().st_size)
+        done, content = DAMAGES[damage]((kind.folder / path).read_bytes(), chance, contents)
         with contextlib.redirect_stdout(io.StringIO()):
-            outcome = run.flip(kind, path, bit)
+            outcome = run.damage(kind, path, content)
         counts.setdefault(name, Counter())[outcome] += 1
         if outcome not in (REFUSED, IGNORED, SAME):
-            print(f"bit {bit} of {kind.folder / path}: {outcome}", flush=True)
+            print(f"{kind.folder / path}, {done}: {outcome}", flush=True)
     return {name: dict(found) for name, found in counts.items()}
