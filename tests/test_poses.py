@@ -56,7 +56,7 @@ def test_no_other_type_has_the_keypoints_of_frames() -> None:
                     holders.add(one.name)
                 elif "np.ndarray" in kind and any(word in name for word in ("keypoints", "points_px", "visibility")):
                     others.add(one.name)
-    expected = {"LabelTable", "Project", "Samples", "PredictionTable", "Recording", "Crowd"}
+    expected = {"LabelTable", "Project", "Samples", "PredictionTable", "Recording", "Crowd", "_Tables"}
     assert holders == expected and others == {"Poses"}
 
 
