@@ -251,6 +251,8 @@ def test_mistakes_of_the_command_line(run: Path, project: Path, tmp_path: Path, 
     assert f"--out is {run}, which holds files" in fails(file, "--out", str(run))
     (tmp_path / "alone.pt").symlink_to(file)
     assert "pytorch_config.yaml, the config of the training; give it" in fails(str(tmp_path / "alone.pt"), "--out", out)
+    torch.save({"model": {"heads.bodypart.heatmap_head": torch.tensor([torch.inf])}}, tmp_path / "failed.pt")
+    assert "not finite, in heads.bodypart.heatmap_head: its" in fails(str(tmp_path / "failed.pt"), "--out", out)
     # Its pickle would call a function.
     torch.save({"model": Call(print, "called")}, tmp_path / "evil.pt")
     assert "it names builtins.print" in fails(str(tmp_path / "evil.pt"), "--out", out)

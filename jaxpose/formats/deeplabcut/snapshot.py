@@ -34,8 +34,8 @@ def read_snapshot(file: Path) -> Snapshot:
     """Reads a snapshot without running anything in it.
 
     Raises:
-      UserError: the file does not exist, is not a snapshot of DeepLabCut 3, or names something that a snapshot does not
-        need; or torch is not installed.
+      UserError: the file does not exist, is not a snapshot of DeepLabCut 3, has values that are not finite, or names
+        something that a snapshot does not need; or torch is not installed.
     """
     torch_file.refuse_no_file(file, "snapshot of DeepLabCut 3", "snapshot-*.pt")
     content = torch_file.load(file, _HARMLESS)
@@ -44,7 +44,7 @@ def read_snapshot(file: Path) -> Snapshot:
         raise UserError(f"{file} is not a snapshot of DeepLabCut 3: it has no table of tensors, model")
     metadata = content.get("metadata")
     epoch = metadata.get("epoch") if isinstance(metadata, dict) else None
-    return Snapshot(torch_file.to_arrays(tensors), epoch if isinstance(epoch, int) else 0)
+    return Snapshot(torch_file.to_finite_arrays(file, tensors), epoch if isinstance(epoch, int) else 0)
 
 
 # Backbones by timm's names.
