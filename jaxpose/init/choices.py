@@ -147,7 +147,7 @@ def _norm(weights: str) -> Choice:
 
 
 def _is_small_network(config: Config) -> bool:
-    """Returns whether it is the small network from published weights: by their name, from a file or a folder with it."""
+    """Returns whether it is the small network from published weights: by their name, of a file or of its folder."""
     weights, place = config.model.weights, Path(config.model.weights).expanduser()
     return config.model.backbone == _SMALL and (weights == _SMALL_WEIGHTS or (place.exists() and not is_run(place)))
 
