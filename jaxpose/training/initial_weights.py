@@ -41,6 +41,12 @@ class Backbone:
     message: str
 
 
+# The end of timm's names of networks with group norms, the groups of each, and the prefix in DeepLabCut's snapshots.
+_GN, _GN_GROUPS, _OF_DEEPLABCUT = "_gn", 32, "backbone.model."
+# Next to the weights, the notes of transformers and of timm.
+_NOTES = "config.json"
+
+
 def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: str = "model.weights") -> Backbone:
     """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
 
@@ -74,12 +80,6 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
             f"{model.norm_groups}: give model.norm_groups={_GN_GROUPS}"
         )
     return Backbone(*filled, _describe_rest(tensors, prefix, source))
-
-
-# The end of timm's names of networks with group norms, the groups of each, and the prefix in DeepLabCut's snapshots.
-_GN, _GN_GROUPS, _OF_DEEPLABCUT = "_gn", 32, "backbone.model."
-# Next to the weights, the notes of transformers and of timm.
-_NOTES = "config.json"
 
 
 def _refuse_other_form(folder: Path, backbone: str) -> None:

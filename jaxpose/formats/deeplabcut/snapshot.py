@@ -191,7 +191,7 @@ class _Network:
         if self._get(f"{key}.final_conv"):
             self._refuse(f"{key}.final_conv", "absent", "train a head without it")
         channels = self._get(f"{key}.channels", [])
-        hidden = channels[1:-1] if isinstance(channels, list) else [None]
+        hidden: list[Any] = channels[1:-1] if isinstance(channels, list) else [None]
         if any(not isinstance(number, int) or number != hidden[0] for number in hidden):
             self._refuse(f"{key}.channels", "a list with the same number between all layers")
         return len(self._get(f"{key}.strides")), hidden[0] if hidden else 0
