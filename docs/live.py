@@ -190,9 +190,27 @@ def _open_session(model: str, threads: int | None) -> onnxruntime.InferenceSessi
         sys.exit(f"{model} cannot be read: {error}")
     if "keypoint_names" not in session.get_modelmeta().custom_metadata_map:
         sys.exit(f"{model} was not written by jaxpose export: it names no keypoints")
-    if len(session.get_inputs()[0].shape) != 4:
+    count, *frame = session.get_inputs()[0].shape
+    if len(frame) != 3:
         sys.exit(f"{model} predicts a frame from its neighbours, of which two have not arrived yet: export another run")
+    # Any number has a name.
+    if isinstance(count, int) and count != 1:
+        sys.exit(f"{model} takes {count} frames at once, and a live frame comes alone: export it without --batch")
     return session
+
+
+def _refuse_no_place(out: str) -> None:
+    """Ends the script if a table cannot be written, before a session whose poses would be lost."""
+    folder = os.path.dirname(os.path.abspath(out))
+    reason = ""
+    if not os.path.isdir(folder):
+        reason = f"there is no folder {folder}: make it, or give another file"
+    elif os.path.isdir(out):
+        reason = "it is a folder: give a file"
+    elif not os.access(out if os.path.exists(out) else folder, os.W_OK):
+        reason = "it cannot be written: give another file"
+    if reason:
+        sys.exit(f"--out is {out}, but {reason}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -203,6 +221,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", help="table of the poses, .csv")
     parser.add_argument("--threads", type=int, help="threads of a CPU (default: one for each core)")
     given = parser.parse_args(argv)
+    if given.out:
+        _refuse_no_place(given.out)
     recorder = Recorder()
     source = int(given.source) if given.source.isdecimal() else given.source
     print(run(given.model, source, recorder, given.threads))

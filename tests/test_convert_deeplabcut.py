@@ -221,6 +221,13 @@ _HEAD = "model.heads.bodypart"
         (f"{_HEAD}.predictor.apply_sigmoid", True, "apply_sigmoid = True; jaxpose needs False; train without it"),
         (f"{_HEAD}.heatmap_config.final_conv", {"kernel_size": 1}, "final_conv = {'kernel_size': 1}; jaxpose needs"),
         (f"{_HEAD}.heatmap_config.strides", [4], "heatmap_config.strides = [4]; jaxpose needs [2, ...]"),
+        (f"{_HEAD}.heatmap_config.kernel_size", 3, "heatmap_config.kernel_size = 3; jaxpose needs [3, ...]"),
+        (f"{_HEAD}.locref_config.channels", 6, "locref_config.channels = 6; jaxpose needs a list"),
+        (f"{_HEAD}.locref_config.channels", [512, 8, 6], "channels = [512, 8, 6]; jaxpose needs as many as in model."),
+        (f"{_HEAD}.predictor.locref_std", "big", f"{_HEAD}.predictor.locref_std = big; jaxpose needs a number above 0"),
+        ("model.backbone.output_stride", 32, "heatmap_config.strides = [2]; jaxpose needs as many as halve model.back"),
+        ("metadata.bodyparts", ["a", "a", "c"], "has 'a' in metadata.bodyparts; each keypoint needs a name of its own"),
+        ("metadata.bodyparts", [["a", "b"], "c", "d"], "has ['a', 'b'] in metadata.bodyparts; each keypoint needs"),
         ("model.heads.identity", {}, "has model.heads.identity, which jaxpose has not"),
         ("metadata.bodyparts", ["snout", "tail"], "of another network than {file}: keypoints 2, and 3 in the snapshot"),
         ("model.backbone.model_name", "resnet34", "snapshot-200.pt does not fit model.backbone=resnet34"),
@@ -251,6 +258,9 @@ def test_mistakes_of_the_command_line(run: Path, project: Path, tmp_path: Path, 
     assert f"--out is {run}, which holds files" in fails(file, "--out", str(run))
     (tmp_path / "alone.pt").symlink_to(file)
     assert "pytorch_config.yaml, the config of the training; give it" in fails(str(tmp_path / "alone.pt"), "--out", out)
+    torch.save({"model": {"heads.bodypart.heatmap_head": torch.tensor([torch.inf])}}, tmp_path / "failed.pt")
+    assert "not finite, in heads.bodypart.heatmap_head: its" in fails(str(tmp_path / "failed.pt"), "--out", out)
+    assert "config.yaml is the config of a project" in fails(file, "--out", out, "--config", f"{project}/config.yaml")
     # Its pickle would call a function.
     torch.save({"model": Call(print, "called")}, tmp_path / "evil.pt")
     assert "it names builtins.print" in fails(str(tmp_path / "evil.pt"), "--out", out)

@@ -325,18 +325,22 @@ def test_the_small_network_keeps_its_published_form(given: dict) -> None:
 
 
 def test_weights_from_a_file_are_fine_tuned_like_those_with_a_name(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "backbone.pth").write_bytes(b"read by the training")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "backbone.pth").write_bytes(b"read by the training")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    places = {"file": "folder/backbone.pth", "folder": "folder", "run": "run", "name": "mobilenet_v2_imagenet"}
     of = {}
-    for name, weights in (("file", "backbone.pth"), ("name", "mobilenet_v2_imagenet")):
+    for name, weights in places.items():
         out = tmp_path / f"{name}.py"
         given = ["model.backbone=mobilenet_v2", f"model.weights={weights}"]
         with contextlib.chdir(tmp_path):
             assert verb.main([str(small), *given, "--out", str(out)]) == 0
         of[name] = command_line.read([f"--config={out}"])[0]
     # The path is absolute, so that the file works in any folder.
-    assert of["file"].model.weights == str((tmp_path / "backbone.pth").resolve())
-    of["file"].model.weights = "mobilenet_v2_imagenet"
-    assert of["file"] == of["name"] and of["file"].optim.unfreeze_epoch == 0
+    assert of["file"].model.weights == str((tmp_path / "folder" / "backbone.pth").resolve())
+    for config in of.values():
+        config.model.weights = "mobilenet_v2_imagenet"
+    assert of["file"] == of["folder"] == of["name"] != of["run"] and of["file"].optim.unfreeze_epoch == 0
 
 
 def test_strange_names_stay_text(tmp_path: Path) -> None:

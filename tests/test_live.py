@@ -103,12 +103,18 @@ def test_sources_and_files_that_do_not_fit_are_refused(folder: Path, monkeypatch
     model = onnx.load(folder / "mouse.onnx")
     del model.metadata_props[:]
     onnx.save(model, folder / "other.onnx")
+    model = onnx.load(folder / "mouse.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(model, folder / "two.onnx")
     for arguments, message in (
         (("mouse.onnx", "absent.avi"), "absent.avi cannot be opened"),
         (("mouse.onnx", "99"), "camera 99 cannot be opened"),
         (("mouse.onnx", "large.avi"), "large.avi has frames of 128x96 px, and the file takes 64x64: export it with "),
         (("other.onnx", "video.avi"), "other.onnx was not written by jaxpose export"),
         (("absent.onnx", "video.avi"), "absent.onnx cannot be read"),
+        (("two.onnx", "video.avi"), "two.onnx takes 2 frames at once, and a live frame comes alone: export it without"),
+        (("mouse.onnx", "video.avi", "--out", "absent/poses.csv"), f"there is no folder {folder / 'absent'}: make it"),
+        (("mouse.onnx", "video.avi", "--out", str(folder)), f"--out is {folder}, but it is a folder"),
     ):
         with pytest.raises(SystemExit, match=re.escape(message)):
             script().main([*arguments])

@@ -45,7 +45,7 @@ BELOW = {
     "trackers": ["run"],
     "training": [*FRAMES, *NETWORK, "cameras", "steps", "run", "prediction", "remote", "trackers"],
     "conversion": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "training"],
-    "init": [*FRAMES, "cluster"],
+    "init": [*FRAMES, "cluster", "run"],
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
     "label": [*FRAMES, "cameras", "run", "prediction", "remote", "labelling", "conversion", "tracking"],

@@ -240,7 +240,7 @@ def export(
     with output_folder(out.parent, overwrite) as folder:
         write_atomic(folder / out.name, content)
         write_atomic(folder / _description(out).name, (json.dumps(notes, indent=2) + "\n").encode())
-    return _report(out, len(content), notes, check)
+    return _report(out, len(content), notes, check) + _describe_precision(config, network.config)
 
 
 def _content(out: Path, program: Program, notes: dict[str, Any]) -> bytes:
@@ -349,6 +349,17 @@ def _report(out: Path, size: int, notes: dict[str, Any], check: Check) -> list[s
             f"{check.resized_median_px:.2g} px (median)"
         )
     return lines
+
+
+def _describe_precision(of_run: Config, compared: Config) -> list[str]:
+    """Returns a line about a run in another precision than the network that the file was compared with."""
+    own, other = of_run.train.precision, compared.train.precision
+    if own == other:
+        return []
+    return [
+        f"train.precision is {own}: above, the file was compared with the run's network in {other}; `jaxpose predict` "
+        f"computes in {own}, and its results differ further"
+    ]
 
 
 def _description(out: Path) -> Path:

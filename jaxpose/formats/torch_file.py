@@ -6,6 +6,7 @@ refuses unknown names; inert classes can stand in for those that a caller expect
 
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,18 +99,49 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def to_arrays(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Returns tensors as arrays; real numbers become float32."""
-    return {
-        str(name): to_numpy(value.float() if value.is_floating_point() else value) for name, value in tensors.items()
-    }
+def to_finite_arrays(file: Path, tensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file's whole network as arrays; real numbers become float32.
+
+    Raises:
+      UserError: a tensor is of a kind that `to_arrays` refuses, or has a value that is not finite.
+    """
+    arrays = to_arrays(file, tensors)
+    arrays = {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in arrays.items()}
+    if broken := [name for name, value in arrays.items() if not np.isfinite(value).all()]:
+        raise UserError(
+            f"{file} has values that are not finite, in {listed(broken, _SHOWN)}: its training failed; give the file "
+            "of an earlier step"
+        )
+    return arrays
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
-    """Returns a tensor as an array; bfloat16, which numpy lacks, becomes float32."""
+def to_arrays(file: Path, tensors: Mapping[Any, Any]) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file as arrays; bfloat16, which numpy lacks, becomes float32.
+
+    Raises:
+      UserError: a tensor is sparse, without values, or of a type that numpy lacks.
+    """
+    return {str(name): _to_array(file, name, value) for name, value in tensors.items()}
+
+
+def _to_array(file: Path, name: Any, tensor: Any) -> np.ndarray:
     import torch
 
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        what = "quantised" if tensor.is_quantized else "without values (meta)" if tensor.is_meta else "sparse"
+        raise plain_only(file, name, f"which is {what}")
+    if tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        raise plain_only(file, name, f"of {tensor.dtype}")
+    # Also of a parameter, which has a gradient.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+
+
+def plain_only(file: Path, name: Any, what: str) -> UserError:
+    """Returns the error about a tensor that jaxpose does not read, to be raised."""
+    return UserError(
+        f"{file} holds the tensor {name}, {what}; jaxpose reads dense tensors, and floats of 16 to 64 bits: save the "
+        "weights in float32"
+    )
 
 
 def _refuse_damage(file: Path, is_archive: bool) -> None:

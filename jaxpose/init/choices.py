@@ -23,6 +23,7 @@ from jaxpose.data.frame_names import NEAR_FRAMES
 from jaxpose.errors import UserError
 from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, left_right_pairs, mirrored_views, usual_split
 from jaxpose.init.microbatch import largest_microbatch
+from jaxpose.run.start_run import is_run
 from jaxpose.terminal import count
 
 # A choice for a project, with its reason.
@@ -146,9 +147,9 @@ def _norm(weights: str) -> Choice:
 
 
 def _is_small_network(config: Config) -> bool:
-    """Returns whether it is the small network from published weights, by their name or from a file."""
-    weights = config.model.weights
-    return config.model.backbone == _SMALL and (weights == _SMALL_WEIGHTS or Path(weights).expanduser().is_file())
+    """Returns whether it is the small network from published weights: by their name, of a file or of its folder."""
+    weights, place = config.model.weights, Path(config.model.weights).expanduser()
+    return config.model.backbone == _SMALL and (weights == _SMALL_WEIGHTS or (place.exists() and not is_run(place)))
 
 
 def weights_for(facts: Facts, config: Config) -> str:

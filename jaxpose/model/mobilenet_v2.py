@@ -215,3 +215,9 @@ def published_settings(name: str) -> dict[str, Any]:
     """Returns the settings in transformers' config.json that the tensors of the backbone do not reveal: none."""
     del name
     return {}
+
+
+def timm_names(name: str) -> str:
+    """Returns the pattern of timm's names of a backbone, of any width."""
+    del name  # There is one.
+    return r"mobilenetv2_\d+"

@@ -240,3 +240,8 @@ def published_settings(name: str) -> dict[str, Any]:
     """Returns the settings in transformers' config.json that the tensors of the backbone do not reveal."""
     del name  # The same for all.
     return {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}
+
+
+def timm_names(name: str) -> str:
+    """Returns the pattern of timm's names of a backbone: those of other networks with the same tensors do not match."""
+    return rf"{name}(_gn)?"

@@ -41,8 +41,8 @@ def fill_by_name(
       network: the network for the tensors, for messages.
 
     Raises:
-      UserError: a tensor is absent, unknown, given twice, of another shape, not of floats or not finite, or the kinds
-        of norm differ; the message names the tensors.
+      UserError: a tensor is absent, unknown, given twice, of another shape, not of floats, not finite or a negative
+        variance, or the kinds of norm differ; the message names the tensors.
     """
     wanted = {"params": params, "statistics": statistics}
     shapes = {_torch_name(path): _torch_shape(like) for path, like in jax.tree_util.tree_leaves_with_path(wanted)}
@@ -140,19 +140,21 @@ def _refuse_other_norm(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str
 def _refuse_misfit(
     shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, np.ndarray], own: Mapping[str, str], fault: str
 ) -> None:
-    """Raises UserError unless the tensors are exactly those of the shapes, and finite floats."""
+    """Raises UserError unless the tensors are exactly those of the shapes, finite floats, and no variance negative."""
     common = [name for name in shapes if name in tensors]
     misshapen = [
         f"{own[name]} {tensors[name].shape} instead of {shapes[name]}"
         for name in common
         if tensors[name].shape != shapes[name]
     ]
+    floats = [name for name in common if tensors[name].dtype.kind not in "biuc"]
     problems = {
         "absent": [name for name in shapes if name not in tensors],
         "unknown": [own[name] for name in tensors if name not in shapes],
         "of another shape": misshapen,
-        "not of floats": [own[name] for name in common if tensors[name].dtype.kind in "biu"],
-        "not finite": [own[name] for name in common if not np.isfinite(tensors[name].astype(np.float32)).all()],
+        "not of floats": [own[name] for name in common if name not in floats],
+        "not finite": [own[name] for name in floats if not np.isfinite(tensors[name].astype(np.float32)).all()],
+        "negative": [own[name] for name in floats if name.endswith(_STATISTICS[1]) and (tensors[name] < 0).any()],
     }
     if any(problems.values()):
         clauses = "; ".join(f"{what}: {listed(names, _SHOWN)}" for what, names in problems.items() if names)

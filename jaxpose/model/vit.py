@@ -323,3 +323,10 @@ def fill_backbone(
 MODEL_TYPES = ("vit", "vit_mae", "dinov2", "dinov3_vit")
 published_settings = settings_of
 find_prefix = find_vit_prefix
+
+
+def timm_names(name: str) -> str:
+    """Returns the pattern of timm's names of a backbone."""
+    kind, _, size = name.partition("_")
+    of_vit = rf"(vit|deit)_{size}_patch16_224(_dino|_mae)?"
+    return {"vit": of_vit, "dinov2": rf"vit_{size}_patch14_dinov2", "dinov3": rf"vit_{size}_patch16_dinov3\w*"}[kind]

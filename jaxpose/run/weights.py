@@ -112,6 +112,14 @@ def _digest(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> str:
 
 SAFETENSORS = (".safetensors",)
 OF_TORCH = (".pth", ".pt", ".bin")
+# Types of tensors in a safetensors file that numpy has, and bfloat16.
+_KINDS = (
+    "BF16",
+    "C64",
+    *(f"F{bits}" for bits in (16, 32, 64)),
+    *(f"{i}{bits}" for i in "IU" for bits in (8, 16, 32, 64)),
+    "BOOL",
+)
 # The keys under which checkpoints of MMPose and of DeepLabCut keep their tensors, next to the state of the training.
 _KEYS_OF_TENSORS = ("state_dict", "model")
 
@@ -170,6 +178,9 @@ def read_tensors(file: Path) -> dict[str, np.ndarray]:
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     try:
         with safetensors.safe_open(file, framework="numpy") as stream:
+            for name in stream.keys():
+                if (kind := stream.get_slice(name).get_dtype()) not in _KINDS:
+                    raise torch_file.plain_only(file, name, f"of {kind}")
             return {name: stream.get_tensor(name) for name in stream.keys()}
     except (OSError, safetensors.SafetensorError, TypeError) as error:
         raise UserError(f"{file} cannot be read as safetensors: {error}") from None
@@ -181,7 +192,7 @@ def _read_torch(file: Path) -> dict[str, np.ndarray]:
     if others or not tensors:
         what = f"{others[0]!r}, which is not a tensor" if others else "no named tensors"
         raise UserError(f"{file} holds {what}; it must be a state dict, or a dict with one as 'state_dict' or 'model'")
-    return {str(name): torch_file.to_numpy(value) for name, value in tensors.items()}
+    return torch_file.to_arrays(file, tensors)
 
 
 def _named_tensors(content: Any) -> Mapping[Any, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ class Backbone:
     message: str
 
 
+# The end of timm's names of networks with group norms, the groups of each, and the prefix in DeepLabCut's snapshots.
+_GN, _GN_GROUPS, _OF_DEEPLABCUT = "_gn", 32, "backbone.model."
+# Next to the weights, the notes of transformers and of timm.
+_NOTES = "config.json"
+
+
 def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: str = "model.weights") -> Backbone:
     """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
 
@@ -54,16 +61,25 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
     """
     weights = model.weights
     published = PUBLISHED.get(weights)
+    is_timm_gn = False
     if published:
         file, source = fetch(weights), f"{option} = {weights} ({published.repository}, {published.file})"
     else:
         file = find_weights(weights, option)
         source = f"{option} = {file}"
         _refuse_other_form(file.parent, model.backbone)
+        is_timm_gn = _timm_name(_read_notes(file.parent / _NOTES)).endswith(_GN)
     tensors = read_tensors(file)
     prefix = published.prefix if published else family_of(model.backbone).find_prefix(tensors, source)
     inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return Backbone(*fill_backbone(model, inside, params, statistics, source), _describe_rest(tensors, prefix, source))
+    filled = fill_backbone(model, inside, params, statistics, source)
+    # The group norms of DeepLabCut are those of timm's network, too.
+    if model.norm == "group" and (is_timm_gn or prefix.endswith(_OF_DEEPLABCUT)) and model.norm_groups != _GN_GROUPS:
+        raise UserError(
+            f"{source} is of a network with {_GN_GROUPS} groups in each norm, and model.norm_groups is "
+            f"{model.norm_groups}: give model.norm_groups={_GN_GROUPS}"
+        )
+    return Backbone(*filled, _describe_rest(tensors, prefix, source))
 
 
 def _refuse_other_form(folder: Path, backbone: str) -> None:
@@ -72,23 +88,52 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
     Raises:
       UserError: a note next to the file contradicts the network here.
     """
-    notes = _read_notes(folder / "config.json")
+    file = folder / _NOTES
+    notes = _read_notes(file)
     family, kind = family_of(backbone), notes.get("model_type")
     known = {known for name in BACKBONES for known in family_of(name).MODEL_TYPES}
     if kind in known and kind not in family.MODEL_TYPES:
         raise UserError(
-            f"{folder / 'config.json'} says model_type = {kind!r}, which is not the kind of {backbone}; give the "
+            f"{file} says model_type = {kind!r}, which is not the kind of {backbone}; give the "
             "model.backbone of the weights (docs/backbones.md)"
         )
     for name, value in family.published_settings(backbone).items() if kind in known else ():
         if notes.get(name, value) != value:
-            raise UserError(f"{folder / 'config.json'} says {name} = {notes[name]!r}; {backbone} here has {value!r}")
-    pixels = _read_notes(folder / "preprocessor_config.json")
-    mean, std = pixels.get("image_mean"), pixels.get("image_std")
-    if mean is not None and std is not None and not _is_imagenet(mean, std):
+            raise UserError(f"{file} says {name} = {notes[name]!r}; {backbone} here has {value!r}")
+    if (name := _timm_name(notes)) and not re.fullmatch(family.timm_names(backbone), name):
         raise UserError(
-            f"the weights in {folder} were trained on pixels of mean {mean} and deviation {std}; jaxpose gives a "
-            "backbone from a file those of ImageNet (0.485, 0.456, 0.406 and 0.229, 0.224, 0.225)"
+            f"{file} says architecture = {notes['architecture']!r}, another network than model.backbone = {backbone}; "
+            "give the model.backbone of the weights (docs/backbones.md), or other weights"
+        )
+    if name:
+        # Early files of timm have no table of their own for it.
+        pixels = notes.get("pretrained_cfg", notes)
+        pixels = pixels if isinstance(pixels, dict) else {}
+        _refuse_other_pixels(file, pixels.get("mean"), pixels.get("std"))
+    file = folder / "preprocessor_config.json"
+    pixels = _read_notes(file)
+    if pixels.get("do_normalize") is False:
+        raise UserError(f"{file} says do_normalize = False; {_OUR_PIXELS}")
+    _refuse_other_pixels(file, pixels.get("image_mean"), pixels.get("image_std"))
+
+
+def _timm_name(notes: dict[str, Any]) -> str:
+    """Returns timm's name of the network in its config.json, without the tag of the weights; "" without one."""
+    name = notes.get("architecture")
+    return name.partition(".")[0] if isinstance(name, str) else ""
+
+
+_OUR_PIXELS = (
+    "jaxpose gives a backbone from a file pixels with the mean and deviation of ImageNet (0.485, 0.456, 0.406 and "
+    "0.229, 0.224, 0.225)"
+)
+
+
+def _refuse_other_pixels(file: Path, mean: Any, std: Any) -> None:
+    ours = ((mean, IMAGENET.mean), (std, IMAGENET.std))
+    if not all(given is None or _is_close(given, of_imagenet) for given, of_imagenet in ours):
+        raise UserError(
+            f"{file} says that the weights were trained on pixels of mean {mean} and deviation {std}; {_OUR_PIXELS}"
         )
 
 
@@ -102,12 +147,12 @@ def _read_notes(file: Path) -> dict[str, Any]:
     return notes if isinstance(notes, dict) else {}
 
 
-def _is_imagenet(mean: Any, std: Any) -> bool:
+def _is_close(given: Any, of_imagenet: tuple[float, ...]) -> bool:
     try:
-        given = 255 * np.array([mean, std], float)
+        values = 255 * np.array(given, float)
     except (TypeError, ValueError):
         return False
-    return given.shape == (2, 3) and np.allclose(given, [IMAGENET.mean, IMAGENET.std], atol=0.5)
+    return values.shape == (3,) and np.allclose(values, of_imagenet, atol=0.5)
 
 
 def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) -> str:

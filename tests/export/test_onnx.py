@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from jaxpose.model import vit
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.predictor import Found
+from jaxpose.run.identity import read_config, write_config
 from jaxpose.run.load import LoadedNetwork
 from tests.export.test_export import PAGE, assert_same
 from tests.export.test_programs import network_of, predictor_of
@@ -118,6 +120,20 @@ def test_a_file_in_float16_for_two_frames_at_once(trained_run: Path, frames: np.
     keypoints, confidence = found["keypoints"], found["confidence"]
     assert sure[:2].max() > 0.5 and np.abs(keypoints - expected[:2])[sure[:2] >= 0.5].max() < 0.3
     np.testing.assert_allclose(confidence, sure[:2], rtol=0, atol=0.05)
+
+
+def test_a_comparison_with_another_precision_than_the_runs_is_named(
+    trained_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    config = read_config(run / "config.json")
+    write_config(
+        run / "config.json", dataclasses.replace(config, train=dataclasses.replace(config.train, precision="bf16"))
+    )
+    assert main(["--run", str(run), "--out", str(tmp_path / "mouse.onnx")]) == 0
+    said = capsys.readouterr().out + caplog.text
+    assert "train.precision is bf16: above, the file was compared with the run's network in f32;" in said
 
 
 class GatherElements(OpRun):

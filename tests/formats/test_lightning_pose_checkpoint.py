@@ -114,6 +114,8 @@ def test_other_files_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         with pytest.raises(UserError, match=f"is not a checkpoint of Lightning Pose: .*{reason}"):
             read_checkpoint(save(tmp_path / "b.ckpt", **content))
+    with pytest.raises(UserError, match="b.ckpt has values that are not finite, in head.bias: its training failed"):
+        read_checkpoint(save(tmp_path / "b.ckpt", state_dict={"head.bias": torch.tensor([1, torch.nan])}))
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"needs torch, which is not installed: pip install 'jaxpose\[torch\]'"):
         read_checkpoint(good)

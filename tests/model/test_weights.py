@@ -155,6 +155,8 @@ def rename(tensors: dict[str, np.ndarray]) -> None:
         (change("conv1.weight", np.ones((8, 3, 7, 7))), r"conv1.weight \(8, 3, 7, 7\) instead of \(4, 3, 7, 7\)$"),
         (change("bn1.running_var", np.array([1, 1, 1, np.nan])), "not finite: bn1.running_var$"),
         (change("bn1.weight", np.ones(4, np.int8)), "not of floats: bn1.weight$"),
+        (change("bn1.weight", np.ones(4, np.complex64)), "not of floats: bn1.weight$"),
+        (change("bn1.running_var", np.array([1, 0, 1, -1e-6])), "negative: bn1.running_var$"),
         (lambda tensors: without(tensors, ".bias"), r"absent: .+, .+, .+ and \d+ more"),
         (lambda tensors: [without(tensors, f".running_{name}") for name in ("mean", "var")], "no batch statistics"),
     ],

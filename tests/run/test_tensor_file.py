@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,7 @@ def save_of_deeplabcut(file: Path) -> None:
         ("model.pth", save_of_mmpose),
         ("model.pt", save_of_deeplabcut),
         ("pytorch_model.bin", lambda file: torch.save(TENSORS, file)),
+        ("model.pth", lambda file: torch.save({k: torch.nn.Parameter(v) for k, v in TENSORS.items()}, file)),
     ],
 )
 def test_tensors_are_those_that_torch_saved(name: str, save: Callable[[Path], None], tmp_path: Path) -> None:
@@ -117,6 +119,21 @@ def pack_zeros(file: Path) -> None:
         archive.writestr("archive/data/9", bytes(2**26))
 
 
+def save_one(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    def save(file: Path) -> None:
+        tensors = {"a": change(torch.ones(2, 2))}
+        safetensors.torch.save_file(tensors, file) if file.suffix == ".safetensors" else torch.save(tensors, file)
+
+    return save
+
+
+def quantised(tensor: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
@@ -133,6 +150,15 @@ def pack_zeros(file: Path) -> None:
         ),
         ("a.pth", lambda file: torch.save({"a": 1}, file), "holds 'a', which is not a tensor"),
         ("a.pth", lambda file: torch.save([torch.ones(2)], file), "holds no named tensors"),
+        (
+            "a.pth",
+            save_one(lambda x: x.to_sparse()),
+            "holds the tensor a, which is sparse; .*save the weights in float32",
+        ),
+        ("a.pth", save_one(lambda x: x.to("meta")), "holds the tensor a, which is without values"),
+        ("a.pth", save_one(quantised), "holds the tensor a, which is quantised"),
+        ("a.pth", save_one(lambda x: x.to(torch.float8_e4m3fn)), "holds the tensor a, of torch.float8_e4m3fn"),
+        ("a.safetensors", save_one(lambda x: x.to(torch.float8_e4m3fn)), "holds the tensor a, of F8_E4M3"),
     ],
 )
 def test_other_files_are_refused_by_name(name: str, make: Callable[[Path], Any], message: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from jaxpose.config import model as table
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
 from jaxpose.model import vit
-from jaxpose.model.pose_net import PoseNet
+from jaxpose.model.pose_net import PoseNet, family_of
 from jaxpose.run.folder import open_run
 from jaxpose.run.load import load_network
 from jaxpose.training.setup import Setup
@@ -166,11 +166,22 @@ def test_a_run_gives_its_backbone_and_must_not_validate_on_its_frames(
         begin(config_from(project, whole, model__norm="group", model__norm_groups=4))
 
 
-def write_config(**values: Any) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps({"model_type": "resnet"} | values))
+def write_notes(folder: Path, notes: dict[str, Any]) -> None:
+    (folder / "config.json").write_text(json.dumps(notes))
 
-    return write
+
+def write_config(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: write_notes(folder, {"model_type": "resnet"} | values)
+
+
+def write_timm(architecture: str, **pixels: Any) -> Callable[[Path], None]:
+    """Writes the config.json that timm has next to its weights."""
+    notes = {
+        "architecture": architecture,
+        "num_classes": 1000,
+        "pretrained_cfg": {"input_size": [3, 224, 224], **pixels},
+    }
+    return lambda folder: write_notes(folder, notes)
 
 
 def write_pixels(folder: Path) -> None:
@@ -183,6 +194,12 @@ def write_pixels(folder: Path) -> None:
         (write_config(downsample_in_bottleneck=True), "says downsample_in_bottleneck = True; resnet10 here has False"),
         (write_config(hidden_act="gelu"), "says hidden_act = 'gelu'"),
         (write_pixels, r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
+        (write_timm("resnet10", mean=[0.485, 0.456, 0.406], std=[0.5] * 3), r"config.json says that the weights were "
+         r"trained on pixels of mean \[0.485, 0.456, 0.406\] and deviation \[0.5, 0.5, 0.5\]; jaxpose gives"),
+        (write_timm("resnet10.a_tag", mean=[0.5] * 3), r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
+        (write_timm("resnetaa10"), "says architecture = 'resnetaa10', another network than model.backbone = resnet10"),
+        (lambda folder: (folder / "preprocessor_config.json").write_text('{"do_normalize": false}'),
+         "says do_normalize = False; jaxpose gives"),
         (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no file with tensors"),
         (lambda folder: save(folder, tensors_of(4)), r"conv1.weight \(4, 3, 7, 7\) instead of \(8, 3, 7, 7\)"),
@@ -197,6 +214,30 @@ def test_weights_of_another_network_are_refused(
     change(file.parent)
     with pytest.raises(UserError, match=message):
         begin(config_from(project, file.parent))
+
+
+def test_a_folder_of_timm_is_read_with_its_notes(file: Path, project: Path) -> None:
+    write_timm("resnet10.tv_in1k", mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])(file.parent)
+    np.testing.assert_array_equal(
+        conv1_of(begin(config_from(project, file.parent))), safetensors.numpy.load_file(file)["conv1.weight"]
+    )
+    # timm's own names of the published weights are taken too.
+    for entry in table.PUBLISHED.values():
+        if entry.repository.startswith("timm/"):
+            name = entry.repository[5:].partition(".")[0]
+            assert re.fullmatch(family_of(entry.backbone).timm_names(entry.backbone), name), name
+
+
+@pytest.mark.parametrize("of", ["timm", "deeplabcut"])
+def test_the_groups_that_a_file_reveals_are_those_of_the_run(of: str, project: Path, tmp_path: Path) -> None:
+    prefix = "backbone.model." if of == "deeplabcut" else ""
+    save(tmp_path, {prefix + name: value for name, value in tensors_of(32, "group").items() if name[:2] != "fc"})
+    if of == "timm":
+        write_timm("resnet10_gn")(tmp_path)
+    options: dict[str, Any] = {"model__norm": "group", "model__width": 32}
+    with pytest.raises(UserError, match="network with 32 groups in each norm, and model.norm_groups is 0: give"):
+        begin(config_from(project, tmp_path / "model.safetensors", **options))
+    begin(config_from(project, tmp_path / "model.safetensors", **options, model__norm_groups=32))
 
 
 def save(folder: Path, tensors: dict[str, np.ndarray]) -> None:

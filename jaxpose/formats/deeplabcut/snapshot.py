@@ -34,8 +34,8 @@ def read_snapshot(file: Path) -> Snapshot:
     """Reads a snapshot without running anything in it.
 
     Raises:
-      UserError: the file does not exist, is not a snapshot of DeepLabCut 3, or names something that a snapshot does not
-        need; or torch is not installed.
+      UserError: the file does not exist, is not a snapshot of DeepLabCut 3, has values that are not finite, or names
+        something that a snapshot does not need; or torch is not installed.
     """
     torch_file.refuse_no_file(file, "snapshot of DeepLabCut 3", "snapshot-*.pt")
     content = torch_file.load(file, _HARMLESS)
@@ -44,7 +44,7 @@ def read_snapshot(file: Path) -> Snapshot:
         raise UserError(f"{file} is not a snapshot of DeepLabCut 3: it has no table of tensors, model")
     metadata = content.get("metadata")
     epoch = metadata.get("epoch") if isinstance(metadata, dict) else None
-    return Snapshot(torch_file.to_arrays(tensors), epoch if isinstance(epoch, int) else 0)
+    return Snapshot(torch_file.to_finite_arrays(file, tensors), epoch if isinstance(epoch, int) else 0)
 
 
 # Backbones by timm's names.
@@ -96,9 +96,24 @@ def read_network(file: Path) -> NetworkFacts:
         raise UserError(f"{file} is not a pytorch_config.yaml of DeepLabCut 3: it must be a table")
     if "model" not in tree and isinstance(words.get("bodyparts"), list) and not tree.get("video_sets"):
         # The ResNet-50 of SuperAnimal: deeplabcut/modelzoo/model_configs/resnet_50.yaml.
-        names = tuple(map(str, words["bodyparts"]))
+        names = _names(file, "bodyparts", words["bodyparts"])
         return NetworkFacts(names, "resnet50", True, False, 16, 1, True, 7.2801, 17.0, (256, 256), "")
+    if "model" not in tree and "bodyparts" in tree:
+        raise UserError(
+            f"{file} is the config of a project, not of a network; give the pytorch_config.yaml in the folder of the "
+            "snapshot"
+        )
     return _Network(file, tree, words).facts()
+
+
+def _names(file: Path, key: str, names: Any) -> tuple[str, ...]:
+    """Returns the names of keypoints, as text."""
+    if not isinstance(names, list) or not names:
+        raise UserError(f"{file} has no {key}, the names of the keypoints; add them")
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
+            raise UserError(f"{file} has {name!r} in {key}; each keypoint needs a name of its own")
+    return tuple(names)
 
 
 class _Network:
@@ -109,28 +124,33 @@ class _Network:
 
     def facts(self) -> NetworkFacts:
         self._refuse_what_differs()
-        model_name = self._get("model.backbone.model_name")
+        model_name = str(self._get("model.backbone.model_name"))
         if model_name not in _BACKBONES:
             self._refuse("model.backbone.model_name", f"one of {', '.join(_BACKBONES)}", "train such a network")
         backbone, has_groups = _BACKBONES[model_name]
         maps, offsets = (f"model.heads.bodypart.{part}_config" for part in ("heatmap", "locref"))
         has_offsets = bool(self._get("model.heads.bodypart.predictor.location_refinement", True) and self._get(offsets))
-        doublings = self._doublings(maps)
-        if has_offsets and self._doublings(offsets) != doublings:
-            self._refuse(f"{offsets}.strides", f"as {maps}.strides")
+        doublings, width = self._doublings(maps)
+        stride = int(self._get("model.backbone.output_stride", 32))
+        if stride >> doublings not in (2, 4, 8):
+            rule = f"as many as halve model.backbone.output_stride = {stride} to 8, 4 or 2"
+            self._refuse(f"{maps}.strides", rule, "train a resnet_50 for one animal")
+        if has_offsets and self._doublings(offsets) != (doublings, width):
+            key = "strides" if self._doublings(offsets)[0] != doublings else "channels"
+            self._refuse(f"{offsets}.{key}", f"as many as in {maps}.{key}")
         is_top_down = str(self._get("method", "bu")).lower() == "td"
-        crop = self._get("data.inference.top_down_crop") or {}
+        width_px, height_px = (f"data.inference.top_down_crop.{side}" for side in ("width", "height"))
         return NetworkFacts(
             self._bodyparts(),
             backbone,
             has_groups,
             self._get("model.backbone.freeze_bn_stats", True) is not False,
-            self._get("model.backbone.output_stride", 32),
+            stride,
             doublings,
             has_offsets,
-            float(self._get("model.heads.bodypart.predictor.locref_std", 7.2801)),
-            float(self._get("model.heads.bodypart.target_generator.pos_dist_thresh", 17)),
-            (int(crop.get("width", 256)), int(crop.get("height", 256))) if is_top_down else (),
+            self._number("model.heads.bodypart.predictor.locref_std", 7.2801),
+            self._number("model.heads.bodypart.target_generator.pos_dist_thresh", 17),
+            (int(self._number(width_px, 256)), int(self._number(height_px, 256))) if is_top_down else (),
             str(self._get("metadata.project_path") or ""),
         )
 
@@ -162,24 +182,31 @@ class _Network:
                 "bodypart alone"
             )
 
-    def _doublings(self, key: str) -> int:
-        """Returns the number of transposed convolutions of a part of the head."""
-        sizes, strides = self._get(f"{key}.kernel_size") or [], self._get(f"{key}.strides") or []
-        if not strides or set(strides) != {2} or set(sizes) != {3}:
-            self._refuse(f"{key}.strides", "[2, ...], with kernel_size [3, ...]", "train a resnet_50 for one animal")
+    def _doublings(self, key: str) -> tuple[int, int]:
+        """Returns the number of transposed convolutions of a part of the head, and the channels between them."""
+        for name, value in (("strides", 2), ("kernel_size", 3)):
+            given = self._get(f"{key}.{name}")
+            if not isinstance(given, list) or not given or any(one != value for one in given):
+                self._refuse(f"{key}.{name}", f"[{value}, ...]", "train a resnet_50 for one animal")
         if self._get(f"{key}.final_conv"):
             self._refuse(f"{key}.final_conv", "absent", "train a head without it")
-        hidden = (self._get(f"{key}.channels") or [])[1:-1]
-        if len(set(hidden)) > 1:
-            self._refuse(f"{key}.channels", "the same number between all layers")
-        return len(strides)
+        channels = self._get(f"{key}.channels", [])
+        hidden: list[Any] = channels[1:-1] if isinstance(channels, list) else [None]
+        if any(not isinstance(number, int) or number != hidden[0] for number in hidden):
+            self._refuse(f"{key}.channels", "a list with the same number between all layers")
+        return len(self._get(f"{key}.strides")), hidden[0] if hidden else 0
 
     def _bodyparts(self) -> tuple[str, ...]:
         metadata = self._words.get("metadata")
-        names = metadata.get("bodyparts") if isinstance(metadata, dict) else None
-        if not isinstance(names, list) or not names:
-            raise UserError(f"{self._file} has no metadata.bodyparts, the names of the keypoints; add them")
-        return tuple(map(str, names))
+        return _names(
+            self._file, "metadata.bodyparts", metadata.get("bodyparts") if isinstance(metadata, dict) else None
+        )
+
+    def _number(self, key: str, default: float) -> float:
+        value = self._get(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+            self._refuse(key, "a number above 0")
+        return float(value)
 
     def _get(self, key: str, default: Any = None) -> Any:
         value: Any = self._tree

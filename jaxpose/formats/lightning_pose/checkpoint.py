@@ -33,8 +33,8 @@ def read_checkpoint(file: Path) -> Checkpoint:
     """Reads a checkpoint without running anything in it.
 
     Raises:
-      UserError: the file does not exist, is not a Lightning Pose checkpoint, or names something that a checkpoint does
-        not need; or torch is not installed.
+      UserError: the file does not exist, is not a Lightning Pose checkpoint, has values that are not finite, or names
+        something that a checkpoint does not need; or torch is not installed.
     """
     torch_file.refuse_no_file(file, "checkpoint of Lightning Pose", "*.ckpt")
     return _checked(file, torch_file.load(file, _HARMLESS))
@@ -47,4 +47,4 @@ def _checked(file: Path, content: Any) -> Checkpoint:
     if wrong := [name for name, value in tensors.items() if not torch_file.is_tensor(value)]:
         raise UserError(f"{file} is not a checkpoint of Lightning Pose: {wrong[0]} is not a tensor")
     step = content.get("global_step")
-    return Checkpoint(torch_file.to_arrays(tensors), step if isinstance(step, int) else 0)
+    return Checkpoint(torch_file.to_finite_arrays(file, tensors), step if isinstance(step, int) else 0)
