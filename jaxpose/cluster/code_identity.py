@@ -158,7 +158,7 @@ class _OptionsVisitor(ast.NodeVisitor):
             self._imported[name] = _IMPORTS[above, found.name]
 
     def _refuse_known(self, name: str) -> None:
-        """Raises _UnknownCode for a name that has a value: which of the two holds could depend on more than the text."""
+        """Raises _UnknownCode for a name that has a value: which of the two holds may depend on more than the text."""
         if name in self._imported or name in self._modules or hasattr(builtins, name) or name.startswith("__"):
             raise _UnknownCode(name)
 

@@ -119,7 +119,7 @@ def _search(
     finder = load_finder(folder.path, setup.config, setup.mesh)
     assert finder is not None, "the finder of the run is trained"
     # With what the boxes are of, in case files were exchanged, or the finder was trained on.
-    weights = checksum(dict(enumerate(jax.device_get(finder.weights))))
+    weights = checksum({"finder": dict(enumerate(jax.device_get(finder.weights)))})
     of_videos = [
         {"video": name, "stretches": [list(stretch) for stretch in stretches], "finder": weights}
         for name, stretches in zip(names, searched, strict=True)
@@ -187,7 +187,7 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
     """Returns the boxes of each video in a file that `_write` wrote; None before it is written.
 
     Raises:
-      UserError: the file is damaged, or gone although the training has begun.
+      UserError: the file is damaged, has a video that is not one of them, or is gone although the training has begun.
     """
     if not file.exists():
         if any(run.glob(CHECKPOINT_MANIFESTS)):
@@ -195,6 +195,12 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
         return None
     of_video: dict[str, list[_Row]] = {name: [] for name in names}
     for row in read_csv(file, _MEND, _HEADER):
+        if row["video"] not in of_video:
+            raise UserError(
+                f"{file} has boxes of {row['video']}, but the videos of the project are {', '.join(names)}: they were "
+                "renamed, or another version of jaxpose named them; name them as before, or start anew with "
+                "resume=overwrite"
+            )
         tracklet, frame, x, y, _, width = (int(row[name]) for name in _HEADER[1:])
         of_video[row["video"]].append((tracklet, frame, x, y, width))
     return list(of_video.values())

@@ -14,6 +14,7 @@ import pytest
 
 from jaxpose import load
 from jaxpose.check.__main__ import main as check
+from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.convert import main as convert
 from jaxpose.crop import main as crop
@@ -137,6 +138,9 @@ def test_a_training_goes_on_only_with_the_boxes_that_it_began_with(group: Path, 
     file.write_bytes(kept.replace(b",24,24,", b",26,26,", 1) if b",24,24," in kept else kept + b"a")
     with pytest.raises(UserError, match=r"clip_boxes.csv.* was damaged, changed by hand.*resume=overwrite"):
         train(make_config(group, again, **longer))
+    write_csv(file, "video,tracklet,frame,x,y,h,w\nday1,0,0,0,0,24,24\n")
+    with pytest.raises(UserError, match="clip_boxes.csv has boxes of day1, but .* are session00, session01: .*name them"):
+        train(make_config(group, again, **longer | {"resume": "auto"}))
     file.unlink()
     with pytest.raises(UserError, match="clip_boxes.csv is gone, so this training cannot go on with the same clips"):
         train(make_config(group, again, **longer | {"resume": "auto"}))
