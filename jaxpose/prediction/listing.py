@@ -11,7 +11,7 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED
 from jaxpose.config.model import views_at_once
-from jaxpose.data.boxes import box_file_name
+from jaxpose.data.boxes import refuse_shared_boxes
 from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.inputs import Inputs
 from jaxpose.data.label_files import view_of_video, without_view
@@ -84,7 +84,7 @@ def list_jobs(
       OSError: the index cannot be read.
     """
     if predictor.boxes:
-        _refuse_shared_boxes(outputs)
+        refuse_shared_boxes(source for source in outputs.values() if isinstance(source, Path))
     index.rows()  # reports an unreadable index once, not per input
     views = sessions_of(outputs, predictor.config)
     looked = [_look(predictor, table, outputs[table], views.get(table, ()), out, index, overwrite) for table in outputs]
@@ -155,17 +155,6 @@ def _look(
         return index.rows()[row.table] if index.is_there(row, overwrite) else row
     except (UserError, OSError) as error:
         return str(error)
-
-
-def _refuse_shared_boxes(outputs: OutputFiles) -> None:
-    seen: dict[str, Path] = {}
-    for video in outputs.values():
-        if isinstance(video, Path) and (other := seen.setdefault(one_name(video.stem), video)) != video:
-            note = spelling_note(other.stem, video.stem)
-            raise UserError(
-                f"{other} and {video} have the same name{note}, so both would take their boxes from "
-                f"{box_file_name(video)}: predict them in two calls, each with its own --boxes"
-            )
 
 
 def _with_one_spelling(row: Row, spelled: dict[str, str], out: Path) -> Row | str:
