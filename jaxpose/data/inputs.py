@@ -305,9 +305,9 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     The name is the file name without suffix; if `video.files` has two of one name, their folders precede it.
 
     Raises:
-      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, two names of
-        different files only in case or Unicode form, a file of `video.files` does not exist, or a video is a FIFO, a device or a
-        symbolic link loop, or has a line break in its name.
+      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, the names
+        of two different videos only in case or Unicode form, a file of `video.files` does not exist, or a video is a
+        FIFO, a device or a symbolic link loop, or has a line break in its name.
     """
     if video.files:
         return _given_files(project_folder(data.project), video.files)

@@ -115,10 +115,14 @@ SPELLINGS = [
     ),
     ("day1", "Day1", r"(?=.*day1)(?=.*Day1).* differ only in the case of their letters"),
     (
-        "ma\u0308use", "M\xe4use", r"(?=.*ma\\u0308use)(?=.*M\\xe4use).* differ only in the case and Unicode form of",
+        "ma\u0308use",
+        "M\xe4use",
+        r"(?=.*ma\\u0308use)(?=.*M\\xe4use).* differ only in the case and Unicode form of",
     ),
     (
-        "strasse", "stra\xdfe", r"(?=.*strasse)(?=.*stra\\xdfe).* differ only in letters that are the same where case",
+        "strasse",
+        "stra\xdfe",
+        r"(?=.*strasse)(?=.*stra\\xdfe).* differ only in letters that are the same where case",
     ),
 ]
 

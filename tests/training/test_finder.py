@@ -139,7 +139,9 @@ def test_a_training_goes_on_only_with_the_boxes_that_it_began_with(group: Path, 
     with pytest.raises(UserError, match=r"clip_boxes.csv.* was damaged, changed by hand.*resume=overwrite"):
         train(make_config(group, again, **longer))
     write_csv(file, "video,tracklet,frame,x,y,h,w\nday1,0,0,0,0,24,24\n")
-    with pytest.raises(UserError, match="clip_boxes.csv has boxes of day1, but .* are session00, session01: .*name them"):
+    with pytest.raises(
+        UserError, match="clip_boxes.csv has boxes of day1, but .* are session00, session01: .*name them"
+    ):
         train(make_config(group, again, **longer | {"resume": "auto"}))
     file.unlink()
     with pytest.raises(UserError, match="clip_boxes.csv is gone, so this training cannot go on with the same clips"):
