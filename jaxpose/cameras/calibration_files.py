@@ -56,6 +56,8 @@ _ENTRIES = "|".join((*_OPENCV, *_JARVIS, *_SIZE))
 _YAML_ENTRY = re.compile(rf"^(?:(?:{_ENTRIES})[ \t]*:.*(?:\n(?:[ \t\r].*)?)*|(?:%|---|\.\.\.).*)", re.M)
 _JSON_ENTRY = re.compile(rf'^ {{4}}"(?:{_ENTRIES})"[ \t]*:.*(?:\n(?: {{5}}.*| {{4}}\}}.*))*', re.M)
 _XML_ENTRY = re.compile(rf"^<(?:{_ENTRIES})[ >].*(?:\n[ \t].*)*", re.M)
+# How a comment begins in JSON and XML. One may hold entries; a comment of YAML ends with its line.
+_COMMENTS = {"{": "/*", "<": "<!--"}
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
 # More than a .slp without labels needs.
@@ -310,9 +312,16 @@ def _near_matrices(file: Path, text: str) -> str:
     return for some wrong base64.
 
     Raises:
-      UserError: these entries are long themselves, or their base64 is none that OpenCV writes.
+      UserError: these entries are long themselves, or in a text with comments, or their base64 is none that OpenCV
+        writes.
     """
     if len(text) > _MOST_TEXT:
+        comment = _COMMENTS.get(text.lstrip()[:1])
+        if comment and comment in text:
+            raise UserError(
+                f"{file} is long and has a comment ({comment}), in which a matrix would be taken for one of the "
+                "camera: take the comments out"
+            )
         text = _entries(text)
         if not 0 < len(text) <= _MOST_TEXT:
             raise UserError(

@@ -96,6 +96,15 @@ _IMPORTS: dict[tuple[str, str], Any] = {
     ("dataclasses", "replace"): dataclasses.replace,
     ("__future__", "annotations"): None,
 }
+# Of paths. Others reach the code that made a value, such as gi_frame of a generator, or methods, which may read files.
+_ATTRIBUTES = {"name", "parent", "parents", "parts", "stem", "suffix"} | {
+    field.name
+    for section in map(config.__dict__.get, config.__all__)
+    if dataclasses.is_dataclass(section)
+    for field in dataclasses.fields(section)
+}
+# Arguments of the functions above, none of which is called, as key would be.
+_KEYWORDS = {"base", "default", "end", "ndigits", "reverse", "sep", "start", "strict"}
 
 
 def _sets_only_options(file: Path) -> bool:
@@ -103,10 +112,10 @@ def _sets_only_options(file: Path) -> bool:
 
     It then changes no code, and its text, which `code_identity` covers, decides what it does.
     """
-    tree = ast.parse(file.read_bytes())
     try:
+        tree = ast.parse(file.read_bytes())
         _OptionsVisitor(tree).visit(tree)
-    except _UnknownCode:
+    except Exception:  # _UnknownCode; or the file has been removed or half-saved, or is nested too deeply
         return False
     return True
 
@@ -126,25 +135,32 @@ class _OptionsVisitor(ast.NodeVisitor):
         variables = {node.arg for node in nodes if isinstance(node, ast.arg)}
         variables |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         for name in functions | variables:
-            if name in self._imported or name in self._modules or hasattr(builtins, name) or name.startswith("__"):
-                raise _UnknownCode(name)
+            self._refuse_known(name)
         # A variable may hold a method, which could write files.
         called = {name for name, value in self._imported.items() if callable(value)}
         self._called = (functions - variables) | _BUILTINS | called
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         above = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+        if getattr(node, "level", 0):
+            raise _UnknownCode(above)
         for found in node.names:
             name = found.asname or found.name
+            self._refuse_known(name)
             if f"{above}.{found.name}".removeprefix(".") == "jaxpose.config" and "." not in name:
                 self._modules.add(name)
                 self._imported |= {f"{name}.{known}": getattr(config, known) for known in config.__all__}
                 continue
             # The sections' own files offer the same ones.
             above = "jaxpose.config" if above.startswith("jaxpose.config.") else above
-            if (above, found.name) not in _IMPORTS or getattr(node, "level", 0):
+            if (above, found.name) not in _IMPORTS:
                 raise _UnknownCode(found.name)
             self._imported[name] = _IMPORTS[above, found.name]
+
+    def _refuse_known(self, name: str) -> None:
+        """Raises _UnknownCode for a name that has a value: which of the two holds may depend on more than the text."""
+        if name in self._imported or name in self._modules or hasattr(builtins, name) or name.startswith("__"):
+            raise _UnknownCode(name)
 
     def visit(self, node: ast.AST) -> None:
         if not isinstance(node, _SYNTAX):
@@ -173,14 +189,17 @@ class _OptionsVisitor(ast.NodeVisitor):
             self.visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if ast.unparse(node.func) not in self._called:
+        name = ast.unparse(node.func)
+        if name not in self._called:
             raise _UnknownCode(node.func)
+        if name in _BUILTINS - {"dict"} and any(keyword.arg not in _KEYWORDS for keyword in node.keywords):
+            raise _UnknownCode(node.keywords)
         for part in (*node.args, *node.keywords):
             self.visit(part)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if not self._is_imported_text(node):
-            if node.attr.startswith("_"):
+            if node.attr not in _ATTRIBUTES:
                 raise _UnknownCode(node.attr)
             self.visit(node.value)
 

@@ -9,13 +9,14 @@ import dataclasses
 import hashlib
 import io
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from jaxpose.config import DataConfig, project_folder
-from jaxpose.data.cells import parse_number, path_cell, path_of_cell
+from jaxpose.data.cells import one_name, parse_number, path_cell, path_of_cell, spelling_note
 from jaxpose.data.label_files import ENDINGS, label_file_of_view
 from jaxpose.data.labels import EMPTY
 from jaxpose.errors import UserError
@@ -290,6 +291,20 @@ def video_box_file(folder: Path, video: Path) -> Path:
     return file
 
 
+def refuse_shared_boxes(videos: Iterable[Path]) -> None:
+    """Raises UserError if two videos would take their boxes from one file, on some system."""
+    seen: dict[str, Path] = {}
+    for video in videos:
+        other = seen.setdefault(one_name(video.stem), video)
+        if os.path.realpath(other) != os.path.realpath(video):
+            note = spelling_note(other.stem, video.stem)
+            raise UserError(
+                f"{other} and {video} have the same name{note}, so both would take their boxes from "
+                f"{box_file_name(video)}: rename one of them and its boxes (jaxpose predict also takes them in two "
+                "calls, each with its own --boxes)"
+            )
+
+
 def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
     """Returns the boxes (n, 4) of a video's frames, cut to the frame; width 0 without a box.
 
@@ -334,6 +349,10 @@ def describe_boxes(data: DataConfig, files: Sequence[Path]) -> list[str]:
     if not folder:
         return []
     notes = [f"{data.boxes}: the network sees the part of each image that lies in its box"]
+    try:
+        refuse_shared_boxes(files)
+    except UserError as error:
+        return [*notes, f"the videos will not be predicted: {error}"]
     for file in files:
         try:
             read_video_boxes(video_box_file(folder, file), as_labelled(scan(file), labelled_px))
@@ -346,10 +365,11 @@ def boxes_of_videos(data: DataConfig, files: Sequence[Path]) -> dict[Path, np.nd
     """Returns {video: boxes (n, 4)} for the videos of clips, as `read_video_boxes` does; {} without boxes.
 
     Raises:
-      UserError: as `read_video_boxes`, or a video has no box file.
+      UserError: as `read_video_boxes`, or a video has no box file, or two have one.
     """
     folder, labelled_px = video_boxes_folder(data), labelled_sizes_px(data)
     if not folder:
         return {}
+    refuse_shared_boxes(files)
     indexes = [as_labelled(read_index(file), labelled_px) for file in files]
     return {index.path: read_video_boxes(video_box_file(folder, index.path), index) for index in indexes}

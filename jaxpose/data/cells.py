@@ -57,9 +57,15 @@ def spelling_note(one: str, other: str) -> str:
     """
     if one == other:
         return ""
-    if same_letters(one) == same_letters(other):
+    letters, other_letters = same_letters(one), same_letters(other)
+    if letters == other_letters:
         return f" ({ascii(one)} and {ascii(other)} differ only in the Unicode form of their letters)"
-    return f" ({one} and {other} differ only in the case of their letters)"
+    if one.lower() == other.lower():
+        return f" ({one} and {other} differ only in the case of their letters)"
+    if letters.lower() == other_letters.lower():
+        return f" ({ascii(one)} and {ascii(other)} differ only in the case and Unicode form of their letters)"
+    # Such as strasse and stra\xdfe.
+    return f" ({ascii(one)} and {ascii(other)} differ only in letters that are the same where case is ignored)"
 
 
 def refuse_alike(file: Path, names: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import difflib
 import glob
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -185,20 +185,24 @@ def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
         at = place(path, base)
         other_at, other = placed.setdefault(one_name(str(at)), (at, path))
         if other != path:
-            raise UserError(_both_write(other, path, other_at, at))
+            raise UserError(_both_write(other, path, _table(other_at, of_videos), _table(at, of_videos)))
     for at, path in placed.values() if of_videos else ():
         for more in TABLES_BESIDE:
             if found := placed.get(one_name(f"{at}{more}")):
-                raise UserError(_both_write(path, found[1], at.with_name(f"{at.name}{more}"), found[0]))
+                raise UserError(_both_write(path, found[1], f"{at}{more}.csv", f"{found[0]}.csv"))
     return dict(placed.values())
 
 
-def _both_write(one: Path, other: Path, place: Path, other_place: Path) -> str:
+def _table(place: Path, of_videos: bool) -> str:
+    return f"{place}.csv" if of_videos else f"{place}/predictions.csv"
+
+
+def _both_write(one: Path, other: Path, table: str, other_table: str) -> str:
     advice = "give one of them another name, or predict them with different --out"
-    if place != other_place:
-        note = spelling_note(f"{place}.csv", f"{other_place}.csv")
+    if table != other_table:
+        note = spelling_note(table, other_table)
         return f"{one} and {other} would write tables that are one file on some systems{note}; {advice}"
-    return f"{one} and {other} would both write {place}.csv; {advice}"
+    return f"{one} and {other} would both write {table}; {advice}"
 
 
 def _kind(file: Path) -> str:
@@ -301,9 +305,9 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     The name is the file name without suffix; if `video.files` has two of one name, their folders precede it.
 
     Raises:
-      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, two names
-        only in case or Unicode form, a file of `video.files` does not exist, or a video is a FIFO, a device or a
-        symbolic link loop, or has a line break in its name.
+      UserError: `video.folder` is not the default and does not exist, two videos in it differ only in suffix, the names
+        of two different videos only in case or Unicode form, a file of `video.files` does not exist, or a video is a
+        FIFO, a device or a symbolic link loop, or has a line break in its name.
     """
     if video.files:
         return _given_files(project_folder(data.project), video.files)
@@ -329,10 +333,16 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
 
 
 def _refuse_other_spelling(name: str, file: Path, seen: dict[str, tuple[str, Path]]) -> None:
-    """Raises UserError if another spelling of a video's name was seen: their tables would be one on some systems."""
+    """Raises UserError if another spelling of a video's name was seen: their tables would be one on some systems.
+
+    A link to the same video is another name of it.
+    """
     other_name, other = seen.setdefault(one_name(name), (name, file))
-    if other_name != name:
-        note = spelling_note(other_name, name)
+    if other_name != name and os.path.realpath(other) != os.path.realpath(file):
+        # The name may begin with many folders.
+        parts = zip(other.with_suffix("").parts, file.with_suffix("").parts, strict=False)
+        differ = ((a, b) for a, b in parts if a != b and one_name(a) == one_name(b))
+        note = spelling_note(*next(differ, (other_name, name)))
         raise UserError(f"{other} and {file} have names that are one on some systems{note}; rename one of them")
 
 
@@ -342,19 +352,26 @@ def _given_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
         if not is_regular(file):
             raise UserError(f"video.files has {file}, which does not exist; put it there, or leave it out")
         _refuse_name(file, str(file))
-    found = [file.stem for file in files]
+    found, real = [file.stem for file in files], [os.path.realpath(file) for file in files]
     for depth in range(1, max(len(file.parts) for file in files)):
-        counts = Counter(map(one_name, found))
+        counts, spelled = Counter(found), defaultdict[str, set[str]](set)
+        for name, place in zip(found, real, strict=True):
+            spelled[one_name(name)].add(place)
         found = [
-            "_".join([*file.parts[-depth - 1 : -1], file.stem]) if counts[one_name(name)] > 1 else name
+            "_".join([*file.parts[-depth - 1 : -1], file.stem])
+            if counts[name] > 1 or len(spelled[one_name(name)]) > 1
+            else name
             for name, file in zip(found, files, strict=True)
         ]
-    if len(set(found)) < len(found):
-        raise UserError(f"video.files names {Counter(found).most_common(1)[0][0]} twice; keep one of them")
+    first: dict[str, Path] = {}
     seen: dict[str, tuple[str, Path]] = {}
     for name, file in zip(found, files, strict=True):
+        if name in first:
+            both = f"{file} twice" if file == first[name] else f"{first[name]} and {file}, which would have one name"
+            raise UserError(f"video.files has {both}; keep one of them")
+        first[name] = file
         _refuse_other_spelling(name, file, seen)
-    return dict(zip(found, files, strict=True))
+    return first
 
 
 def _refuse_name(file: Path, name: str) -> None:

@@ -11,7 +11,7 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED
 from jaxpose.config.model import views_at_once
-from jaxpose.data.boxes import box_file_name
+from jaxpose.data.boxes import refuse_shared_boxes
 from jaxpose.data.cells import one_name, spelling_note
 from jaxpose.data.inputs import Inputs
 from jaxpose.data.label_files import view_of_video, without_view
@@ -84,11 +84,13 @@ def list_jobs(
       OSError: the index cannot be read.
     """
     if predictor.boxes:
-        _refuse_shared_boxes(outputs)
+        refuse_shared_boxes(source for source in outputs.values() if isinstance(source, Path))
     index.rows()  # reports an unreadable index once, not per input
     views = sessions_of(outputs, predictor.config)
     looked = [_look(predictor, table, outputs[table], views.get(table, ()), out, index, overwrite) for table in outputs]
-    spelled = {one_name(table): table for table in index.rows()}
+    spelled: dict[str, list[Row]] = {}
+    for row in index.rows().values():
+        spelled.setdefault(one_name(row.table), []).append(row)
     looked = [found if isinstance(found, str) else _with_one_spelling(found, spelled, out) for found in looked]
     rows = [row for row in looked if isinstance(row, Row)]
     waiting = [row for row in rows if row.state == WAITING]
@@ -157,24 +159,17 @@ def _look(
         return str(error)
 
 
-def _refuse_shared_boxes(outputs: OutputFiles) -> None:
-    seen: dict[str, Path] = {}
-    for video in outputs.values():
-        if isinstance(video, Path) and (other := seen.setdefault(one_name(video.stem), video)) != video:
-            note = spelling_note(other.stem, video.stem)
-            raise UserError(
-                f"{other} and {video} have the same name{note}, so both would take their boxes from "
-                f"{box_file_name(video)}: predict them in two calls, each with its own --boxes"
-            )
-
-
-def _with_one_spelling(row: Row, spelled: dict[str, str], out: Path) -> Row | str:
-    """Returns a row, or why it is refused: an earlier call made a table whose name is the same on some file system."""
-    other = spelled.get(one_name(row.table), row.table)
-    if other == row.table:
+def _with_one_spelling(row: Row, spelled: dict[str, list[Row]], out: Path) -> Row | str:
+    """Returns a row, or why it is refused: another video has a table whose name is the same on some file system."""
+    known = spelled.get(one_name(row.table), [])
+    if any(other.table == row.table for other in known):
         return row
-    note = spelling_note(other, row.table)
-    return f"{row.path} is not predicted: {out} already has a table of this name{note}; choose another --out"
+    for other in known:
+        has_table = other.state == WAITING or (out / other.table).is_file()
+        if has_table and os.path.realpath(other.path) != os.path.realpath(row.path):
+            note = spelling_note(other.table, row.table)
+            return f"{row.path} is not predicted: {out} already has a table of this name{note}; choose another --out"
+    return row
 
 
 def others_of(views: tuple[Path | None, ...], video: Path) -> tuple[Path, ...]:

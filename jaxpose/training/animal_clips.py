@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxpose.checksums import DamagedFile, read_csv, read_json, write_csv, write_json
@@ -29,6 +30,7 @@ from jaxpose.prediction.predictor import load_finder
 from jaxpose.progress import phase
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CLIP_BOXES_FILE, CLIP_BOXES_PARTS_FOLDER
+from jaxpose.run.weights import checksum
 from jaxpose.terminal import count
 from jaxpose.training.setup import ClipStreams, Setup
 from jaxpose.video.animal_clips import STRETCH_FRAMES, AnimalClips, Tracklet, scenes_of_video
@@ -54,7 +56,7 @@ def with_animal_clips(setup: Setup, folder: RunFolder) -> Setup:
     """Returns the set-up of a pose network with clips of the animals that its finder finds; as it is without clips.
 
     The boxes are found once and kept in the run folder, so a resumed run draws the same clips. After a kill, the search
-    goes on with the first video that was not finished.
+    goes on with the first video that was not finished; a finder that was trained on searches all of them again.
 
     Args:
       setup: of a run of several animals, whose streams of clips are not of animals yet.
@@ -114,14 +116,15 @@ def _search(
     """Returns the boxes of each video, and keeps those of finished videos until all are finished."""
     parts = folder.path / CLIP_BOXES_PARTS_FOLDER
     files = [parts / f"{number}.json" for number in range(len(names))]
-    # With what the boxes are of, in case files were exchanged.
+    finder = load_finder(folder.path, setup.config, setup.mesh)
+    assert finder is not None, "the finder of the run is trained"
+    # With what the boxes are of, in case files were exchanged, or the finder was trained on.
+    weights = checksum({"finder": dict(enumerate(jax.device_get(finder.weights)))})
     of_videos = [
-        {"video": name, "stretches": [list(stretch) for stretch in stretches]}
+        {"video": name, "stretches": [list(stretch) for stretch in stretches], "finder": weights}
         for name, stretches in zip(names, searched, strict=True)
     ]
     kept = broadcast_from_0(lambda: [_read_part(*pair) for pair in zip(files, of_videos, strict=True)])
-    finder = load_finder(folder.path, setup.config, setup.mesh)
-    assert finder is not None, "the finder of the run is trained"
     found = []
     for file, of_video, index, stretches, rows in zip(files, of_videos, indexes, searched, kept, strict=True):
         if rows is None:
@@ -184,7 +187,7 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
     """Returns the boxes of each video in a file that `_write` wrote; None before it is written.
 
     Raises:
-      UserError: the file is damaged, or gone although the training has begun.
+      UserError: the file is damaged, has a video that is not one of them, or is gone although the training has begun.
     """
     if not file.exists():
         if any(run.glob(CHECKPOINT_MANIFESTS)):
@@ -192,6 +195,12 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
         return None
     of_video: dict[str, list[_Row]] = {name: [] for name in names}
     for row in read_csv(file, _MEND, _HEADER):
+        if row["video"] not in of_video:
+            raise UserError(
+                f"{file} has boxes of {row['video']}, but the videos of the project are {', '.join(names)}: they were "
+                "renamed, or another version of jaxpose named them; name them as before, or start anew with "
+                "resume=overwrite"
+            )
         tracklet, frame, x, y, _, width = (int(row[name]) for name in _HEADER[1:])
         of_video[row["video"]].append((tracklet, frame, x, y, width))
     return list(of_video.values())

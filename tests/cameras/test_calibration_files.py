@@ -267,12 +267,16 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty has no camera"):
         read_cameras(tmp_path / "empty")
+    # Commented out; OpenCV reads the other matrix.
+    json, xml = '{\n/*\n    "R": 3,\n*/\n' + "\n" * 10_000, "<opencv_storage><!--\n<R>3</R>\n-->" + "\n" * 10_000
     short = "camera_matrix: !!opencv-matrix\n  rows: 3\n  cols: 3\n  dt: d\n  data: [1, 2]\n"
     for content, message in (
         ("%YAML:1.0\n---\nR: 3\n", "has no matrix camera_matrix"),
         (f"%YAML:1.0\n---\n{short}", "has no matrix camera_matrix"),
         (f"%YAML:1.0\n---\n{short.replace('rows: 3', 'rows: -1')}", "has no matrix camera_matrix"),
         ("a: [", "is not a YAML file"),
+        (json, r"is long and has a comment \(/\*\), in which a matrix"),
+        (xml, r"is long and has a comment \(<!--\), in which a matrix"),
         # OpenCV's reader ends the process, or does not return.
         ("[" * 100_000, "is nested too deeply"),
         ("%YAML:1.0\n---\nR: " + "[" * 100_000, "is nested too deeply"),

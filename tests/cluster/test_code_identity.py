@@ -106,6 +106,21 @@ OTHER_CODE = [
     "try: pass\nfinally: pass",
     "with c.Config(): pass",
     "def own(value: exec('import my_hook')): pass",
+    "max(['import my_hook'], key=(x for x in ()).gi_frame.f_builtins['exec'])",
+    "from pathlib import Path; sorted(['utf-8', 'latin-1'], key=Path('hidden.txt').read_text)",
+    "from pathlib import Path; sorted(['utf-8', 'latin-1'], key=Path)",
+    "options = {}; max(['1'], **options)",
+    "c.Config().losses.temporal.whole = True",
+    "if False: from jaxpose.config import SYNTHETIC as table\nfrom jaxpose.config import BACKBONES as table",
+    "import jaxpose.config as c",
+    "from jaxpose.config import SYNTHETIC as exec",
+    "from .jaxpose import config as other",
+    # Half-saved.
+    "options = (",
+    "\0",
+    # Python reads them, but they are nested too deeply for what looks at them.
+    "options = " + " + ".join(["1"] * 600),
+    "if 1: pass\n" + "elif 1: pass\n" * 600,
 ]
 
 
@@ -130,8 +145,8 @@ def get_config(project: str = c.SYNTHETIC) -> c.Config:
     config = c.Config(data=c.DataConfig(project=str(HERE / project)), train=_train(epochs=50))
     config.data.views = tuple(f"{name}_1" for name in VIEWS if name)
     config.train.epochs *= 2
-    for at, name in enumerate(VIEWS):
-        print(at, name)
+    for at, name in enumerate(sorted(VIEWS, reverse=True), start=1):
+        print(at, name, sep=": ")
     if not project:
         raise ValueError("no project")
     return replace(config, optim=c.OptimConfig(lr=-1e-3 + min(1.0, 2)))

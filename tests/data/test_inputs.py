@@ -114,6 +114,16 @@ SPELLINGS = [
         r"(?=.*m\\xe4use)(?=.*ma\\u0308use).* differ only in the Unicode form of their letters",
     ),
     ("day1", "Day1", r"(?=.*day1)(?=.*Day1).* differ only in the case of their letters"),
+    (
+        "ma\u0308use",
+        "M\xe4use",
+        r"(?=.*ma\\u0308use)(?=.*M\\xe4use).* differ only in the case and Unicode form of",
+    ),
+    (
+        "strasse",
+        "stra\xdfe",
+        r"(?=.*strasse)(?=.*stra\\xdfe).* differ only in letters that are the same where case",
+    ),
 ]
 
 
@@ -127,6 +137,8 @@ def test_two_spellings_of_a_name_are_one_name(tree: Path, one: str, other: str, 
     for names in ([f"alike/{one}.mp4", f"alike/{other}.mp4"], [f"alike/{one}/1.png", f"alike/{other}/1.png"]):
         with pytest.raises(ValueError, match=f"would write tables that are one file on some systems .*{difference}"):
             find_inputs(names)
+    with pytest.raises(ValueError, match=r"\(.*/predictions.csv'? and .*/predictions.csv'? differ only"):
+        find_inputs(names)
     (tree / "b" / f"{other}.mp4").write_text("")
     places = found(f"alike/{one}.mp4", f"b/{other}.mp4")[0]
     assert places == {f"alike/{one}": f"alike/{one}.mp4", f"b/{other}": f"b/{other}.mp4"}
@@ -141,6 +153,21 @@ def test_two_spellings_of_a_name_are_one_name(tree: Path, one: str, other: str, 
     assert list(video_files(data, video)) == [f"alike_{one}", f"b_{other}"]
     with pytest.raises(ValueError, match=f"have the same name .*{difference}.*, and so would their frames"):
         find_recordings([f"alike/{one}.mp4", f"b/{other}.mp4"], (), {})
+
+
+def test_one_video_of_two_spellings_is_not_two_videos(tree: Path) -> None:
+    (tree / "linked").mkdir()
+    (tree / "linked" / "a.mp4").write_text("")
+    (tree / "linked" / "A.mp4").symlink_to("a.mp4")
+    data = c.DataConfig(project=str(tree))
+    for video in (c.VideoConfig(folder="linked"), c.VideoConfig(files=("linked/a.mp4", "linked/A.mp4"))):
+        assert {name: file.name for name, file in video_files(data, video).items()} == {"a": "a.mp4", "A": "A.mp4"}
+    with pytest.raises(ValueError, match="video.files has .*linked/a.mp4 twice; keep one of them"):
+        video_files(data, c.VideoConfig(files=("linked/a.mp4", "linked/a.mp4")))
+    (tree / "linked" / "A.mp4").unlink()
+    (tree / "linked" / "A.mp4").write_text("")
+    with pytest.raises(ValueError, match=r"on some systems \((a and A|A and a) differ only in the case"):
+        video_files(data, c.VideoConfig(files=("linked/a.mp4", "linked/A.mp4")))
 
 
 def test_signs_that_only_look_like_digits_sort_as_letters(tree: Path) -> None:

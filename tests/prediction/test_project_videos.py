@@ -84,6 +84,11 @@ def test_a_table_whose_name_is_that_of_another_one_on_some_systems_is_refused(
     alike = "(video_preds/a.csv and video_preds/A.csv differ only in the case of their letters)"
     assert f"day2/A.mp4 is not predicted: {tmp_path}/run already has a table of this name {alike}" in said[0]
     assert tables_in(tmp_path / "run") == ["a.csv", "a_temporal_norm.csv"]
+    # Only its row is left, as of a video that was renamed.
+    for name in tables_in(tmp_path / "run"):
+        (tmp_path / "run/video_preds" / name).unlink()
+    say_of(predictor, tmp_path / "run")
+    assert tables_in(tmp_path / "run") == ["A.csv", "A_temporal_norm.csv"]
 
 
 def test_named_videos_of_one_name_have_tables_with_their_folders(

@@ -14,6 +14,7 @@ import pytest
 
 from jaxpose import load
 from jaxpose.check.__main__ import main as check
+from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.convert import main as convert
 from jaxpose.crop import main as crop
@@ -24,6 +25,7 @@ from jaxpose.predict import main as predict
 from jaxpose.prediction.animals import Network, find_in_video
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
 from jaxpose.run.load import read_run_config
+from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training import animal_clips
 from jaxpose.video.index import VideoIndex
 from tests.several_animals import IMAGES, csv_project
@@ -136,6 +138,11 @@ def test_a_training_goes_on_only_with_the_boxes_that_it_began_with(group: Path, 
     file.write_bytes(kept.replace(b",24,24,", b",26,26,", 1) if b",24,24," in kept else kept + b"a")
     with pytest.raises(UserError, match=r"clip_boxes.csv.* was damaged, changed by hand.*resume=overwrite"):
         train(make_config(group, again, **longer))
+    write_csv(file, "video,tracklet,frame,x,y,h,w\nday1,0,0,0,0,24,24\n")
+    with pytest.raises(
+        UserError, match="clip_boxes.csv has boxes of day1, but .* are session00, session01: .*name them"
+    ):
+        train(make_config(group, again, **longer | {"resume": "auto"}))
     file.unlink()
     with pytest.raises(UserError, match="clip_boxes.csv is gone, so this training cannot go on with the same clips"):
         train(make_config(group, again, **longer | {"resume": "auto"}))
@@ -153,6 +160,7 @@ def test_a_search_that_was_killed_goes_on_with_the_video_that_was_not_finished(
         shutil.copy(run / name, again)
     config = make_config(group, again, **CHANGES | {"log__report": False, "train__steps": 60})
     searched: list[str] = []
+    is_killed_in = [2]
 
     class Killed(BaseException):
         pass
@@ -160,7 +168,7 @@ def test_a_search_that_was_killed_goes_on_with_the_video_that_was_not_finished(
     def find(finder: Network, index: VideoIndex, stretches: Sequence[tuple[int, int]]) -> Iterator[Any]:
         searched.append(index.path.stem)
         for number, found in enumerate(find_in_video(finder, index, stretches)):
-            if len(searched) == 2 and number == 0:
+            if len(searched) in is_killed_in and number == 0:
                 raise Killed
             yield found
 
@@ -169,10 +177,24 @@ def test_a_search_that_was_killed_goes_on_with_the_video_that_was_not_finished(
         train(config)
     parts = again / "clip_boxes.parts"
     assert [file.name for file in parts.iterdir()] == ["0.json"] and not (again / "clip_boxes.csv").exists()
+    # Boxes that another finder found do not count, such as the same one before resume=extend trained it on.
+    weights = again / "finder" / "best.safetensors"
+    kept = weights.read_bytes()
+    values, notes = load_parameters(weights)
+    first = next(iter(values["params"].values()))
+    while isinstance(next(iter(first.values())), dict):
+        first = next(iter(first.values()))
+    next(iter(first.values()))[:] *= 0.5
+    export_parameters(weights, values, notes)
+    is_killed_in[:] = [3]
+    with pytest.raises(Killed):
+        train(config)
+    assert searched == ["session00", "session01", "session00"]
+    weights.write_bytes(kept)
     # A file of another video does not count, whatever its name.
     shutil.copy(parts / "0.json", parts / "1.json")
     train(config)
-    assert searched == ["session00", "session01", "session01"] and not parts.exists()
+    assert searched[3:] == ["session01"] and not parts.exists()
     assert (again / "clip_boxes.csv").read_bytes() == (run / "clip_boxes.csv").read_bytes()
 
 

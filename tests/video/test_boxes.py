@@ -1,5 +1,7 @@
 """Boxes of video frames: every reader shows the pixels of the box, and what rests in the world rests in the frame."""
 
+import re
+import shutil
 from pathlib import Path
 
 import av
@@ -8,7 +10,14 @@ import pytest
 
 from jaxpose import geometry
 from jaxpose.config import DataConfig
-from jaxpose.data.boxes import boxes_of_videos, read_video_boxes, video_box_file, video_boxes_folder, write_boxes
+from jaxpose.data.boxes import (
+    boxes_of_videos,
+    describe_boxes,
+    read_video_boxes,
+    video_box_file,
+    video_boxes_folder,
+    write_boxes,
+)
 from jaxpose.errors import UserError
 from jaxpose.geometry import fit_image
 from jaxpose.video.clips import boxes_of_clips, open_clips
@@ -170,6 +179,16 @@ def test_boxes_that_do_not_fit_a_video_are_refused_by_row(dot: Path, tmp_path: P
     (of_clips,) = boxes_of_videos(data, [dot]).values()
     np.testing.assert_array_equal(of_clips, boxes_px)
     assert boxes_of_videos(DataConfig(project=str(tmp_path)), [dot]) == {}
+    link, other = tmp_path / "link" / "dot.mkv", tmp_path / "other" / "dot.mkv"
+    link.parent.mkdir()
+    link.symlink_to(dot)
+    other.parent.mkdir()
+    shutil.copy(dot, other)
+    assert len(boxes_of_videos(data, [dot, link])) == 2
+    alike = "have the same name, so both would take their boxes from dot_bbox.csv"
+    with pytest.raises(UserError, match=alike):
+        boxes_of_videos(data, [dot, other])
+    assert re.search(f"the videos will not be predicted: .* {alike}", describe_boxes(data, [dot, other])[1])
     write_boxes(file, numbers[:-1], boxes_px[:-1])
     with pytest.raises(UserError, match=f"_bbox.csv has 21 rows, but {dot} has 22 frames; each frame needs a row"):
         read_video_boxes(file, video)
