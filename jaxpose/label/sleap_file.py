@@ -77,6 +77,8 @@ class SleapFile(WholeFile):
       corner_px: what the file adds to coordinates.
       has_links: whether something names instances by number.
       predicted: {image: (a, k, 3) x, y and score} of the predicted instances that no person has corrected.
+      predicted_tracks: {image: names of the tracks of these, "" for none}.
+      has_several: whether a frame has several instances of one kind.
       tracks: names of the tracks in the file.
       given: {image: {animal: name of its track, "" for none}} of the animals with another track than in the file.
       absent: {video: (number of its images without a file, why the first has none)}; they are not in `images`.
@@ -92,6 +94,8 @@ class SleapFile(WholeFile):
     corner_px: float
     has_links: bool
     predicted: Mapping[str, np.ndarray]
+    predicted_tracks: Mapping[str, Sequence[str]]
+    has_several: bool
     absent: Mapping[str, tuple[int, str]]
     tracks: Sequence[str]
     given: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -116,8 +120,24 @@ class SleapFile(WholeFile):
                 given[image] = new
         return dataclasses.replace(self, given=given)
 
+    def is_new(self, image: str, animal: str) -> bool:
+        """Returns whether an animal of an image is no instance of the file as it was read."""
+        place = self.place_of(image)
+        return not place or int(animal) >= len(place.instances)
+
+    def track_of_new(self, image: str, pose: Sequence[Point | None]) -> str:
+        """Returns the track of the predicted instance that a new animal with these points confirms, "" without one."""
+        tracks, place = self.predicted_tracks.get(image, ()), self.place_of(image)
+        if not self.has_several and len(tracks) == 1 and not (place and place.instances):
+            return tracks[0] if any(pose) else ""
+        places_px = np.array([point[:2] if point else (math.nan, math.nan) for point in pose])
+        shared = [_shared(found[:, :2], places_px) for found in self.predicted.get(image, ())]
+        return tracks[int(np.argmax(shared))] if any(shared) else ""
+
     def edited(self) -> dict[str, Points]:
-        return super().edited() | {image: self.points.get(image, {}) for image in self.given}
+        # A new animal that is gone has a track, and no instance.
+        given = {image for image, animals in self.given.items() if animals.keys() & {*self.animals(image)}}
+        return super().edited() | {image: self.points.get(image, {}) for image in given}
 
     def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
         place = self.place_of(image)
@@ -246,9 +266,7 @@ class _Tables:
         self._frames, self._instances, self._points, self._predicted = frames, instances, points, predicted
         # Where each instance that was read is now.
         self._moved = np.arange(len(instances))
-        # Whether a frame has several animals.
-        numbers = np.unique(instances[["frame_id", "instance_type"]], return_counts=True)[1]
-        self._has_several = bool((numbers > 1).any())
+        self._has_several = _has_several(instances)
 
     def all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._frames, self._instances, self._points
@@ -296,7 +314,7 @@ class _Tables:
     def add_instance(self, row: int, cells: Sequence[tuple]) -> int:
         """Adds an instance at the end of a frame, and returns its row.
 
-        It replaces the predicted one that it confirms, as in SLEAP.
+        It replaces the predicted one that it confirms, as in SLEAP; `SleapFile.given` has its track.
         """
         frame = self._frames[row]
         start, end = int(frame["instance_id_start"]), int(frame["instance_id_end"])
@@ -305,7 +323,7 @@ class _Tables:
         new = np.zeros(1, self._instances.dtype)
         new["instance_id"], new["instance_type"], new["frame_id"] = end, _BY_HAND, frame["frame_id"]
         origin = self._predicted_in(start, end, cells)
-        new["from_predicted"], new["track"] = (origin, self._instances[origin]["track"]) if origin >= 0 else (-1, -1)
+        new["from_predicted"], new["track"] = origin, -1
         new["point_id_start"], new["point_id_end"] = len(self._points), len(self._points) + len(cells)
         self._shift(end)
         self._instances = np.insert(self._instances, end, new)
@@ -326,8 +344,7 @@ class _Tables:
         for place in np.flatnonzero(rows["instance_type"] != _BY_HAND).tolist():
             first = int(rows["point_id_start"][place])
             of_predicted = self._predicted[first : first + len(cells)]
-            distances_px = np.hypot(of_predicted["x"] - places_px[:, 0], of_predicted["y"] - places_px[:, 1])
-            same = int((distances_px < _SAME_PX).sum())
+            same = _shared(np.stack([of_predicted["x"], of_predicted["y"]], axis=-1), places_px)
             if same > most and start + place not in rows["from_predicted"]:
                 best, most = start + place, same
         return best
@@ -347,6 +364,16 @@ class _Tables:
             self._frames[name][later] += 1
         self._instances["instance_id"][place:] += 1
         self._instances["from_predicted"][self._instances["from_predicted"] >= place] += 1
+
+
+def _has_several(instances: np.ndarray) -> bool:
+    """Returns whether a frame has several instances of one kind."""
+    return bool((np.unique(instances[["frame_id", "instance_type"]], return_counts=True)[1] > 1).any())
+
+
+def _shared(one_px: np.ndarray, other_px: np.ndarray) -> int:
+    """Returns how many places (k, 2) of two animals are the same."""
+    return int((np.hypot(*(one_px - other_px).T) < _SAME_PX).sum())
 
 
 def _replace(opened: Any, name: str, table: np.ndarray) -> None:
@@ -403,6 +430,7 @@ def read_sleap_file(file: Path) -> SleapFile:
     usable = {image: place for image, place in places.items() if place.instances and image not in problems}
     points = {image: _points(names, tables, place, corner_px) for image, place in usable.items()}
     labelled = {image: of_image for image, of_image in points.items() if of_image}
+    predicted = _predicted(labels, places)
     return SleapFile(
         file=file,
         original=original,
@@ -422,20 +450,24 @@ def read_sleap_file(file: Path) -> SleapFile:
         reach_px=reach_px,
         corner_px=corner_px,
         has_links=has_links,
-        predicted=_predicted(labels, places),
+        predicted={image: np.stack([one.numpy(scores=True) for one in found]) for image, found in predicted.items()},
+        predicted_tracks={
+            image: [one.track.name if one.track else "" for one in found] for image, found in predicted.items()
+        },
+        has_several=_has_several(tables[_INSTANCES]),
         absent=absent,
         tracks=[track.name for track in labels.tracks],
     )
 
 
-def _predicted(labels: Any, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+def _predicted(labels: Any, places: Mapping[str, _Place]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
     for image, place in places.items():
         if 0 <= place.row < len(labels.labeled_frames):
             frame = labels.labeled_frames[place.row]
             replaced = {id(one.from_predicted) for one in frame.user_instances}
-            if poses := [one.numpy(scores=True) for one in frame.predicted_instances if id(one) not in replaced]:
-                found[image] = np.stack(poses)
+            if instances := [one for one in frame.predicted_instances if id(one) not in replaced]:
+                found[image] = instances
     return found
 
 
