@@ -19,8 +19,10 @@ import numpy as np
 
 from jaxpose.config.arguments import program
 from jaxpose.conversion.prediction_tables import SUFFIXES, read_table
+from jaxpose.data.named_files import find_files
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
+from jaxpose.formats.prediction_table import Footage
 from jaxpose.label.answers import AnswerFile, Place, read_answers
 from jaxpose.label.store import Stale
 from jaxpose.label.video_frames import VideoFrames
@@ -31,6 +33,7 @@ from jaxpose.terminal import count
 from jaxpose.tracking.corrections import rounds
 from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
 from jaxpose.tracking.track_command import FORMS
+from jaxpose.video.recording import Recording
 
 ENDING = "_review.csv"
 _CORRECTIONS = "_corrections.csv"
@@ -103,17 +106,22 @@ class Review:
         if self.corrections.exists() and file.exists() and self.corrections.samefile(file):
             raise UserError(f"--corrections is {file}, which jaxpose track writes; give your answers another file name")
         self._lock = threading.Lock()
-        self._poses: tuple[tuple[int, ...], Poses, Path | None] | None = None
+        self._poses: tuple[tuple[int, ...], Poses, Footage | None] | None = None
         self._doubts: tuple[tuple[int, ...], bytes, list[Doubt]] | None = None
         with self._lock:
             self._read()
         self.video = Path(video).expanduser() if video else self._find_video()
         if not self.video.is_file():
             raise UserError(f"the video {self.video} does not exist; give --video VIDEO")
-        self.frames = VideoFrames()
-        self.frame_count = self.frames.index(self.video).frame_count
         assert self._poses
-        if (rows := len(self._poses[1].frames)) > self.frame_count:
+        _, poses, footage = self._poses
+        rows, recordings = len(poses.frames), dict[Path, Recording]()
+        if footage and footage.width_px:
+            size_px = footage.width_px, footage.height_px
+            recordings[self.video] = Recording(f"the video of {self.tracks}", rows, size_px)
+        self.frames = VideoFrames(recordings)
+        self.frame_count = self.frames.index(self.video).frame_count
+        if rows > self.frame_count:
             frames = count(self.frame_count, "frame")
             raise UserError(f"{self.video} has {frames}, but {self.tracks} has {rows:,}: is it another video?")
 
@@ -209,7 +217,7 @@ class Review:
                 raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
             shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
                           skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
-            self._poses = signature, shown, table.footage.path if table.footage else None
+            self._poses = signature, shown, table.footage
         poses = self._poses[1]
         try:
             content = read_bytes(self.file, most_bytes=None)
@@ -256,16 +264,20 @@ class Review:
 
     def _find_video(self) -> Path:
         assert self._poses
-        if (footage := self._poses[2]) and footage.is_file():
-            return footage
+        named = str(footage.path) if (footage := self._poses[2]) else ""
+        # A relative name begins at the tracks, and the file may have moved there from another machine.
+        match = find_files([named], [[self.tracks.parent]])[named] if named else None
+        if match and match.file:
+            return match.file
         detections = self.file.with_name(f"{self.file.name.removesuffix(f'{TRACKS}{ENDING}')}{DETECTIONS}.csv")
         for run in self.file.absolute().parents:
             if (index := run / INDEX_FILE).is_file():
                 for row in parse_rows(index, read_bytes(index)).values():
                     if run / row.table == detections.absolute():
                         return Path(row.path)
-        named = f"names the video {footage}, which does not exist" if footage else "does not name its video"
-        raise UserError(f"{self.tracks} {named}; give --video VIDEO")
+        reason = f"names the video {named}, which does not exist" if named else "does not name its video"
+        reason = f"names the video {named}: {match.reason}" if match and match.reason else reason
+        raise UserError(f"{self.tracks} {reason}; give --video VIDEO")
 
     @staticmethod
     def _edges(poses: Poses) -> list[list[int]]:

@@ -177,7 +177,7 @@ def test_answers_of_a_person_keep_their_bytes_and_are_never_overwritten(tmp_path
     review, file = track(tmp_path), tmp_path / "corrections.csv"
     first, second, third = decisions(review)[:3]
     columns = ["note", "track_a", "track_b", "frame_to", "frame_from", "round", "answer"]
-    lines = [columns, [' "of Ann"', *(first[name] for name in columns[1:-1]), " Same "]]
+    lines = [columns, ['"of ""Ann\nShe limps"', *(first[name] for name in columns[1:-1]), " Same "]]
     lines += [
         ["", "animal1", "animal2", "99", "90", "0", "animal2 animal1"],
         ["", *(third[name] for name in columns[1:])],
@@ -205,6 +205,11 @@ def test_answers_of_a_person_keep_their_bytes_and_are_never_overwritten(tmp_path
     file.write_bytes(content)
     now = page.answer(page.state()["revision"], places[1], "same")
     now = page.answer(now["revision"], places[1], "")
+    # A line break in a cell stays in it.
+    place = Place(*(first[name] for name in Place._fields))
+    now = page.answer(now["revision"], place, "swap")
+    assert [[*row.values()][0] for row in rows_of(file)][0] == 'of "Ann\nShe limps'
+    now = page.answer(now["revision"], place, " Same ")
     page.answer(now["revision"], places[0], None)
     assert file.read_bytes() == before + b"\r\n"
 
@@ -224,6 +229,25 @@ def test_every_form_of_tracks_is_shown_as_jaxpose_track_wrote_it(form: str, tmp_
     found = np.array([[[*point] if point else [np.nan] * 2 for point in frame] for frame in review.poses(64)])
     np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=0.0051)
     assert review.poses(10_000) == []
+
+
+def test_the_video_of_a_slp_lies_next_to_it_and_is_compared(
+    tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, own = read_table(detections(tmp_path, made()), several=True), tmp_path / "day1.mp4"
+    own.write_bytes(video.read_bytes())
+    (work := tmp_path / "work").mkdir()
+    (work / "day1.mp4").write_bytes(painted(tmp_path / "b.mp4", made(), (9, 9)).read_bytes())
+    # Neither the folder of work nor another machine is where the file lies.
+    monkeypatch.chdir(work)
+    for name, size_px in (("day1.mp4", SIZE_PX), ("C:\\videos\\day1.mp4", SIZE_PX), ("day1.mp4", (64, 48))):
+        write_predictions_slp(tmp_path / "in.slp", table, Footage(Path(name), *size_px, 25.0, np.zeros(0)))
+        review = track(tmp_path, "in.slp", out="day1_tracks.slp")
+        if size_px == SIZE_PX:
+            assert Review(review).video == own
+    for given in ("", str(video)):
+        with pytest.raises(UserError, match=r"192 x 96 px, but the video of .*day1_tracks.slp had 64 x 48 px"):
+            Review(review, given)
 
 
 def test_the_index_of_a_run_names_the_video(tmp_path: Path, video: Path) -> None:
