@@ -30,8 +30,8 @@ from jaxpose.poses import Poses
 from jaxpose.prediction.index import DETECTIONS, TRACKS, parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
-from jaxpose.tracking.corrections import rounds
-from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
+from jaxpose.tracking.corrections import EXCHANGED, rounds
+from jaxpose.tracking.review import COLUMNS, EXTRA, GAP, LINK, MISSING, SWAP
 from jaxpose.tracking.track_command import FORMS
 from jaxpose.video.recording import Recording
 
@@ -114,8 +114,7 @@ class Review:
         if not self.video.is_file():
             raise UserError(f"the video {self.video} does not exist; give --video VIDEO")
         assert self._poses
-        _, poses, footage = self._poses
-        rows, recordings = len(poses.frames), dict[Path, Recording]()
+        rows, footage, recordings = len(self._poses[1].frames), self._poses[2], dict[Path, Recording]()
         if footage and footage.width_px:
             size_px = footage.width_px, footage.height_px
             recordings[self.video] = Recording(f"the video of {self.tracks}", rows, size_px)
@@ -189,6 +188,8 @@ class Review:
                 )
             doubt = self._doubt(tables, place)
             others = {"kind": doubt.kind, "margin": doubt.margin, "expected_wrong": doubt.expected_wrong}
+            if (answer or "").lower() == EXCHANGED:
+                _refuse_exchange(tables.poses, place)
             changed = tables.answers.changed(place, answer, others)
             changed.corrections()
             write_atomic(self.corrections, changed.content())
@@ -252,7 +253,10 @@ class Review:
         if found:
             raise UserError(f"a place of kind {found[0].kind} takes no answer: change the detections")
         if not tables.doubts:
-            raise UserError(f"{self.file.name} has no row, so it does not say how often the tracks were corrected")
+            raise UserError(
+                f"{self.file.name} has no row, so it does not say how often the tracks were corrected: write the row "
+                f"into {self.corrections.name} yourself, with their round"
+            )
         if place.round != str(tables.round):
             raise UserError(f"the tracks are those of round {tables.round}, not {place.round}")
         for name in (place.track_a, place.track_b):
@@ -311,7 +315,7 @@ def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
     reader = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""))
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise UserError(f"{file} is not a review that jaxpose track wrote: its columns must be {', '.join(COLUMNS)}")
-    doubts, names = list[Doubt](), {"", *poses.individuals}
+    doubts, names, seen = list[Doubt](), {"", *poses.individuals}, _seen(poses)
     for row in reader:
         place = Place(*(row[name] or "" for name in Place._fields))
         is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
@@ -319,7 +323,52 @@ def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
         if not is_whole or int(place.frame_to) >= len(poses.frames) or not is_known:
             raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
         doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
+        if not _fits(doubts[-1], poses, seen):
+            raise UserError(f"{file}:{reader.line_num} is of other frames than the tracks next to it; make both again")
     return doubts
+
+
+def _seen(poses: Poses) -> np.ndarray:
+    """Returns (f, a), whether a track has a point in a frame."""
+    return np.asarray(np.isfinite(poses.points_px[..., 0]).any(axis=-1))
+
+
+def _fits(doubt: Doubt, poses: Poses, seen: np.ndarray) -> bool:
+    """Returns whether tracks can have a row: it names frames in which its tracks are seen.
+
+    Tracks that exchanged animals which both are seen in these frames fit as well: the files do not tell.
+    """
+    first, last = int(doubt.place.frame_from), int(doubt.place.frame_to)
+    numbers = [poses.individuals.index(name) for name in (doubt.place.track_a, doubt.place.track_b) if name]
+    ends = seen[[first, last]][:, numbers].any(axis=1).all()
+    if doubt.kind in (LINK, GAP):
+        return bool(ends and not seen[first + 1 : last, numbers].any())
+    return bool(ends or doubt.kind not in (SWAP, EXTRA))
+
+
+def _refuse_exchange(poses: Poses, place: Place) -> None:
+    """Raises UserError if `jaxpose track` finds no place where two tracks may exchange their animals.
+
+    Both are seen before an exchange and behind it. It lies between the last frame of one up to frame_from, and the
+    first of the other from frame_to on.
+    """
+    names = place.track_a, place.track_b
+    if not {*names} <= {*poses.individuals} or names[0] == names[1]:
+        return
+    seen = _seen(poses)[:, [poses.individuals.index(name) for name in names]]
+    frames = [np.flatnonzero(of_track) for of_track in seen.T]
+    for one, other in (frames, frames[::-1]):
+        before, after = one[one <= int(place.frame_from)], other[other >= int(place.frame_to)]
+        if len(before) and len(after):
+            start = max(before[-1], *(track[0] for track in frames))
+            stop = min(after[0], *(track[-1] for track in frames))
+            if start < stop:
+                return
+            break
+    raise UserError(
+        f"{' and '.join(names)} cannot exchange their animals between frames {place.frame_from} and {place.frame_to}: "
+        "jaxpose track needs frames with both of them before and behind it"
+    )
 
 
 def _row(doubt: Doubt, answers: dict[Place, str]) -> dict[str, Any]:

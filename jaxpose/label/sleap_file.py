@@ -10,7 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from jaxpose.files import read_bytes
 from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.sleap_images import SleapVideo, firsts_of_files, video_names
 from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
+from jaxpose.label.journal import Edit, as_point
 from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
@@ -120,12 +121,33 @@ class SleapFile(WholeFile):
                 given[image] = new
         return dataclasses.replace(self, given=given)
 
-    def is_new(self, image: str, animal: str) -> bool:
-        """Returns whether an animal of an image is no instance of the file as it was read."""
-        place = self.place_of(image)
-        return not place or int(animal) >= len(place.instances)
+    def tracks_of_new(
+        self, image: str, points: Points, edits: Iterable[Edit], names: Mapping[str, str], given: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Returns {animal: track} of the new animals of an image that get a track with edits.
 
-    def track_of_new(self, image: str, pose: Sequence[Point | None]) -> str:
+        It is that of the predicted instance which the animal begins to confirm, unless another animal has it already.
+        `points` and `names` are those before the edits, and `given` are tracks that come with these.
+        """
+        after, place, found = (
+            {**points, **{edit.slot: as_point(edit.after) for edit in edits}},
+            self.place_of(image),
+            {},
+        )
+        before, now = ({animal for (animal, _), point in one.items() if point} for one in (points, after))
+        taken = {given.get(animal, names.get(animal, "")) for animal in now & {*before, *given}}
+        for animal in sorted(now - {*given}, key=int):
+            poses = [[one.get((animal, name)) for name in self.keypoint_names] for one in (points, after)]
+            track = self._confirmed(image, poses[1])
+            track = track if track not in taken else ""
+            is_begun = animal not in before or not (names.get(animal) or self._confirmed(image, poses[0]))
+            is_new = not place or int(animal) >= len(place.instances)
+            if is_new and is_begun and track != names.get(animal, ""):
+                found[animal] = track
+                taken.add(track)
+        return found
+
+    def _confirmed(self, image: str, pose: Sequence[Point | None]) -> str:
         """Returns the track of the predicted instance that a new animal with these points confirms, "" without one."""
         tracks, place = self.predicted_tracks.get(image, ()), self.place_of(image)
         if not self.has_several and len(tracks) == 1 and not (place and place.instances):

@@ -219,8 +219,7 @@ class Store:
           number: of the image.
           revision: of the state on which the edit was made.
           changes: {place as in `frame`: new point}; one after all animals adds an animal.
-          tracks: {place in `animals`: name of its track in a SLEAP file, "" for none}. Otherwise, a new animal gets
-            the track of the predicted one that it confirms.
+          tracks: {place in `animals`: its track in a SLEAP file, "" for none}; a new animal gets that of its prediction.
 
         Returns:
           The new state, as `frame`.
@@ -237,8 +236,9 @@ class Store:
             edits = [self._edit(image, self._slot(image, place), changes[place]) for place in sorted(changes)]
             size = len(self.project.keypoint_names)
             given = {self._slot(image, animal * size)[0]: name for animal, name in (tracks or {}).items()}
-            for animal, name in (self._tracks_of_new(image, edits, given) | given).items():
-                edits.append(self._edit(image, (animal, TRACK), name))
+            if isinstance(of_file := self._file(image), SleapFile):
+                given |= of_file.tracks_of_new(image, self._points(image), edits, self._names(image), given)
+            edits += [self._edit(image, (animal, TRACK), name) for animal, name in given.items()]
             self._journal.append(edits)
             for edit in edits:
                 self._conflicts.pop(edit.key, None)
@@ -475,32 +475,6 @@ class Store:
         self._settle(edits)
         self.flush()
         return len({edit.key for edit in edits})
-
-    def _tracks_of_new(self, image: str, edits: Iterable[Edit], given: Mapping[str, str]) -> dict[str, str]:
-        """Returns {animal: track} of the new animals of a SLEAP file that get a track with these edits.
-
-        It is that of the predicted instance which the animal begins to confirm, unless another animal of the image has
-        this track. `given` are tracks that the edits bring along.
-        """
-        of_file, known, points = self._file(image), self._names(image), self._points(image)
-        if not isinstance(of_file, SleapFile):
-            return {}
-        names = self.project.keypoint_names
-        after = points | {edit.slot: as_point(edit.after) for edit in edits}
-        labelled = {animal for (animal, _), point in after.items() if point}
-        taken = {given.get(animal, known.get(animal, "")) for animal in labelled & ({*self._labelled(image)} | {*given})}
-        found: dict[str, str] = {}
-        for animal in sorted(labelled - {*given}, key=int):
-            if not of_file.is_new(image, animal):
-                continue
-            before, now = ([of_points.get((animal, name)) for name in names] for of_points in (points, after))
-            track = of_file.track_of_new(image, now)
-            is_begun = not any(before) or not (known.get(animal) or of_file.track_of_new(image, before))
-            track = track if track not in taken else ""
-            if is_begun and track != known.get(animal, ""):
-                found[animal] = track
-                taken.add(track)
-        return found
 
     def _edit(self, image: str, slot: Slot, value: Point | str | None) -> Edit:
         of_file = self._file(image)

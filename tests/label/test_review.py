@@ -15,6 +15,7 @@ from jaxpose import track as track_verb
 from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import write_individuals
 from jaxpose.formats.prediction_table import Footage
 from jaxpose.formats.sleap_files import write_predictions_slp
 from jaxpose.label.__main__ import main
@@ -324,6 +325,47 @@ def test_places_that_take_no_answer_and_answers_that_cannot_be_are_refused(tmp_p
         with pytest.raises(UserError, match=message):
             page.answer(state["revision"], *given)
     assert not page.corrections.exists()
+
+
+def test_a_track_that_comes_late_exchanges_nothing_before(tmp_path: Path, video: Path) -> None:
+    review, tracks = track(tmp_path), tmp_path / "day1_tracks.csv"
+    table = read_table(tracks, several=True)
+    poses = table.poses.by_identity()
+    late = poses.points_px.copy()
+    late[:100, 1] = np.nan
+    nobody = np.where(np.arange(len(late))[:, None, None, None] < 100, np.nan, late)
+    write_individuals(tracks, dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=nobody)))
+    with pytest.raises(UserError, match="_review.csv:[0-9]+ is of other frames than the tracks next to it"):
+        Review(review, str(video))
+    write_individuals(tracks, dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=late)))
+    header, *lines = review.read_text().splitlines(keepends=True)
+    review.write_text(header + "".join(line for line in lines if int(line.split(",")[3]) > 100))
+    page, answers = Review(review, str(video)), tmp_path / "day1_tracks_corrections.csv"
+    revision = page.state()["revision"]
+    for first, is_possible in ((50, False), (99, False), (318, True), (150, True)):
+        place = Place("0", str(first), str(first + 1), "animal1", "animal2")
+        if is_possible:
+            revision = page.answer(revision, place, "swap")["revision"]
+        else:
+            with pytest.raises(UserError, match=f"between frames {first} and {first + 1}: jaxpose track needs frames"):
+                page.answer(revision, place, "swap")
+            assert not answers.exists()
+
+
+@needs_browser
+def test_without_a_picture_nothing_is_answered(tmp_path: Path, video: Path) -> None:
+    review, own = track(tmp_path), tmp_path / "own.mp4"
+    own.write_bytes(video.read_bytes())
+    with serving(review, "--video", str(own)) as served:
+        own.write_bytes(b"")
+        context = opened(served.address, 1280, 800)
+        with pytest.raises(AssertionError, match="422"), context as page:
+            expect(page.locator("#image")).to_have_text(f"frame {decisions(review)[0]['frame_from']}")
+            press(page, "1")
+            expect(page.locator("#message")).to_contain_text("this frame is not shown")
+            press(page, "x")
+            expect(page.locator("#message")).to_contain_text("this frame is not shown")
+    assert not (tmp_path / "day1_tracks_corrections.csv").exists()
 
 
 def test_only_the_page_may_answer_and_the_server_imports_no_jax(
