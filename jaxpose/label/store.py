@@ -219,7 +219,7 @@ class Store:
           number: of the image.
           revision: of the state on which the edit was made.
           changes: {place as in `frame`: new point}; one after all animals adds an animal.
-          tracks: {place in `animals`: its track in a SLEAP file, "" for none}; a new animal gets that of its prediction.
+          tracks: {place in `animals`: its track in a SLEAP file, "" for none}; new animals get that of a prediction.
 
         Returns:
           The new state, as `frame`.
