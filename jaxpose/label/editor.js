@@ -74,7 +74,7 @@ export class Editor {
     const last = this.done.at(-1);
     const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length;
     if (goesOn) last.after = copyOf(frame.points);
-    else this.done.push({ frame, before, after: copyOf(frame.points), kind });
+    else this.done.push({ frame, before, after: copyOf(frame.points), kind, names: [...frame.names] });
     this.undone = [];
     this.send(frame);
   }
@@ -105,7 +105,11 @@ export class Editor {
       const { frame, before, after } = entry;
       await this.page.open(frame);
       const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
+      const had = frame.animals().filter((animal) => frame.hasLabel(animal));
       for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+      // A deleted animal comes back with its track.
+      const back = this.tracks && side === "before" ? frame.animals().filter((animal) => !had.includes(animal) && frame.hasLabel(animal)) : [];
+      for (const animal of back) if (entry.names?.[animal]) frame.giveBackTrack(animal, entry.names[animal]);
       for (const [animal, earlier, later] of entry.tracks ?? []) frame.giveTrack(animal, side === "before" ? earlier : later);
       if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
       this.send(frame);
@@ -194,6 +198,7 @@ export class Editor {
     const { frame, animal } = this, own = frame.names[animal] ?? "";
     if (!frame.has(animal)) return this.page.say("this animal has no point");
     if (frame.places(animal).some((place) => frame.points[place]?.draft)) return this.page.say("confirm the hollow points first: Shift+R");
+    if (frame.predicted.some(Boolean) && frame.animals().some((one) => frame.isUnsent(one))) return this.page.say("a new animal of this image is not saved yet, so its track is not known: try again");
     const names = [...new Set([...frame.names, ...this.tracks])].filter((name) => name && name !== own);
     const others = own ? ["no track"] : [];
     this.page.choices.ask(`${own || this.nameOf(animal)} is`, names, (choice) => this.setTrack(names[choice]), {

@@ -50,6 +50,8 @@ export class Frame {
   places(animal) { return Array.from({ length: this.size }, (_, k) => animal * this.size + k); }
   has(animal) { return this.places(animal).some((place) => this.points[place]); }
 
+  hasLabel(animal) { return this.places(animal).some((place) => asValue(this.points[place])); }
+
   // Makes places for an animal and those before it.
   extend(animal) { while (this.points.length < (animal + 1) * this.size) this.points.push(null); }
 
@@ -108,6 +110,17 @@ export class Frame {
     this.given.set(animal, name);
   }
 
+  // Gives an animal that comes back the track that it had; the server forgets that of an animal without points.
+  giveBackTrack(animal, name) {
+    this.giveTrack(animal, name);
+    this.savedNames[animal] = "";
+  }
+
+  // Whether an animal has points of which the server has none: its track is not known yet.
+  isUnsent(animal) {
+    return this.hasLabel(animal) && !this.places(animal).some((place) => this.saved[place]);
+  }
+
   get unsentTracks() {
     return Object.fromEntries(this.names.map((name, animal) => [animal, name]).filter(([animal, name]) => name !== (this.savedNames[animal] ?? "")));
   }
@@ -158,7 +171,7 @@ export class Frame {
   merge(state) {
     this.extend(state.animals.length - 1);
     // Two browsers may have begun another animal in the same place: their points are not mixed.
-    const begun = new Set(this.animals().filter((animal) => animal > 0 && !state.animals[animal] &&
+    const begun = new Set(this.animals().filter((animal) => animal > 0 && !this.savedNames[animal] &&
       this.places(animal).every((place) => !this.saved[place]) && this.places(animal).some((place) => state.points[place])));
     state.points.forEach((theirs, place) => {
       const mine = asValue(this.points[place]);

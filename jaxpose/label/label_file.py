@@ -428,5 +428,6 @@ def line_end(text: str) -> str:
 def csv_line(cells: Sequence[str], end: str) -> str:
     """Returns the text of a row, with a line end."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="").writerow(cells)
-    return text.getvalue() + end
+    # Before Python 3.13, only the characters of the line end of a writer are quoted in cells.
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n") + end

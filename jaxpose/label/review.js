@@ -123,11 +123,19 @@ class ReviewPage {
 
   // Answers -----------------------------------------------------------------------------------------------------------
 
-  // Until the frame has come, there is nothing to answer. Answers and their undo come one after the other.
-  answer(answer) { if (this.frame === this.shownFrame) this.inTurn(() => this.answerPlace(answer)); }
-  swapHere() { if (this.frame === this.shownFrame) this.inTurn(() => this.swapFromHere()); }
+  // Answers and their undo come one after the other.
+  answer(answer) { if (this.canAnswer()) this.inTurn(() => this.answerPlace(answer)); }
+  swapHere() { if (this.canAnswer()) this.inTurn(() => this.swapFromHere()); }
   undo() { this.inTurn(() => this.restore(this.done, this.undone, "nothing to undo")); }
   redo() { this.inTurn(() => this.restore(this.undone, this.done, "nothing to redo")); }
+
+  // Until the frame has come with its picture and its tracks, there is nothing to answer.
+  canAnswer() {
+    const isShown = this.frame === this.shownFrame;
+    if (!isShown) this.say("nothing answered: the frame had not come yet");
+    else if (!this.hasAll) this.say("nothing answered: this frame is not shown, so nobody can judge it");
+    return isShown && this.hasAll;
+  }
 
   inTurn(act) { this.turn = this.turn.then(act); }
 
@@ -148,7 +156,7 @@ class ReviewPage {
   // The tracks of the place exchange their animals in front of the shown frame.
   async swapFromHere() {
     const tracks = this.tracksToSwap(), round = this.listed[0]?.place[0];
-    if (round === undefined) return this.say("the review has no row, so it does not say how often the tracks were corrected");
+    if (round === undefined) return this.say("the review has no row, so it does not say how often the tracks were corrected: write the row into the corrections yourself, with their round");
     if (!tracks) return this.say("choose a place that names the two tracks");
     if (this.frame < 1) return this.say("go to the first frame in which the tracks show the other animals");
     const place = [round, String(this.frame - 1), String(this.frame), ...tracks];
@@ -244,6 +252,7 @@ class ReviewPage {
     const frame = new Frame(number, state, keypoints.length, () => {});
     this.editor.animals = frame.animals().filter((track) => frame.has(track));
     this.shownFrame = number;
+    this.hasAll = Boolean(picture.bitmap && poses);
     this.view.show(`frame ${number}`, frame, picture);
     get("image").textContent = `frame ${number}`;
     this.draw();

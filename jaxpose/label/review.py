@@ -19,8 +19,10 @@ import numpy as np
 
 from jaxpose.config.arguments import program
 from jaxpose.conversion.prediction_tables import SUFFIXES, read_table
+from jaxpose.data.named_files import find_files
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
+from jaxpose.formats.prediction_table import Footage
 from jaxpose.label.answers import AnswerFile, Place, read_answers
 from jaxpose.label.store import Stale
 from jaxpose.label.video_frames import VideoFrames
@@ -28,9 +30,10 @@ from jaxpose.poses import Poses
 from jaxpose.prediction.index import DETECTIONS, TRACKS, parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
-from jaxpose.tracking.corrections import rounds
-from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
+from jaxpose.tracking.corrections import EXCHANGED, rounds
+from jaxpose.tracking.review import COLUMNS, EXTRA, GAP, LINK, MISSING, SWAP
 from jaxpose.tracking.track_command import FORMS
+from jaxpose.video.recording import Recording
 
 ENDING = "_review.csv"
 _CORRECTIONS = "_corrections.csv"
@@ -103,17 +106,21 @@ class Review:
         if self.corrections.exists() and file.exists() and self.corrections.samefile(file):
             raise UserError(f"--corrections is {file}, which jaxpose track writes; give your answers another file name")
         self._lock = threading.Lock()
-        self._poses: tuple[tuple[int, ...], Poses, Path | None] | None = None
+        self._poses: tuple[tuple[int, ...], Poses, Footage | None] | None = None
         self._doubts: tuple[tuple[int, ...], bytes, list[Doubt]] | None = None
         with self._lock:
             self._read()
         self.video = Path(video).expanduser() if video else self._find_video()
         if not self.video.is_file():
             raise UserError(f"the video {self.video} does not exist; give --video VIDEO")
-        self.frames = VideoFrames()
-        self.frame_count = self.frames.index(self.video).frame_count
         assert self._poses
-        if (rows := len(self._poses[1].frames)) > self.frame_count:
+        rows, footage, recordings = len(self._poses[1].frames), self._poses[2], dict[Path, Recording]()
+        if footage and footage.width_px:
+            size_px = footage.width_px, footage.height_px
+            recordings[self.video] = Recording(f"the video of {self.tracks}", rows, size_px)
+        self.frames = VideoFrames(recordings)
+        self.frame_count = self.frames.index(self.video).frame_count
+        if rows > self.frame_count:
             frames = count(self.frame_count, "frame")
             raise UserError(f"{self.video} has {frames}, but {self.tracks} has {rows:,}: is it another video?")
 
@@ -181,6 +188,8 @@ class Review:
                 )
             doubt = self._doubt(tables, place)
             others = {"kind": doubt.kind, "margin": doubt.margin, "expected_wrong": doubt.expected_wrong}
+            if (answer or "").lower() == EXCHANGED:
+                _refuse_exchange(tables.poses, place)
             changed = tables.answers.changed(place, answer, others)
             changed.corrections()
             write_atomic(self.corrections, changed.content())
@@ -209,7 +218,7 @@ class Review:
                 raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
             shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
                           skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
-            self._poses = signature, shown, table.footage.path if table.footage else None
+            self._poses = signature, shown, table.footage
         poses = self._poses[1]
         try:
             content = read_bytes(self.file, most_bytes=None)
@@ -244,7 +253,10 @@ class Review:
         if found:
             raise UserError(f"a place of kind {found[0].kind} takes no answer: change the detections")
         if not tables.doubts:
-            raise UserError(f"{self.file.name} has no row, so it does not say how often the tracks were corrected")
+            raise UserError(
+                f"{self.file.name} has no row, so it does not say how often the tracks were corrected: write the row "
+                f"into {self.corrections.name} yourself, with their round"
+            )
         if place.round != str(tables.round):
             raise UserError(f"the tracks are those of round {tables.round}, not {place.round}")
         for name in (place.track_a, place.track_b):
@@ -256,16 +268,20 @@ class Review:
 
     def _find_video(self) -> Path:
         assert self._poses
-        if (footage := self._poses[2]) and footage.is_file():
-            return footage
+        named = str(footage.path) if (footage := self._poses[2]) else ""
+        # A relative name begins at the tracks, and the file may have moved there from another machine.
+        match = find_files([named], [[self.tracks.parent]])[named] if named else None
+        if match and match.file:
+            return match.file
         detections = self.file.with_name(f"{self.file.name.removesuffix(f'{TRACKS}{ENDING}')}{DETECTIONS}.csv")
         for run in self.file.absolute().parents:
             if (index := run / INDEX_FILE).is_file():
                 for row in parse_rows(index, read_bytes(index)).values():
                     if run / row.table == detections.absolute():
                         return Path(row.path)
-        named = f"names the video {footage}, which does not exist" if footage else "does not name its video"
-        raise UserError(f"{self.tracks} {named}; give --video VIDEO")
+        reason = f"names the video {named}, which does not exist" if named else "does not name its video"
+        reason = f"names the video {named}: {match.reason}" if match and match.reason else reason
+        raise UserError(f"{self.tracks} {reason}; give --video VIDEO")
 
     @staticmethod
     def _edges(poses: Poses) -> list[list[int]]:
@@ -299,7 +315,7 @@ def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
     reader = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""))
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise UserError(f"{file} is not a review that jaxpose track wrote: its columns must be {', '.join(COLUMNS)}")
-    doubts, names = list[Doubt](), {"", *poses.individuals}
+    doubts, names, seen = list[Doubt](), {"", *poses.individuals}, _seen(poses)
     for row in reader:
         place = Place(*(row[name] or "" for name in Place._fields))
         is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
@@ -307,7 +323,52 @@ def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
         if not is_whole or int(place.frame_to) >= len(poses.frames) or not is_known:
             raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
         doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
+        if not _fits(doubts[-1], poses, seen):
+            raise UserError(f"{file}:{reader.line_num} is of other frames than the tracks next to it; make both again")
     return doubts
+
+
+def _seen(poses: Poses) -> np.ndarray:
+    """Returns (f, a), whether a track has a point in a frame."""
+    return np.asarray(np.isfinite(poses.points_px[..., 0]).any(axis=-1))
+
+
+def _fits(doubt: Doubt, poses: Poses, seen: np.ndarray) -> bool:
+    """Returns whether tracks can have a row: it names frames in which its tracks are seen.
+
+    Tracks that exchanged animals which both are seen in these frames fit as well: the files do not tell.
+    """
+    first, last = int(doubt.place.frame_from), int(doubt.place.frame_to)
+    numbers = [poses.individuals.index(name) for name in (doubt.place.track_a, doubt.place.track_b) if name]
+    ends = seen[[first, last]][:, numbers].any(axis=1).all()
+    if doubt.kind in (LINK, GAP):
+        return bool(ends and not seen[first + 1 : last, numbers].any())
+    return bool(ends or doubt.kind not in (SWAP, EXTRA))
+
+
+def _refuse_exchange(poses: Poses, place: Place) -> None:
+    """Raises UserError if `jaxpose track` finds no place where two tracks may exchange their animals.
+
+    Both are seen before an exchange and behind it. It lies between the last frame of one up to frame_from, and the
+    first of the other from frame_to on.
+    """
+    names = place.track_a, place.track_b
+    if not {*names} <= {*poses.individuals} or names[0] == names[1]:
+        return
+    seen = _seen(poses)[:, [poses.individuals.index(name) for name in names]]
+    frames = [np.flatnonzero(of_track) for of_track in seen.T]
+    for one, other in (frames, frames[::-1]):
+        before, after = one[one <= int(place.frame_from)], other[other >= int(place.frame_to)]
+        if len(before) and len(after):
+            start = max(before[-1], *(track[0] for track in frames))
+            stop = min(after[0], *(track[-1] for track in frames))
+            if start < stop:
+                return
+            break
+    raise UserError(
+        f"{' and '.join(names)} cannot exchange their animals between frames {place.frame_from} and {place.frame_to}: "
+        "jaxpose track needs frames with both of them before and behind it"
+    )
 
 
 def _row(doubt: Doubt, answers: dict[Place, str]) -> dict[str, Any]:

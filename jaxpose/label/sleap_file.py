@@ -10,7 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from jaxpose.files import read_bytes
 from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.sleap_images import SleapVideo, firsts_of_files, video_names
 from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
+from jaxpose.label.journal import Edit, as_point
 from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
@@ -77,6 +78,8 @@ class SleapFile(WholeFile):
       corner_px: what the file adds to coordinates.
       has_links: whether something names instances by number.
       predicted: {image: (a, k, 3) x, y and score} of the predicted instances that no person has corrected.
+      predicted_tracks: {image: names of the tracks of these, "" for none}.
+      has_several: whether a frame has several instances of one kind.
       tracks: names of the tracks in the file.
       given: {image: {animal: name of its track, "" for none}} of the animals with another track than in the file.
       absent: {video: (number of its images without a file, why the first has none)}; they are not in `images`.
@@ -92,6 +95,8 @@ class SleapFile(WholeFile):
     corner_px: float
     has_links: bool
     predicted: Mapping[str, np.ndarray]
+    predicted_tracks: Mapping[str, Sequence[str]]
+    has_several: bool
     absent: Mapping[str, tuple[int, str]]
     tracks: Sequence[str]
     given: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
@@ -116,8 +121,45 @@ class SleapFile(WholeFile):
                 given[image] = new
         return dataclasses.replace(self, given=given)
 
+    def tracks_of_new(
+        self, image: str, points: Points, edits: Iterable[Edit], names: Mapping[str, str], given: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Returns {animal: track} of the new animals of an image that get a track with edits.
+
+        It is that of the predicted instance which the animal begins to confirm, unless another animal has it already.
+        `points` and `names` are those before the edits, and `given` are tracks that come with these.
+        """
+        after, place, found = (
+            {**points, **{edit.slot: as_point(edit.after) for edit in edits}},
+            self.place_of(image),
+            {},
+        )
+        before, now = ({animal for (animal, _), point in one.items() if point} for one in (points, after))
+        taken = {given.get(animal, names.get(animal, "")) for animal in now & {*before, *given}}
+        for animal in sorted(now - {*given}, key=int):
+            poses = [[one.get((animal, name)) for name in self.keypoint_names] for one in (points, after)]
+            track = self._confirmed(image, poses[1])
+            track = track if track not in taken else ""
+            is_begun = animal not in before or not (names.get(animal) or self._confirmed(image, poses[0]))
+            is_new = not place or int(animal) >= len(place.instances)
+            if is_new and is_begun and track != names.get(animal, ""):
+                found[animal] = track
+                taken.add(track)
+        return found
+
+    def _confirmed(self, image: str, pose: Sequence[Point | None]) -> str:
+        """Returns the track of the predicted instance that a new animal with these points confirms, "" without one."""
+        tracks, place = self.predicted_tracks.get(image, ()), self.place_of(image)
+        if not self.has_several and len(tracks) == 1 and not (place and place.instances):
+            return tracks[0] if any(pose) else ""
+        places_px = np.array([point[:2] if point else (math.nan, math.nan) for point in pose])
+        shared = [_shared(found[:, :2], places_px) for found in self.predicted.get(image, ())]
+        return tracks[int(np.argmax(shared))] if any(shared) else ""
+
     def edited(self) -> dict[str, Points]:
-        return super().edited() | {image: self.points.get(image, {}) for image in self.given}
+        # A new animal that is gone has a track, and no instance.
+        given = {image for image, animals in self.given.items() if animals.keys() & {*self.animals(image)}}
+        return super().edited() | {image: self.points.get(image, {}) for image in given}
 
     def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
         place = self.place_of(image)
@@ -246,9 +288,7 @@ class _Tables:
         self._frames, self._instances, self._points, self._predicted = frames, instances, points, predicted
         # Where each instance that was read is now.
         self._moved = np.arange(len(instances))
-        # Whether a frame has several animals.
-        numbers = np.unique(instances[["frame_id", "instance_type"]], return_counts=True)[1]
-        self._has_several = bool((numbers > 1).any())
+        self._has_several = _has_several(instances)
 
     def all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._frames, self._instances, self._points
@@ -296,7 +336,7 @@ class _Tables:
     def add_instance(self, row: int, cells: Sequence[tuple]) -> int:
         """Adds an instance at the end of a frame, and returns its row.
 
-        It replaces the predicted one that it confirms, as in SLEAP.
+        It replaces the predicted one that it confirms, as in SLEAP; `SleapFile.given` has its track.
         """
         frame = self._frames[row]
         start, end = int(frame["instance_id_start"]), int(frame["instance_id_end"])
@@ -305,7 +345,7 @@ class _Tables:
         new = np.zeros(1, self._instances.dtype)
         new["instance_id"], new["instance_type"], new["frame_id"] = end, _BY_HAND, frame["frame_id"]
         origin = self._predicted_in(start, end, cells)
-        new["from_predicted"], new["track"] = (origin, self._instances[origin]["track"]) if origin >= 0 else (-1, -1)
+        new["from_predicted"], new["track"] = origin, -1
         new["point_id_start"], new["point_id_end"] = len(self._points), len(self._points) + len(cells)
         self._shift(end)
         self._instances = np.insert(self._instances, end, new)
@@ -326,8 +366,7 @@ class _Tables:
         for place in np.flatnonzero(rows["instance_type"] != _BY_HAND).tolist():
             first = int(rows["point_id_start"][place])
             of_predicted = self._predicted[first : first + len(cells)]
-            distances_px = np.hypot(of_predicted["x"] - places_px[:, 0], of_predicted["y"] - places_px[:, 1])
-            same = int((distances_px < _SAME_PX).sum())
+            same = _shared(np.stack([of_predicted["x"], of_predicted["y"]], axis=-1), places_px)
             if same > most and start + place not in rows["from_predicted"]:
                 best, most = start + place, same
         return best
@@ -347,6 +386,16 @@ class _Tables:
             self._frames[name][later] += 1
         self._instances["instance_id"][place:] += 1
         self._instances["from_predicted"][self._instances["from_predicted"] >= place] += 1
+
+
+def _has_several(instances: np.ndarray) -> bool:
+    """Returns whether a frame has several instances of one kind."""
+    return bool((np.unique(instances[["frame_id", "instance_type"]], return_counts=True)[1] > 1).any())
+
+
+def _shared(one_px: np.ndarray, other_px: np.ndarray) -> int:
+    """Returns how many places (k, 2) of two animals are the same."""
+    return int((np.hypot(*(one_px - other_px).T) < _SAME_PX).sum())
 
 
 def _replace(opened: Any, name: str, table: np.ndarray) -> None:
@@ -403,6 +452,7 @@ def read_sleap_file(file: Path) -> SleapFile:
     usable = {image: place for image, place in places.items() if place.instances and image not in problems}
     points = {image: _points(names, tables, place, corner_px) for image, place in usable.items()}
     labelled = {image: of_image for image, of_image in points.items() if of_image}
+    predicted = _predicted(labels, places)
     return SleapFile(
         file=file,
         original=original,
@@ -422,20 +472,24 @@ def read_sleap_file(file: Path) -> SleapFile:
         reach_px=reach_px,
         corner_px=corner_px,
         has_links=has_links,
-        predicted=_predicted(labels, places),
+        predicted={image: np.stack([one.numpy(scores=True) for one in found]) for image, found in predicted.items()},
+        predicted_tracks={
+            image: [one.track.name if one.track else "" for one in found] for image, found in predicted.items()
+        },
+        has_several=_has_several(tables[_INSTANCES]),
         absent=absent,
         tracks=[track.name for track in labels.tracks],
     )
 
 
-def _predicted(labels: Any, places: Mapping[str, _Place]) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+def _predicted(labels: Any, places: Mapping[str, _Place]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
     for image, place in places.items():
         if 0 <= place.row < len(labels.labeled_frames):
             frame = labels.labeled_frames[place.row]
             replaced = {id(one.from_predicted) for one in frame.user_instances}
-            if poses := [one.numpy(scores=True) for one in frame.predicted_instances if id(one) not in replaced]:
-                found[image] = np.stack(poses)
+            if instances := [one for one in frame.predicted_instances if id(one) not in replaced]:
+                found[image] = instances
     return found
 
 

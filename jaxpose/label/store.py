@@ -219,7 +219,7 @@ class Store:
           number: of the image.
           revision: of the state on which the edit was made.
           changes: {place as in `frame`: new point}; one after all animals adds an animal.
-          tracks: {place in `animals`: name of its track in a SLEAP file, "" for none}.
+          tracks: {place in `animals`: its track in a SLEAP file, "" for none}; new animals get that of a prediction.
 
         Returns:
           The new state, as `frame`.
@@ -235,8 +235,10 @@ class Store:
                 raise Stale
             edits = [self._edit(image, self._slot(image, place), changes[place]) for place in sorted(changes)]
             size = len(self.project.keypoint_names)
-            for animal, name in (tracks or {}).items():
-                edits.append(self._edit(image, (self._slot(image, animal * size)[0], TRACK), name))
+            given = {self._slot(image, animal * size)[0]: name for animal, name in (tracks or {}).items()}
+            if isinstance(of_file := self._file(image), SleapFile):
+                given |= of_file.tracks_of_new(image, self._points(image), edits, self._names(image), given)
+            edits += [self._edit(image, (animal, TRACK), name) for animal, name in given.items()]
             self._journal.append(edits)
             for edit in edits:
                 self._conflicts.pop(edit.key, None)

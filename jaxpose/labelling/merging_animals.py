@@ -230,8 +230,9 @@ def _changed(text: str, changes: Mapping[int, Cells], layout: LabelLayout) -> st
             for column, cell in cells.items():
                 row[places[column]] = cell
             written = io.StringIO(newline="")
-            csv.writer(written, lineterminator="").writerow(row)
-            part = written.getvalue() + part[len(part.rstrip("\r\n")) :]
+            # Before Python 3.13, only the characters of the line end of a writer are quoted in cells.
+            csv.writer(written, lineterminator="\r\n").writerow(row)
+            part = written.getvalue().removesuffix("\r\n") + part[len(part.rstrip("\r\n")) :]
         parts.append(part)
         first = reader.line_num
     return "".join(parts)

@@ -194,6 +194,31 @@ def test_an_instance_of_sleap_gets_another_track_by_one_key(tmp_path: Path) -> N
     assert [one.name for one in sleap_io.load_slp(str(file)).tracks] == ["a", "b", "c"]
 
 
+def test_a_confirmed_prediction_of_sleap_has_its_track(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    with serving(file) as served:
+        with opened(served.address, 1280, 800) as page:
+            page.locator("#rows .row").first.click()
+            shows(page, "*animal 14?", "animal 24?")
+            press(page, "Shift+R Shift+R")
+            shows(page, "*a4", "b4")
+            press(page, "m")
+            expect(page.locator("#choices-list button")).to_have_text(["1  b", "2  c", "no track"])
+            press(page, "1")
+            shows(page, "*b4", "a4")
+            # A deleted animal comes back with the track that it had.
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(page, "Shift+X")
+            expect(page.locator("#animals")).to_be_hidden()
+            expect(page.locator("#saved")).to_have_text("saved")
+            press(page, "Control+z")
+            shows(page, "*b4", "a4")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    frame = sleap_io.load_slp(str(file)).labeled_frames[-1]
+    assert [one.track and one.track.name for one in frame.user_instances] == ["b", "a"]
+
+
 def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:
     file, table = coco_project(tmp_path), tmp_path / "table.csv"
     tree = json.loads(file.read_text())

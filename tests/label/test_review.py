@@ -15,6 +15,7 @@ from jaxpose import track as track_verb
 from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import write_individuals
 from jaxpose.formats.prediction_table import Footage
 from jaxpose.formats.sleap_files import write_predictions_slp
 from jaxpose.label.__main__ import main
@@ -177,7 +178,7 @@ def test_answers_of_a_person_keep_their_bytes_and_are_never_overwritten(tmp_path
     review, file = track(tmp_path), tmp_path / "corrections.csv"
     first, second, third = decisions(review)[:3]
     columns = ["note", "track_a", "track_b", "frame_to", "frame_from", "round", "answer"]
-    lines = [columns, [' "of Ann"', *(first[name] for name in columns[1:-1]), " Same "]]
+    lines = [columns, ['"of ""Ann\nShe limps"', *(first[name] for name in columns[1:-1]), " Same "]]
     lines += [
         ["", "animal1", "animal2", "99", "90", "0", "animal2 animal1"],
         ["", *(third[name] for name in columns[1:])],
@@ -205,6 +206,11 @@ def test_answers_of_a_person_keep_their_bytes_and_are_never_overwritten(tmp_path
     file.write_bytes(content)
     now = page.answer(page.state()["revision"], places[1], "same")
     now = page.answer(now["revision"], places[1], "")
+    # A line break in a cell stays in it.
+    place = Place(*(first[name] for name in Place._fields))
+    now = page.answer(now["revision"], place, "swap")
+    assert [[*row.values()][0] for row in rows_of(file)][0] == 'of "Ann\nShe limps'
+    now = page.answer(now["revision"], place, " Same ")
     page.answer(now["revision"], places[0], None)
     assert file.read_bytes() == before + b"\r\n"
 
@@ -224,6 +230,25 @@ def test_every_form_of_tracks_is_shown_as_jaxpose_track_wrote_it(form: str, tmp_
     found = np.array([[[*point] if point else [np.nan] * 2 for point in frame] for frame in review.poses(64)])
     np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=0.0051)
     assert review.poses(10_000) == []
+
+
+def test_the_video_of_a_slp_lies_next_to_it_and_is_compared(
+    tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, own = read_table(detections(tmp_path, made()), several=True), tmp_path / "day1.mp4"
+    own.write_bytes(video.read_bytes())
+    (work := tmp_path / "work").mkdir()
+    (work / "day1.mp4").write_bytes(painted(tmp_path / "b.mp4", made(), (9, 9)).read_bytes())
+    # Neither the folder of work nor another machine is where the file lies.
+    monkeypatch.chdir(work)
+    for name, size_px in (("day1.mp4", SIZE_PX), ("C:\\videos\\day1.mp4", SIZE_PX), ("day1.mp4", (64, 48))):
+        write_predictions_slp(tmp_path / "in.slp", table, Footage(Path(name), *size_px, 25.0, np.zeros(0)))
+        review = track(tmp_path, "in.slp", out="day1_tracks.slp")
+        if size_px == SIZE_PX:
+            assert Review(review).video == own
+    for given in ("", str(video)):
+        with pytest.raises(UserError, match=r"192 x 96 px, but the video of .*day1_tracks.slp had 64 x 48 px"):
+            Review(review, given)
 
 
 def test_the_index_of_a_run_names_the_video(tmp_path: Path, video: Path) -> None:
@@ -300,6 +325,47 @@ def test_places_that_take_no_answer_and_answers_that_cannot_be_are_refused(tmp_p
         with pytest.raises(UserError, match=message):
             page.answer(state["revision"], *given)
     assert not page.corrections.exists()
+
+
+def test_a_track_that_comes_late_exchanges_nothing_before(tmp_path: Path, video: Path) -> None:
+    review, tracks = track(tmp_path), tmp_path / "day1_tracks.csv"
+    table = read_table(tracks, several=True)
+    poses = table.poses.by_identity()
+    late = poses.points_px.copy()
+    late[:100, 1] = np.nan
+    nobody = np.where(np.arange(len(late))[:, None, None, None] < 100, np.nan, late)
+    write_individuals(tracks, dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=nobody)))
+    with pytest.raises(UserError, match="_review.csv:[0-9]+ is of other frames than the tracks next to it"):
+        Review(review, str(video))
+    write_individuals(tracks, dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=late)))
+    header, *lines = review.read_text().splitlines(keepends=True)
+    review.write_text(header + "".join(line for line in lines if int(line.split(",")[3]) > 100))
+    page, answers = Review(review, str(video)), tmp_path / "day1_tracks_corrections.csv"
+    revision = page.state()["revision"]
+    for first, is_possible in ((50, False), (99, False), (318, True), (150, True)):
+        place = Place("0", str(first), str(first + 1), "animal1", "animal2")
+        if is_possible:
+            revision = page.answer(revision, place, "swap")["revision"]
+        else:
+            with pytest.raises(UserError, match=f"between frames {first} and {first + 1}: jaxpose track needs frames"):
+                page.answer(revision, place, "swap")
+            assert not answers.exists()
+
+
+@needs_browser
+def test_without_a_picture_nothing_is_answered(tmp_path: Path, video: Path) -> None:
+    review, own = track(tmp_path), tmp_path / "own.mp4"
+    own.write_bytes(video.read_bytes())
+    with serving(review, "--video", str(own)) as served:
+        own.write_bytes(b"")
+        context = opened(served.address, 1280, 800)
+        with pytest.raises(AssertionError, match="422"), context as page:
+            expect(page.locator("#image")).to_have_text(f"frame {decisions(review)[0]['frame_from']}")
+            press(page, "1")
+            expect(page.locator("#message")).to_contain_text("this frame is not shown")
+            press(page, "x")
+            expect(page.locator("#message")).to_contain_text("this frame is not shown")
+    assert not (tmp_path / "day1_tracks_corrections.csv").exists()
 
 
 def test_only_the_page_may_answer_and_the_server_imports_no_jax(

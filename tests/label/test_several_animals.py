@@ -193,7 +193,10 @@ def test_predicted_animals_of_a_sleap_file_are_confirmed_with_their_tracks(tmp_p
         assert len(predicted) == 2 * K and predicted[K] == [25.123, 25.123, 0.9]
         # The second one first, as the page rounds it; then an animal that nobody predicted.
         edit(store, number, 1, **{name: (*point[:2], 2) for name, point in zip(KEYPOINTS, predicted[K:], strict=True)})
+        # The page knows the track at once.
+        assert store.frame(number)["animals"] == ["", "b"]
         store.flush()
+        assert store.frame(number)["animals"] == ["", "b"]
         assert [point and point[2] for point in store.frame(number)["predicted"]] == [0.9] * 2 * K
         edit(store, number, 2, nose=(50.0, 40.0, 2))
         store.close()
@@ -201,6 +204,38 @@ def test_predicted_animals_of_a_sleap_file_are_confirmed_with_their_tracks(tmp_p
     confirmed, free = frame.user_instances
     assert confirmed.from_predicted is frame.predicted_instances[1] and confirmed.track.name == "b"
     assert free.from_predicted is None and free.track is None and len(frame.predicted_instances) == 2
+
+
+def test_a_confirmed_animal_keeps_its_track_and_takes_that_of_no_other(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    original = file.read_bytes()
+    with opened(file) as store:
+        number = next(number for number, count in enumerate(store.counts()) if count == 0)
+        predicted = store.frame(number)["predicted"]
+        of_animal = [
+            {name: (*point[:2], 2) for name, point in zip(KEYPOINTS, predicted[first:], strict=False)}
+            for first in (0, K)
+        ]
+        edit(store, number, 0, nose=NEW)
+        retrack(store, number, animal_0="b")
+        edit(store, number, 1, **of_animal[1])
+        assert store.frame(number)["animals"] == ["b", ""]
+        retrack(store, number, animal_0="", animal_1="b")
+        # All its points move away from the prediction.
+        edit(store, number, 1, **dict.fromkeys(KEYPOINTS, NEW))
+        store.flush()
+        assert store.frame(number)["animals"] == ["", "b"] and tracks_of(file, -1) == [None, "b"]
+        # Without a track, it is no other's: this prediction gives its own.
+        edit(store, number, 2, **of_animal[0])
+        retrack(store, number, animal_2="")
+        store.flush()
+        assert tracks_of(file, -1) == [None, "b", None]
+        for animal in range(3):
+            remove(store, number, animal)
+        store.flush()
+        assert file.read_bytes() == original
+        edit(store, number, 1, **of_animal[0])
+        assert store.frame(number)["animals"][1] == "a"
 
 
 def retrack(store: Store, number: int, **tracks: str) -> dict[str, Any]:
