@@ -70,7 +70,7 @@ export const REVIEW_ACTIONS = [
   [["Backspace", "Delete"], "take the answer back", "answer", null],
   [["Ctrl+Z"], "undo", "undo"],
   [["Ctrl+Shift+Z", "Ctrl+Y"], "redo", "redo"],
-  [["F"], "the frame before the decision, or the one behind it", "toggleFrame"],
+  [["F"], "the frame before the decision, or the one after it", "toggleFrame"],
   [["D"], "next frame", "move", 1],
   [["A"], "previous frame", "move", -1],
   [["Shift+D"], "10 frames on", "move", 10],

@@ -349,7 +349,7 @@ def _fits(doubt: Doubt, poses: Poses, seen: np.ndarray) -> bool:
 def _refuse_exchange(poses: Poses, place: Place) -> None:
     """Raises UserError if `jaxpose track` finds no place where two tracks may exchange their animals.
 
-    Both are seen before an exchange and behind it. It lies between the last frame of one up to frame_from, and the
+    Both are seen before and after an exchange. It lies between the last frame of one up to frame_from, and the
     first of the other from frame_to on.
     """
     names = place.track_a, place.track_b
@@ -367,7 +367,7 @@ def _refuse_exchange(poses: Poses, place: Place) -> None:
             break
     raise UserError(
         f"{' and '.join(names)} cannot exchange their animals between frames {place.frame_from} and {place.frame_to}: "
-        "jaxpose track needs frames with both of them before and behind it"
+        "jaxpose track needs frames with both of them before and after it"
     )
 
 
