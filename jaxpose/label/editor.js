@@ -104,6 +104,8 @@ export class Editor {
       entry.kind = "";
       const { frame, before, after } = entry;
       await this.page.open(frame);
+      // Tracks are given one request after the other: the server forgets that of a deleted animal.
+      if (this.tracks) await frame.sending;
       const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
       const had = frame.animals().filter((animal) => frame.hasLabel(animal));
       for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
