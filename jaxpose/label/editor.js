@@ -16,6 +16,8 @@ export class Editor {
     this.hidesNext = false;
     this.undone = [];
     this.done = [];
+    // The undo and redo that were asked for, one after the other.
+    this.restored = Promise.resolve();
   }
 
   // Takes the project, as the server tells it.
@@ -68,13 +70,13 @@ export class Editor {
   }
 
   changeFrame(frame, alter, kind = "") {
-    const before = copyOf(frame.points);
+    const before = copyOf(frame.points), names = this.tracks && frame.knownTracks;
     alter(frame.points);
     if (before.length === frame.points.length && JSON.stringify(before) === JSON.stringify(frame.points)) return;
     const last = this.done.at(-1);
     const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length;
     if (goesOn) last.after = copyOf(frame.points);
-    else this.done.push({ frame, before, after: copyOf(frame.points), kind, names: [...frame.names] });
+    else this.done.push({ frame, before, after: copyOf(frame.points), kind, names });
     this.undone = [];
     this.send(frame);
   }
@@ -84,38 +86,40 @@ export class Editor {
     frame.send();
   }
 
-  // An entry that joins the one before is undone and redone together with it.
-  undo() {
-    const entries = [];
-    do entries.push(this.done.pop()); while (entries.at(-1)?.joins);
-    return this.restore(entries, this.undone, "before");
+  undo() { return this.queue(() => this.restore(this.done, this.undone, "before")); }
+  redo() { return this.queue(() => this.restore(this.undone, this.done, "after")); }
+
+  // Does something after the undo and redo before it, which may wait for another image.
+  queue(work) {
+    this.restored = this.restored.then(work, work);
+    return this.restored;
   }
 
-  redo() {
-    const entries = [this.undone.pop()];
-    while (this.undone.at(-1)?.joins) entries.push(this.undone.pop());
-    return this.restore(entries, this.done, "after");
-  }
-
-  async restore(entries, to, side) {
-    if (!entries[0]) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
+  // Takes the last entry of a history to another one, and its frame to the state before or after it.
+  async restore(from, to, side) {
+    if (!from.length) return this.page.say(side === "before" ? "nothing to undo" : "nothing to redo");
+    // An entry that joins the one before is undone and redone together with it.
+    const entries = [from.pop()];
+    while (from.length && (side === "before" ? entries.at(-1) : from.at(-1)).joins) entries.push(from.pop());
     to.push(...entries);
     for (const entry of entries) {
-      entry.kind = "";
-      const { frame, before, after } = entry;
-      await this.page.open(frame);
-      // Tracks are given one request after the other: the server forgets that of a deleted animal.
-      if (this.tracks) await frame.sending;
-      const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
-      const had = frame.animals().filter((animal) => frame.hasLabel(animal));
-      for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
-      // A deleted animal comes back with its track.
-      const back = this.tracks && side === "before" ? frame.animals().filter((animal) => !had.includes(animal) && frame.hasLabel(animal)) : [];
-      for (const animal of back) if (entry.names?.[animal]) frame.giveBackTrack(animal, entry.names[animal]);
-      for (const [animal, earlier, later] of entry.tracks ?? []) frame.giveTrack(animal, side === "before" ? earlier : later);
-      if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
-      this.send(frame);
+      await this.page.open(entry.frame);
+      this.restoreEntry(entry, side);
     }
+  }
+
+  restoreEntry(entry, side) {
+    const { frame, before, after } = entry;
+    entry.kind = "";
+    const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
+    const had = frame.animals().filter((animal) => frame.hasLabel(animal));
+    for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+    // A deleted animal comes back with its track.
+    const back = side === "before" ? frame.animals().filter((animal) => !had.includes(animal) && frame.hasLabel(animal)) : [];
+    for (const animal of back) if (entry.names?.[animal] !== undefined) frame.giveBackTrack(animal, entry.names[animal]);
+    for (const [animal, earlier, later] of entry.tracks ?? []) frame.giveTrack(animal, side === "before" ? earlier : later);
+    if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
+    this.send(frame);
   }
 
   put(points, place, at, v) {

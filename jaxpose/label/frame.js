@@ -39,6 +39,8 @@ export class Frame {
     this.ownConflicts = new Map();
     // {animal: track} of those that were given here.
     this.given = new Map();
+    // Animals that came back: their tracks are sent, whatever the server has.
+    this.back = new Set();
     this.sending = null;
     this.take(state);
     this.points = state.points.map(asPoint);
@@ -95,11 +97,14 @@ export class Frame {
   // Takes the names of the animals; one that is given here and not sent yet stays, unless it was changed elsewhere.
   takeNames(theirs) {
     const before = this.savedNames ?? [], mine = this.names ?? [];
-    const isKept = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && name === (before[animal] ?? "");
-    this.names = theirs.map((name, animal) => (isKept(name, animal) ? mine[animal] : name));
-    this.savedNames = theirs;
+    const isNew = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && name === (before[animal] ?? "");
+    const isKept = (name, animal) => this.back.has(animal) || isNew(name, animal);
+    // The server may not know the last animals yet.
+    const all = Array.from({ length: Math.max(theirs.length, mine.length) }, (_, animal) => theirs[animal] ?? "");
+    this.names = all.map((name, animal) => (isKept(name, animal) ? mine[animal] : name));
+    this.savedNames = all;
     // A track that was saved here, and is another one now.
-    this.overruled = [...this.given.entries()].filter(([animal, name]) => theirs[animal] !== name && this.names[animal] !== name).map(([animal]) => animal);
+    this.overruled = [...this.given.entries()].filter(([animal, name]) => all[animal] !== name && this.names[animal] !== name).map(([animal]) => animal);
     for (const animal of this.overruled) this.given.delete(animal);
   }
 
@@ -113,8 +118,11 @@ export class Frame {
   // Gives an animal that comes back the track that it had; the server forgets that of an animal without points.
   giveBackTrack(animal, name) {
     this.giveTrack(animal, name);
-    this.savedNames[animal] = "";
+    this.back.add(animal);
   }
+
+  // The tracks that the server has, by animal; undefined for an animal that it does not have yet.
+  get knownTracks() { return this.animals().map((animal) => (this.isUnsent(animal) ? undefined : this.names[animal] ?? "")); }
 
   // Whether an animal has points of which the server has none: its track is not known yet.
   isUnsent(animal) {
@@ -122,7 +130,8 @@ export class Frame {
   }
 
   get unsentTracks() {
-    return Object.fromEntries(this.names.map((name, animal) => [animal, name]).filter(([animal, name]) => name !== (this.savedNames[animal] ?? "")));
+    const isSent = (name, animal) => name === (this.savedNames[animal] ?? "") && !this.back.has(animal);
+    return Object.fromEntries(this.names.map((name, animal) => [animal, name]).filter(([animal, name]) => !isSent(name, animal)));
   }
 
   // The points of the user that another browser or program has overruled, by keypoint.
@@ -149,7 +158,10 @@ export class Frame {
       const { status, content } = await ask(`/api/frame/${this.number}`, { revision: this.revision, points, tracks });
       if (status === 200) {
         // A track may have been given anew meanwhile.
-        for (const [animal, name] of Object.entries(tracks)) this.savedNames[animal] = name;
+        for (const [animal, name] of Object.entries(tracks)) {
+          this.savedNames[animal] = name;
+          this.back.delete(Number(animal));
+        }
         this.take(content);
         for (const k of Object.keys(points)) this.ownConflicts.delete(Number(k));
       } else if (status === 409) {
@@ -158,6 +170,7 @@ export class Frame {
         for (const k of Object.keys(points)) this.points[k] = asPoint(this.saved[k]);
         this.names = [...this.savedNames];
         this.given.clear();
+        this.back.clear();
         return this.tell(this, "refused", content.error);
       } else {
         setTimeout(() => this.send(), RETRY_MS);

@@ -127,13 +127,11 @@ class SleapFile(WholeFile):
         """Returns {animal: track} of the new animals of an image that get a track with edits.
 
         It is that of the predicted instance which the animal begins to confirm, unless another animal has it already.
-        `points` and `names` are those before the edits, and `given` are tracks that come with these.
+        `points` and `names` are those before the edits, and `given` are tracks that come with these; raises UserError
+        if one of them would be that of two animals.
         """
-        after, place, found = (
-            {**points, **{edit.slot: as_point(edit.after) for edit in edits}},
-            self.place_of(image),
-            {},
-        )
+        after = {**points, **{edit.slot: as_point(edit.after) for edit in edits}}
+        place, found = self.place_of(image), dict[str, str]()
         before, now = ({animal for (animal, _), point in one.items() if point} for one in (points, after))
         taken = {given.get(animal, names.get(animal, "")) for animal in now & {*before, *given}}
         for animal in sorted(now - {*given}, key=int):
@@ -145,6 +143,10 @@ class SleapFile(WholeFile):
             if is_new and is_begun and track != names.get(animal, ""):
                 found[animal] = track
                 taken.add(track)
+        tracks = {animal: (names | given | found).get(animal, "") for animal in now}
+        for animal, track in tracks.items():
+            if track and track != names.get(animal) and list(tracks.values()).count(track) > 1:
+                raise UserError(f"two animals of {image} would have the track {track}; it can be that of one only")
         return found
 
     def _confirmed(self, image: str, pose: Sequence[Point | None]) -> str:

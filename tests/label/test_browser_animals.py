@@ -1,15 +1,16 @@
 """The page of `jaxpose label` with several animals in an image, in a headless Chromium."""
 
+import contextlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import sleap_io
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from pycocotools.coco import COCO
 
 from jaxpose.formats.lightning_pose.tables import PredictionWriter
@@ -224,6 +225,74 @@ def test_a_confirmed_prediction_of_sleap_has_its_track(tmp_path: Path) -> None:
     assert [one.track and one.track.name for one in frame.user_instances] == ["b", "a"]
 
 
+@contextlib.contextmanager
+def slow_answers(page: Page) -> Iterator[None]:
+    """Holds what the page sends, until the block ends."""
+    held: list[Route] = []
+    is_held = True
+
+    def handle(route: Route) -> None:
+        if is_held and route.request.method == "POST":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/frame/*", handle)
+    yield
+    is_held = False
+    for route in held:
+        route.continue_()
+
+
+def test_keys_that_are_faster_than_the_server_keep_the_tracks(tmp_path: Path) -> None:
+    file = several_sleap(tmp_path)
+    original = file.read_bytes()
+    with serving(file) as served:
+        with opened("about:blank", 1280, 800) as first:
+            assert first.context.browser
+            # In the consoles of these, an old revision is an error.
+            page, other = (first.context.browser.new_page(viewport={"width": 1280, "height": 800}) for _ in range(2))
+            for one in (page, other):
+                one.set_default_timeout(PATIENCE_MS)
+                one.goto(served.address)
+                one.select_option("#filter", "labelled")
+                one.locator("#rows .row").first.click()
+                shows(one, "*a4", "b4")
+            press(page, "m 1")
+            shows(page, "*b4", "a4")
+            expect(page.locator("#saved")).to_have_text("saved")
+            # The deletion is on its way while it and the exchange are undone.
+            with slow_answers(page):
+                press(page, "Shift+X Control+z Control+z")
+                shows(page, "*a4", "b4")
+            expect(page.locator("#saved")).to_have_text("saved")
+            shows(page, "*a4", "b4")
+            # The server answers before it knows the new animal, which has a track already.
+            with slow_answers(page):
+                press(page, "ArrowUp i p m 3")
+                shows(page, "a4", "b4", "*c1")
+            expect(page.locator("#saved")).to_have_text("saved")
+            shows(page, "a4", "b4", "*c1")
+            # It is gone from the file, and another browser has changed the image, before it comes back.
+            press(page, "Shift+X")
+            shows(other, "*a4", "b4")
+            expect(page.locator("#saved")).to_have_text("saved")
+            with slow_answers(page):
+                press(page, "Control+z")
+                press(other, "e l")
+                expect(other.locator("#saved")).to_have_text("saved")
+                shows(page, "a4", "b4", "*c1")
+            shows(other, "a4", "*b4", "c1")
+            shows(page, "a4", "b4", "*c1")
+            press(other, "Control+z")
+            expect(other.locator("#saved")).to_have_text("saved")
+            press(page, "Control+z Control+z Control+z Control+z")
+            expect(page.locator("#message")).to_have_text("nothing to undo")
+            expect(page.locator("#saved")).to_have_text("saved")
+        assert served.stop() == 0
+    assert file.read_bytes() == original
+
+
 def test_predicted_animals_are_taken_by_one_key(tmp_path: Path) -> None:
     file, table = coco_project(tmp_path), tmp_path / "table.csv"
     tree = json.loads(file.read_text())
@@ -269,6 +338,8 @@ def test_a_kill_and_two_browsers_at_two_animals(tmp_path: Path) -> None:
         shows(page, "a4", "b4", "*animal 31")
         # It is in the journal, or in the file already.
         expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
+        # Without what the page still asks for, which would be an error in its console.
+        page.goto("about:blank")
         served.kill()
     with serving(file) as served:
         with opened(served.address, 1280, 800) as page:

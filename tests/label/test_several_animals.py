@@ -258,17 +258,19 @@ def test_instances_of_sleap_get_other_tracks_and_everything_else_stays(tmp_path:
         assert frame["animals"] == ["b", "a"] and frame["revision"] != revision
         store.flush()
         assert tracks_of(file) == ["b", "a"]
-        # One after the other, the first state is back, byte for byte.
-        retrack(store, 0, animal_0="a")
-        retrack(store, 0, animal_1="b")
+        # Two animals of an image never have one track.
+        with pytest.raises(UserError, match="two animals of .*img00000003.bmp would have the track a; it can be that of"):
+            retrack(store, 0, animal_0="a")
+        # The first state is back, byte for byte.
+        retrack(store, 0, animal_0="a", animal_1="b")
         store.flush()
         assert file.read_bytes() == original
         # A track of the file, a new one, none, and one of an instance that is new itself.
         retrack(store, 0, animal_0="c", animal_1="a long name \u00e9")
         edit(store, 0, 2, nose=NEW)
-        retrack(store, 0, animal_2="a long name \u00e9")
+        retrack(store, 0, animal_2="a")
         store.flush()
-        assert tracks_of(file) == ["c", "a long name \u00e9", "a long name \u00e9"]
+        assert tracks_of(file) == ["c", "a long name \u00e9", "a"]
         retrack(store, 0, animal_2="")
         assert store.frame(0)["animals"] == ["c", "a long name \u00e9", ""]
         number = next(number for number, count in enumerate(store.counts()) if count == 0)
