@@ -34,11 +34,13 @@ OUTCOMES = (
     "refused",
     "ignored with a warning",
     "same meaning",
+    "as before it was written",
     "refused without its name",
     "traceback",
     "other meaning",
 )
-REFUSED, IGNORED, SAME, UNNAMED, TRACEBACK, OTHER = OUTCOMES
+REFUSED, IGNORED, SAME, EARLIER, UNNAMED, TRACEBACK, OTHER = OUTCOMES
+SAFE = OUTCOMES[:4]
 _STRETCH_MINUTES = 12 / 30 / 60  # 12 frames
 _SLURM = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
 
@@ -55,11 +57,13 @@ class Kind:
       folder: a refusal names each file, or its folder in this one.
       files: paths below the folder.
       readers: all their readers; each returns what it understood.
+      waiting: those of them that understand an absent file as one that has not been written yet.
     """
 
     folder: Path
     files: list[Path]
     readers: list[Callable[[], Any]]
+    waiting: Sequence[Callable[[], Any]] = ()
 
 
 class DamagedRun:
@@ -91,12 +95,12 @@ class DamagedRun:
         checkpoints = self._open / "checkpoints"
         self.kinds = {
             "config.json": Kind(run, [Path("config.json")], [self._load, self._evaluate, self._train, self._watch]),
-            "split.csv": Kind(run, [Path("split.csv")], [self._evaluate, self._train, self._watch]),
+            "split.csv": Kind(run, [Path("split.csv")], [self._evaluate, self._train, self._watch], [self._watch]),
             "pca.json": Kind(run, [Path("pca.json")], [self._load, self._evaluate]),
             "index.csv": Kind(run, [Path("index.csv")], [self._predict]),
-            "finished.json": Kind(run, [Path("finished.json")], [self._train, self._watch]),
+            "finished.json": Kind(run, [Path("finished.json")], [self._train, self._watch], [self._watch]),
             "best.safetensors": Kind(run, [Path("best.safetensors")], [self._load]),
-            "restarts.json": Kind(self._open, [Path("restarts.json")], [self._restart]),
+            "restarts.json": Kind(self._open, [Path("restarts.json")], [self._restart], [self._restart]),
             "files of checkpoints": Kind(checkpoints, _files(checkpoints), [self._load_open]),
             "files of finished segments": Kind(parts, _files(parts), [self._join]),
         }
@@ -110,7 +114,7 @@ class DamagedRun:
     def damage(self, kind: Kind, path: Path, content: bytes | None) -> str:
         """Gives a file another content, or removes it, calls all its readers, and returns the worst of OUTCOMES."""
         file, found = kind.folder / path, []
-        name = str(kind.folder / path.parts[0])
+        name = str(kind.folder / path.parts[0] if content is not None else kind.folder)
         for reader in kind.readers:
             self._restore()
             written = file.read_bytes()
@@ -118,8 +122,10 @@ class DamagedRun:
                 file.unlink()
             else:
                 file.write_bytes(content)
-            found.append(self._outcome(reader, name))
-            if file.is_file() or content is None:
+            outcome = self._outcome(reader, name)
+            is_earlier = content is None and outcome == OTHER and reader in kind.waiting
+            found.append(EARLIER if is_earlier else outcome)
+            if file.is_file() or (content is None and file.parent.is_dir()):
                 file.write_bytes(written)
         return max(found, key=OUTCOMES.index)
 
@@ -284,6 +290,6 @@ def count_outcomes(work: Path, damage: str, number: int, seed: int) -> dict[str,
         with contextlib.redirect_stdout(io.StringIO()):
             outcome = run.damage(kind, path, content)
         counts.setdefault(name, Counter())[outcome] += 1
-        if outcome not in (REFUSED, IGNORED, SAME):
+        if outcome not in SAFE:
             print(f"{kind.folder / path}, {done}: {outcome}", flush=True)
     return {name: dict(found) for name, found in counts.items()}

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-from damaged import DAMAGES, IGNORED, REFUSED, SAME, count_outcomes
+from damaged import DAMAGES, SAFE, count_outcomes
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
 from killed_commands import COMMANDS, kill_command
 
@@ -60,7 +60,7 @@ def damage_files(work: Path, damage: str, number: int) -> dict:
     kinds = count_outcomes(work, damage, number, seed=0)
     outcomes = {outcome for found in kinds.values() for outcome in found}
     return {
-        "damage": damage, "times": number, "seed": 0, "kinds": kinds, "is_safe": outcomes <= {REFUSED, IGNORED, SAME},
+        "damage": damage, "times": number, "seed": 0, "kinds": kinds, "is_safe": outcomes <= set(SAFE),
         "minutes": round((time.monotonic() - started) / 60, 1),
     }  # fmt: skip
 

@@ -153,8 +153,7 @@ def _film_board(folder: Path) -> None:
     """Draws a chessboard in 16 poses, as two cameras 100 mm apart see it."""
     columns, rows = _CHESS
     squares = (np.indices((rows, columns)).sum(axis=0) % 2 * 255).astype(np.uint8)
-    board = cv2.copyMakeBorder(np.kron(squares, np.ones((_SQUARE_PX,) * 2, np.uint8)), *[_SQUARE_PX] * 4,
-                               cv2.BORDER_CONSTANT, value=255)  # fmt: skip
+    board = np.pad(np.kron(squares, np.ones((_SQUARE_PX,) * 2, np.uint8)), _SQUARE_PX, constant_values=255)
     scale, left, top = 20 / _SQUARE_PX, -20 * (columns / 2 + 1), -20 * (rows / 2 + 1)
     to_mm = np.array([[scale, 0, left], [0, scale, top], [0, 0, 1]])
     camera, chance = np.array([[600.0, 0, 320], [0, 600, 240], [0, 0, 1]]), np.random.default_rng(0)

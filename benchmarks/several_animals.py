@@ -40,7 +40,7 @@ ANIMALS = 2
 TRAINING, LAST = range(0, 1000, 10), range(1000, 1500)
 # The trainings of each method of sleap-nn, and the share of the CPU time that each has. A later one also has what an
 # earlier one did not use.
-STAGES = {TOP_DOWN: {"centroid": 1 / 3, "centered_instance": 2 / 3}, BOTTOM_UP: {"bottomup": 1.0}}
+STAGES = {TOP_DOWN: {"centroid": 1 / 2, "centered_instance": 1 / 2}, BOTTOM_UP: {"bottomup": 1.0}}
 # The values of sleap-nn's sample configurations config_centroid_unet, config_topdown_centered_instance_unet_medium_rf
 # and config_bottomup_unet_medium_rf.
 UNETS = {
@@ -57,6 +57,8 @@ HEADS = {
     },
 }
 SCALES = {"centroid": 0.5, "centered_instance": 1.0, "bottomup": 1.0}
+# In epochs of the sample configurations, which have this many steps.
+SAMPLE_STEPS = 200
 RATE_PATIENCE = {"centroid": 5, "centered_instance": 5, "bottomup": 8}
 STOP_PATIENCE = {"centroid": 20, "centered_instance": 10, "bottomup": 10}
 PEER_PACKAGES = ("sleap-nn", "torch", "lightning", "sleap-io")
@@ -188,8 +190,11 @@ def sleap_config(given: argparse.Namespace, name: str, work: Path, seed: int) ->
     unet |= {"stacks": 1, "convs_per_block": 2} | UNETS[name]
     turns = {"rotation_min": -180.0, "rotation_max": 180.0, "scale_min": 0.9, "scale_max": 1.1, "affine_p": 1.0}
     preprocessing = {"ensure_rgb": False, "ensure_grayscale": False, "scale": SCALES[name]}
-    plateau = {"threshold": 1e-8, "threshold_mode": "abs", "cooldown": 3, "patience": RATE_PATIENCE[name]}
-    stopping = {"stop_training_on_plateau": True, "min_delta": 1e-8, "patience": STOP_PATIENCE[name]}
+    # The same numbers of steps.
+    epochs = (RATE_PATIENCE[name], 3, STOP_PATIENCE[name])
+    patience, cooldown, stop = (number * SAMPLE_STEPS // given.epoch_steps for number in epochs)
+    plateau = {"threshold": 1e-8, "threshold_mode": "abs", "cooldown": cooldown, "patience": patience}
+    stopping = {"stop_training_on_plateau": True, "min_delta": 1e-8, "patience": stop}
     return {
         "data_config": {
             "train_labels_path": [str(work / "train.slp")],
