@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxpose.config import DataConfig
 from jaxpose.errors import UserError
 from jaxpose.formats import coco as coco_format
 from jaxpose.formats import sleap as sleap_format
+from jaxpose.label.predictions import Predictions
 from jaxpose.label.store import Stale, Store
 from jaxpose.label.videos import Videos
 from tests.formats.other_projects import KEYPOINTS, LABELLED, deeplabcut_project
@@ -259,7 +261,9 @@ def test_instances_of_sleap_get_other_tracks_and_everything_else_stays(tmp_path:
         store.flush()
         assert tracks_of(file) == ["b", "a"]
         # Two animals of an image never have one track.
-        with pytest.raises(UserError, match="two animals of .*img00000003.bmp would have the track a; it can be that of"):
+        with pytest.raises(
+            UserError, match="two animals of .*img00000003.bmp would have the track a; it can be that of"
+        ):
             retrack(store, 0, animal_0="a")
         # The first state is back, byte for byte.
         retrack(store, 0, animal_0="a", animal_1="b")
@@ -401,6 +405,29 @@ def test_annotations_of_coco_are_changed_added_and_removed(tmp_path: Path) -> No
     added: Any = mine[1000]
     assert added["keypoints"] == [1.0, 2.0, 2, 0, 0, 0, 0, 0, 0, 5.0, 8.0, 2] and added["bbox"] == [1, 2, 4, 6]
     assert Counter(coco_format.read_labels(file, DataConfig()).poses.frames)[store.images[0]] == 2
+
+
+@pytest.mark.parametrize("make", [several_coco, several_sleap])
+def test_no_animal_takes_the_place_of_a_deleted_one_and_an_edit_of_an_earlier_session_is_refused(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    file = make(tmp_path)
+    with opened(file) as store:
+        assert store.frame(0)["removed"] == []
+        remove(store, 0, 0)
+        store.flush()
+        old = store.frame(0)
+        # A prediction of another animal is not one of the deleted animal, whose track or box it would get.
+        there = np.full((1, K, 3), 0.9) + [5000, 5000, 0]
+        store.take(Predictions(file, {store.images[0]: there}, store.project))
+        predicted = store.frame(0)["predicted"]
+        assert old["removed"] == [0] and [bool(point) for point in predicted] == [False] * 2 * K + [True] * K
+        store.close()
+    with opened(file) as store:
+        # There, the first place is of the animal that the page has in its second one.
+        assert len(poses_of(store, 0)) == 1
+        with pytest.raises(Stale):
+            store.edit(0, old["revision"], {K: NEW})
 
 
 def test_boxes_of_several_animals_without_keypoints_are_not_guessed(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""The page of `jaxpose label` with slow answers, other browsers and other runs of its server, in Chromium."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser import PATIENCE_MS, needs_browser, opened
+from tests.label.small_projects import image_name, serving, write_image, write_project
+from tests.label.test_browser import LABELS, is_at, point, press, wait_for_row
+
+pytestmark = needs_browser
+expect.set_options(timeout=PATIENCE_MS)
+WARNS = "() => !window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+NOSE = ".points g[aria-label='nose, visible'] .ring"
+
+
+@contextlib.contextmanager
+def slow_answers(page: Page, path: str = "**/api/frame/*") -> Iterator[None]:
+    """Holds what the page sends, until the block ends."""
+    held: list[Route] = []
+    is_held = True
+
+    def handle(route: Route) -> None:
+        if is_held and route.request.method == "POST":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route(path, handle)
+    yield
+    is_held = False
+    for route in held:
+        route.continue_()
+
+
+@contextlib.contextmanager
+def two_pages() -> Iterator[tuple[Page, Page]]:
+    """Two pages of one browser; what their requests are refused is not counted as an error."""
+    with opened("about:blank", 1280, 800) as first:
+        assert first.context.browser
+        context = first.context.browser.new_context(viewport={"width": 1280, "height": 800})
+        context.set_default_timeout(PATIENCE_MS)
+        yield context.new_page(), context.new_page()
+
+
+def is_saved(page: Page) -> None:
+    expect(page.locator("#saved")).to_have_text("saved")
+
+
+def same_nose(one: Page, other: Page) -> None:
+    """Waits until a page shows the nose where another one does."""
+    expect(one.locator(NOSE)).to_have_attribute("cx", other.get_attribute(NOSE, "cx") or "")
+    expect(one.locator(NOSE)).to_have_attribute("cy", other.get_attribute(NOSE, "cy") or "")
+
+
+def test_a_page_of_an_earlier_run_never_labels_another_image(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 3)
+    before, between = (project / LABELS).read_text(), project / image_name(5)
+    with two_pages() as (page, other):
+        with serving(project) as served:
+            page.goto(served.address)
+            is_at(page, 10)
+        # The second image of the next run is another one, which has no label either.
+        write_image(between)
+        port = "--port", str(served.port)
+        with serving(project, *port) as again:
+            other.goto(again.address)
+            is_at(other, 5)
+            press(page, "p")
+            expect(page.locator("#saved")).to_contain_text("not saved: jaxpose label was started again")
+            assert page.evaluate(WARNS)
+            assert again.stop() == 0
+        assert (project / LABELS).read_text() == before
+        between.unlink()
+        with serving(project, *port) as last:
+            other.goto(last.address)
+            # All numbers are the same again: nothing is lost.
+            is_saved(page)
+            wait_for_row(project, f"{image_name(10)},29.5,19.5,,,,")
+            point(other, "nose", "visible")
+
+
+def test_a_slow_image_is_not_saved_and_its_conflict_is_told_in_another_one(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 4)
+    with serving(project) as served, two_pages() as (page, other):
+        for one in (page, other):
+            one.goto(served.address)
+            is_at(one, 10)
+        with slow_answers(page, "**/api/frame/1"):
+            press(page, "p")
+            press(other, "p ArrowUp")
+            is_saved(other)
+            press(page, "d")
+            is_at(page, 20)
+            press(page, "p")
+            wait_for_row(project, f"{image_name(20)},29.5,19.5,,,,")
+            expect(page.locator("#saved")).to_have_text("saving")
+            assert page.evaluate(WARNS)
+        told = f"a label of {image_name(10)} was also changed elsewhere: go there to choose one"
+        expect(page.locator("#message")).to_have_text(told)
+        is_saved(page)
+        mark = page.locator(f"#rows [title='{image_name(10)}'] .mark")
+        expect(mark).to_have_text("!")
+        # The point is only here.
+        assert page.evaluate(WARNS)
+        press(page, "a")
+        point(page, "nose", "your label")
+        press(page, "r")
+        expect(page.locator("#conflicts")).to_be_empty()
+        is_saved(page)
+        expect(mark).not_to_have_text("!")
+        assert not page.evaluate(WARNS)
+        wait_for_row(project, f"{image_name(10)},29.5,19.5,,,,")
+
+
+def test_an_undo_takes_back_nothing_of_another_browser(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 3)
+    with serving(project) as served, two_pages() as (page, other):
+        for one in (page, other):
+            one.goto(served.address)
+            is_at(one, 10)
+        press(page, "p ArrowUp")
+        same_nose(other, page)
+        press(other, "s p")
+        point(page, "left_paw", "visible")
+        # It goes on with the move before, in one step of the history.
+        press(page, "ArrowUp Control+z")
+        is_saved(page)
+        point(page, "left_paw", "visible")
+        same_nose(other, page)
+        press(other, "w ArrowRight")
+        is_saved(other)
+        same_nose(page, other)
+        press(page, "Control+z")
+        expect(page.locator("#message")).to_contain_text("not undone: these labels have changed since")
+        wait_for_row(project, f"{image_name(10)},30.5,19.5,29.5,19.5,,")
+        # Another image comes while the button is down: neither a click nor a move is meant for it.
+        box = page.locator(NOSE).bounding_box()
+        assert box
+        for at, to in ((200, 200), (0, 20)):
+            page.mouse.move(box["x"] + box["width"] / 2 + at, box["y"] + box["height"] / 2)
+            page.mouse.down()
+            page.mouse.move(box["x"] + box["width"] / 2 + to, box["y"] + box["height"] / 2)
+            press(page, "d")
+            is_at(page, 20)
+            page.mouse.up()
+            expect(page.locator(".points g")).to_have_count(0)
+            press(page, "a")
+            is_at(page, 10)
+            same_nose(page, other)
+        is_saved(page)
+        assert served.stop() == 0
+    assert f"{image_name(10)},30.5,19.5,29.5,19.5,," in (project / LABELS).read_text()
+    assert image_name(20) not in (project / LABELS).read_text()
