@@ -52,6 +52,8 @@ export class Frame {
     // Animals that came back: their tracks are sent, whatever the server has.
     this.back = new Set();
     this.isSending = false;
+    // What was sent without an answer, {points, tracks} each: the server may have it.
+    this.unanswered = [];
     this.take(state);
     this.points = state.points.map(asPoint);
     this.predict(state.predicted);
@@ -119,7 +121,8 @@ export class Frame {
   // Takes the names of the animals; one that is given here and not sent yet stays, unless it was changed elsewhere.
   takeNames(theirs) {
     const before = this.savedNames ?? [], mine = this.names ?? [];
-    const isNew = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && name === (before[animal] ?? "");
+    const isOld = (name, animal) => name === (before[animal] ?? "") || this.unanswered.some(({ tracks }) => name === tracks[animal]);
+    const isNew = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && isOld(name, animal);
     const isKept = (name, animal) => this.back.has(animal) || isNew(name, animal);
     // The server may not know the last animals yet.
     const all = Array.from({ length: Math.max(theirs.length, mine.length) }, (_, animal) => theirs[animal] ?? "");
@@ -165,7 +168,7 @@ export class Frame {
   }
 
   get isSaved() { return !this.isSending && !this.hasUnsent; }
-  get hasUnsent() { return Object.keys(this.unsent).length > 0 || Object.keys(this.unsentTracks).length > 0; }
+  get hasUnsent() { return this.unanswered.length > 0 || Object.keys(this.unsent).length > 0 || Object.keys(this.unsentTracks).length > 0; }
 
   // Sends what the server lacks, one request at a time.
   send() { if (!this.isSending) this.sendAll(); }
@@ -199,8 +202,10 @@ export class Frame {
       this.takeBack(points, tracks);
       this.tell(this, "refused", content.error);
     } else {
+      this.unanswered.push({ points, tracks });
       return content.error || `jaxpose label answered ${status}`;
     }
+    this.unanswered = [];
     return "";
   }
 
@@ -220,13 +225,14 @@ export class Frame {
   // Takes over a state of the server; where both sides changed a keypoint, the server's point is shown and mine kept aside.
   merge(state) {
     this.extend(state.animals.length - 1);
+    const isMine = (place) => this.unanswered.some(({ points }) => place in points && same(state.points[place], points[place]));
     // Two browsers may have begun another animal in the same place: their points are not mixed.
     const begun = new Set(this.animals().filter((animal) => animal > 0 && !this.savedNames[animal] &&
-      this.places(animal).every((place) => !this.saved[place]) && this.places(animal).some((place) => state.points[place])));
+      this.places(animal).every((place) => !this.saved[place]) && this.places(animal).some((place) => state.points[place] && !isMine(place))));
     this.points.forEach((point, place) => {
       const mine = asValue(point), theirs = state.points[place] ?? null;
       const isBegun = begun.has(this.animalOf(place));
-      if (!isBegun && same(theirs, this.saved[place])) return;
+      if (!isBegun && (isMine(place) || same(theirs, this.saved[place]))) return;
       if (isBegun) this.predicted[place] = asPrediction(state.predicted[place] ?? null);
       if (same(mine, theirs) && !(isBegun && point?.draft)) return;
       if (!same(mine, this.saved[place])) this.ownConflicts.set(place, mine);

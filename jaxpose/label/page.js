@@ -241,8 +241,9 @@ class Page {
 
   // Makes the frame an image of the project, of each view, and shows it.
   async labelFrame() {
-    if (this.shownPlace !== this.wanted) return;
-    const [session, frame] = this.shownPlace.split("/"), made = [], problems = [];
+    const place = this.shownPlace;
+    if (place !== this.wanted) return;
+    const [session, frame] = place.split("/"), made = [], problems = [];
     for (const video of this.timeline.videosOf(session)) {
       const { status, content } = await ask(`/api/video/${video}/${frame}`, {});
       if (status === 200) made.push(content.image); else problems.push(content.error);
@@ -253,7 +254,8 @@ class Page {
       await this.loadProject();
       this.queue.choose();
     }
-    await this.go(this.momentOf.get(made[0]));
+    // The user may have gone on.
+    if (this.wanted === place) await this.go(this.momentOf.get(made[0]));
   }
 
   // The images of all views of the moments some steps away in the list.

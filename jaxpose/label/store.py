@@ -71,8 +71,7 @@ class Store:
         self._files: dict[Path, AnyLabelFile] = {}
         self._signatures: dict[Path, Signatures] = {}
         self._backed_up: set[Path] = set()
-        self._pending: dict[_Key, Edit] = {}
-        self._conflicts: dict[_Key, Edit] = {}
+        self._pending, self._conflicts = dict[_Key, Edit](), dict[_Key, Edit]()
         self.absent: Mapping[str, tuple[int, str]] = {}
         self._places: dict[str, list[str | None]] = {}
         self._version, self._changed_at = 0, dict[int, int]()
@@ -110,14 +109,13 @@ class Store:
         """
         with self._lock:
             image = self.images[number]
-            of_file, animals, poses = self._file(image), self._animals(image), self._poses(image)
+            of_file, animals, (poses, named) = self._file(image), self._animals(image), self._named_poses(image)
             empty = [(place, animal) for place, animal in enumerate(animals) if animal and not any(poses[place])]
             removed = [place for place, animal in empty if of_file.is_deleted(image, animal)]
             predicted = self.predictions and self.predictions.shown(image, poses, self.has_several, removed)
             names = self.project.keypoint_names
             kept = [edit for edit in self._conflicts.values() if edit.image == image]
             places = [animals.index(edit.animal) * len(names) + names.index(edit.keypoint) for edit in kept]
-            named = [self._names(image).get(animal or "", "") for animal in animals]
             return {
                 "points": sum(poses, []),
                 "animals": named,
@@ -231,7 +229,7 @@ class Store:
         """
         with self._lock:
             image = self.images[number]
-            if revision != self.frame(number)["revision"]:
+            if revision != revision_of(*self._named_poses(image)):
                 raise Stale
             edits = [self._edit(image, self._slot(image, place), changes[place]) for place in sorted(changes)]
             size = len(self.project.keypoint_names)
@@ -558,6 +556,10 @@ class Store:
     def _poses(self, image: str) -> list[list[Point | None]]:
         points, names = self._points(image), self.project.keypoint_names
         return [[points.get((animal or "", name)) for name in names] for animal in self._animals(image)]
+
+    def _named_poses(self, image: str) -> tuple[list[list[Point | None]], list[str]]:
+        names = self._names(image)
+        return self._poses(image), [names.get(animal or "", "") for animal in self._animals(image)]
 
     def _labelled(self, image: str) -> set[str]:
         """Returns the animals with a point in an image."""
