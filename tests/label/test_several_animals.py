@@ -430,6 +430,24 @@ def test_no_animal_takes_the_place_of_a_deleted_one_and_an_edit_of_an_earlier_se
             store.edit(0, old["revision"], {K: NEW})
 
 
+def test_an_image_that_another_program_removed_takes_no_label(tmp_path: Path) -> None:
+    file = several_coco(tmp_path)
+    with opened(file) as store:
+        edit(store, 0, 0, nose=NEW)
+        left = {"images": json.loads(file.read_text())["images"][1:]}
+        change(file, lambda tree: tree | left)
+        without = file.read_bytes()
+        store.flush()
+        assert store.frame(0)["conflicts"] == [[0, NEW]]
+        for refused in (lambda: edit(store, 0, 0, nose=NEW), lambda: store.path_of(0)):
+            with pytest.raises(UserError, match="has no image images/day1/img03.png"):
+                refused()
+        # Other labels are written as before.
+        edit(store, 1, 0, nose=NEW)
+        store.flush()
+        assert file.read_bytes() != without
+
+
 def test_boxes_of_several_animals_without_keypoints_are_not_guessed(tmp_path: Path) -> None:
     file = coco_project(tmp_path)
     boxes = [{"id": number, "image_id": 10, "category_id": 3, "bbox": [number, 0, 9, 9]} for number in (800, 801)]
