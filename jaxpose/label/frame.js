@@ -247,11 +247,12 @@ export class Frame {
   async merging(asked) {
     const before = this.saved;
     const { status, content } = await asked;
-    if (status === 200 && !this.isSending && this.saved === before) this.merge(content);
-    return status === 200;
+    const isTaken = status === 200 && !this.isSending && this.saved === before;
+    if (isTaken) this.merge(content);
+    return isTaken;
   }
 
-  // Asks for the state anew; returns whether it came.
+  // Asks for the state anew; returns whether it was taken.
   reload() { return this.merging(ask(`/api/frame/${this.number}`)); }
 
   // Ends a conflict by taking my point, or by keeping the other one.

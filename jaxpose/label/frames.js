@@ -42,11 +42,10 @@ export class Frames {
     return frame.isSaved && !frame.isInHistory && !frame.ownConflicts.size && !hasCopies && !this.shown.has(frame);
   }
 
-  // Asks for the labels of an image anew, if it was shown; returns false without an answer.
+  // Asks for the labels of an image anew, if it was shown; returns whether they came and crossed no edit.
   async reload(number) {
     const frame = await this.kept.get(number);
-    // The answer to what it sends brings the state.
-    return !frame || frame.isSending || frame.reload();
+    return !frame || (!frame.isSending && frame.reload());
   }
 
   // Asks for the predictions of all images that were shown; returns false without an answer.

@@ -314,10 +314,11 @@ class Page {
     server.run = content.run;
     this.version = content.version;
     this.predictions = "of an earlier run";
+    // An edit that crosses one of these is refused if there are other labels by now.
     for (const number of this.frames.kept.keys()) await this.frames.reload(number);
   }
 
-  // Takes what has changed since the last time; what does not come is asked for again the next time.
+  // Takes what has changed since the last time; what does not come, or crosses an edit, is asked for again the next time.
   async takeChanges(content) {
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
@@ -325,11 +326,12 @@ class Page {
     this.queue.flagged = new Set(content.conflicts);
     if (content.predictions !== this.predictions) await this.takePredictions(content.predictions);
     if (content.images !== this.project.images.length) await this.loadProject();
+    let isAll = true;
     for (const [text, count] of Object.entries(content.counts)) {
       this.queue.counts[Number(text)] = count;
-      if (!(await this.frames.reload(Number(text)))) return;
+      isAll = (await this.frames.reload(Number(text))) && isAll;
     }
-    this.version = content.version;
+    if (isAll) this.version = content.version;
   }
 
   // Shows the predictions of another training.
