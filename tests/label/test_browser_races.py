@@ -1,13 +1,16 @@
 """The page of `jaxpose label` with slow answers, other browsers and other runs of its server, in Chromium."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from playwright.sync_api import Page, Route, expect
 
+from jaxpose.formats.lightning_pose.tables import write_predictions
 from tests.browser import PATIENCE_MS, needs_browser, opened
-from tests.label.small_projects import image_name, serving, write_image, write_project
+from tests.label.small_projects import KEYPOINTS, image_name, serving, write_image, write_project
 from tests.label.test_browser import LABELS, is_at, point, press, wait_for_row
 
 pytestmark = needs_browser
@@ -170,3 +173,35 @@ def test_an_undo_takes_back_nothing_of_another_browser(tmp_path: Path) -> None:
         assert served.stop() == 0
     assert f"{image_name(10)},30.5,19.5,29.5,19.5,," in (project / LABELS).read_text()
     assert image_name(20) not in (project / LABELS).read_text()
+
+
+def test_an_undo_brings_back_the_predictions_of_the_last_training(tmp_path: Path) -> None:
+    project, table = write_project(tmp_path / "p", 3), tmp_path / "table.csv"
+    points_px = np.arange(18.0).reshape(3, 3, 2) + 5
+    images = [image_name(10 * number) for number in range(3)]
+    write_predictions(table, images, KEYPOINTS, points_px, np.full((3, 3), 0.9))
+
+    def after_training(route: Route) -> None:
+        answer = route.fetch().json()
+        if isinstance(answer, dict):
+            answer["predictions"] = 1
+        else:
+            for frame in answer:
+                frame["predicted"] = [[x + 20, y, p] for x, y, p in frame["predicted"]]
+        route.fulfill(json=answer)
+
+    with serving(project, "--predictions", str(table)) as served, opened(served.address, 1280, 800) as page:
+        is_at(page, 10)
+        point(page, "nose", "draft")
+        press(page, "t Shift+R")
+        is_saved(page)
+        line = page.locator(".points g[aria-label='nose, predicted'] line")
+        before = line.get_attribute("x2") or ""
+        page.route(re.compile("/api/(changes|frames)[?]"), after_training)
+        expect(line).not_to_have_attribute("x2", before)
+        # The labels stay; what comes back are no points of a network that is gone.
+        press(page, "Control+z")
+        point(page, "nose", "draft")
+        press(page, "Shift+R")
+        wait_for_row(project, f"{image_name(10)},31.0,12.0,33.0,14.0,35.0,16.0")
+        page.unroute_all(behavior="wait")
