@@ -64,6 +64,8 @@ class CocoFile(WholeFile):
     def obstacle(self, image: str, slot: Slot, point: Point | None) -> str:
         if found := super().obstacle(image, slot, point):
             return found
+        if image not in self.entries:
+            return f"{self.file} has no image {image}"
         animal, is_new = slot[0], slot[0] not in self.annotations.get(image, {})
         if is_new and len(self.category_ids) > 1:
             return f"{self.file} has several categories of animals: add an annotation of {image} that says which it is"
@@ -72,6 +74,8 @@ class CocoFile(WholeFile):
         return ""
 
     def path_of(self, folder: Path, image: str) -> Path:
+        if image not in self.entries:
+            raise UserError(f"{self.file} has no image {image}")
         path, entry = self.paths[image], self.entries[image]
         if isinstance(path, str):
             raise UserError(path)

@@ -1,6 +1,9 @@
 // The edits of the shown labels, and their history: each action changes the points of the current animal or keypoint.
 //
-// `current` is a place in the points of the frame; it names an animal and one of its keypoints.
+// `current` is a place in the points of the frame; it names an animal and one of its keypoints. An entry of the history has
+// `changes`, [place, point before, point after], and `tracks`, [animal, name before, name after].
+
+import { isSameLabel } from "/frame.js";
 
 const copyOf = (points) => points.map((point) => point && { ...point });
 const asText = (point) => JSON.stringify(point ?? null);
@@ -72,12 +75,20 @@ export class Editor {
   changeFrame(frame, alter, kind = "") {
     const before = copyOf(frame.points), names = this.tracks && frame.knownTracks;
     alter(frame.points);
-    if (before.length === frame.points.length && JSON.stringify(before) === JSON.stringify(frame.points)) return;
+    const all = copyOf(frame.points).map((point, place) => [place, before[place], point]);
+    const changes = all.filter(([, earlier, later]) => asText(earlier) !== asText(later));
+    if (!changes.length) return;
     const last = this.done.at(-1);
-    const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length;
-    if (goesOn) last.after = copyOf(frame.points);
-    else this.done.push({ frame, before, after: copyOf(frame.points), kind, names });
+    const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length && asText(last.changes[0][2]) === asText(changes[0][1]);
+    if (goesOn) last.changes[0][2] = changes[0][2];
+    else this.done.push({ frame, changes, tracks: [], kind, names });
+    this.keep(frame);
+  }
+
+  // Sends a new edit, which is in the history.
+  keep(frame) {
     this.undone = [];
+    frame.isInHistory = true;
     this.send(frame);
   }
 
@@ -102,23 +113,33 @@ export class Editor {
     const entries = [from.pop()];
     while (from.length && (side === "before" ? entries.at(-1) : from.at(-1)).joins) entries.push(from.pop());
     to.push(...entries);
-    for (const entry of entries) {
-      await this.page.open(entry.frame);
-      this.restoreEntry(entry, side);
+    for (const { frame } of entries) await this.page.open(frame);
+    if (entries.every((entry) => this.isAsLeft(entry, side))) {
+      for (const entry of entries) this.restoreEntry(entry, side);
+    } else {
+      to.splice(to.indexOf(entries[0]), entries.length);
+      this.page.say(`not ${side === "before" ? "undone" : "redone"}: these labels have changed since, in another browser or program`);
     }
   }
 
+  // Whether the labels are still those that an entry left; others are not this history's to change.
+  isAsLeft({ frame, changes, tracks }, side) {
+    const left = side === "before" ? 2 : 1;
+    return changes.every((change) => isSameLabel(frame.points[change[0]], change[left])) &&
+      tracks.every((track) => (frame.names[track[0]] ?? "") === track[left]);
+  }
+
   restoreEntry(entry, side) {
-    const { frame, before, after } = entry;
+    const { frame, changes, tracks, names } = entry, wanted = side === "before" ? 1 : 2;
     entry.kind = "";
-    const changed = frame.points.map((_, place) => place).filter((place) => asText(before[place]) !== asText(after[place]));
     const had = frame.animals().filter((animal) => frame.hasLabel(animal));
-    for (const place of changed) frame.points[place] = entry[side][place] ? { ...entry[side][place] } : null;
+    for (const change of changes) frame.points[change[0]] = frame.returning(change[wanted] ?? null, change[0]);
     // A deleted animal comes back with its track.
     const back = side === "before" ? frame.animals().filter((animal) => !had.includes(animal) && frame.hasLabel(animal)) : [];
-    for (const animal of back) if (entry.names?.[animal] !== undefined) frame.giveBackTrack(animal, entry.names[animal]);
-    for (const [animal, earlier, later] of entry.tracks ?? []) frame.giveTrack(animal, side === "before" ? earlier : later);
-    if (changed.length && frame === this.frame && frame.animalOf(changed[0]) !== this.animal) this.current = changed[0];
+    for (const animal of back) if (names?.[animal] !== undefined) frame.giveBackTrack(animal, names[animal]);
+    for (const track of tracks) frame.giveTrack(track[0], track[wanted]);
+    const [place] = changes[0] ?? [];
+    if (place !== undefined && frame === this.frame && frame.animalOf(place) !== this.animal) this.current = place;
     this.send(frame);
   }
 
@@ -218,12 +239,10 @@ export class Editor {
     if (!this.canEdit || name === own) return;
     const other = name ? frame.names.findIndex((known, one) => known === name && one !== animal && frame.has(one)) : -1;
     const changes = [[animal, own, name], ...(other >= 0 ? [[other, name, own]] : [])];
-    const points = copyOf(frame.points);
-    this.done.push({ frame, before: points, after: points, kind: "", tracks: changes });
-    this.undone = [];
+    this.done.push({ frame, changes: [], tracks: changes, kind: "" });
     for (const [one, , after] of changes) frame.giveTrack(one, after);
     this.page.say(other >= 0 ? `${name} and ${own || "the animal without a track"} are exchanged in this image` : name ? `the animal is ${name} in this image` : "the animal has no track in this image");
-    this.send(frame);
+    this.keep(frame);
   }
 
   // The animal gets the points of another one, and that one its points.
@@ -315,7 +334,10 @@ export class Editor {
 
   takeMine() {
     const place = this.conflict();
-    if (place !== undefined) return this.frame.takeMine(place).then(() => this.page.draw());
+    if (place !== undefined) {
+      this.frame.takeMine(place);
+      return this.page.draw();
+    }
     const predicted = this.frame?.predicted[this.current], ring = this.page.ringOf(this.current);
     if (!(predicted || ring) || !this.canEdit) return this.page.say("there is no prediction of this keypoint");
     this.place(ring ?? [predicted.x, predicted.y]);

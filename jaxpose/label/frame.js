@@ -10,10 +10,15 @@ const FINAL = [400, 404, 413, 415, 422];
 // Less confident predictions are no drafts: often the keypoint is not in the image.
 const LEAST_CONFIDENCE = 0.1;
 
+// The run of the server that numbered the images and animals of this page, "" before it is known. The server refuses the
+// requests of pages of another run: there, a number may be another image or animal.
+export const server = { run: "" };
+export const runHeader = () => (server.run ? { "Jaxpose-Run": server.run } : {});
+
 // Asks the server; a body makes it a POST. The status is 0 if there is no answer.
-export async function ask(path, body) {
-  const options = body === undefined ? {} : {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), keepalive: true,
+export async function ask(path, body, headers = runHeader()) {
+  const options = body === undefined ? { headers } : {
+    method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body), keepalive: true,
   };
   try {
     const answer = await fetch(path, options);
@@ -24,8 +29,11 @@ export async function ask(path, body) {
 }
 
 const same = (a, b) => a === b || (a && b && a.every((value, place) => value === b[place])) || (!a && !b);
+const asPrediction = (value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] };
 const asPoint = (value) => value && { x: value[0], y: value[1], v: value[2], draft: false };
 const asValue = (point) => (point && !point.draft ? [point.x, point.y, point.v] : null);
+// Whether two points are the same label; a draft is none.
+export const isSameLabel = (a, b) => Boolean(same(asValue(a), asValue(b)));
 
 export class Frame {
   // `size` is the number of keypoints of an animal. `tell` is called with (frame, kind, text) after every change: kind is
@@ -35,13 +43,17 @@ export class Frame {
     this.size = size;
     // Animals that were deleted: a new one does not take their place in the file.
     this.removed = new Set();
+    // Whether the history of edits has it.
+    this.isInHistory = false;
     this.tell = tell;
     this.ownConflicts = new Map();
     // {animal: track} of those that were given here.
     this.given = new Map();
     // Animals that came back: their tracks are sent, whatever the server has.
     this.back = new Set();
-    this.sending = null;
+    this.isSending = false;
+    // What was sent without an answer, {points, tracks} each: the server may have it.
+    this.unanswered = [];
     this.take(state);
     this.points = state.points.map(asPoint);
     this.predict(state.predicted);
@@ -66,14 +78,25 @@ export class Frame {
 
   // Takes other predictions; the sure ones of an animal without a label or another draft become drafts.
   predict(predicted) {
-    this.predicted = predicted.map((value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] });
-    const isSure = (point) => point && point.p >= LEAST_CONFIDENCE;
+    this.predicted = predicted.map(asPrediction);
     if (this.predicted.length) this.extend(this.animalOf(this.predicted.length - 1));
     for (const animal of this.animals()) {
       const places = this.places(animal), points = places.map((place) => this.points[place]);
       if (points.some((point) => point && !(point.draft && point.p !== undefined))) continue;
-      for (const place of places) this.points[place] = isSure(this.predicted[place]) ? { ...this.predicted[place] } : null;
+      for (const place of places) this.points[place] = this.draftOf(place);
     }
+  }
+
+  // The prediction of a place as a draft, null unless it is sure.
+  draftOf(place) {
+    const point = this.predicted[place];
+    return point && point.p >= LEAST_CONFIDENCE ? { ...point } : null;
+  }
+
+  // A point of the history as it comes back: instead of a prediction of an earlier run, that of the present one.
+  returning(point, place) {
+    const isEarlier = point?.draft && point.p !== undefined && !this.predicted.some((one) => one && one.x === point.x && one.y === point.y);
+    return isEarlier ? this.draftOf(place) : point && { ...point };
   }
 
   // Forgets predictions outside of the picture; `covers` returns whether a place is on it.
@@ -92,12 +115,14 @@ export class Frame {
     this.problem = state.problem;
     this.canHide = state.can_hide;
     this.serverConflicts = new Map(state.conflicts);
+    for (const animal of state.removed) this.removed.add(animal);
   }
 
   // Takes the names of the animals; one that is given here and not sent yet stays, unless it was changed elsewhere.
   takeNames(theirs) {
     const before = this.savedNames ?? [], mine = this.names ?? [];
-    const isNew = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && name === (before[animal] ?? "");
+    const isOld = (name, animal) => name === (before[animal] ?? "") || this.unanswered.some(({ tracks }) => name === tracks[animal]);
+    const isNew = (name, animal) => mine[animal] !== undefined && mine[animal] !== (before[animal] ?? "") && isOld(name, animal);
     const isKept = (name, animal) => this.back.has(animal) || isNew(name, animal);
     // The server may not know the last animals yet.
     const all = Array.from({ length: Math.max(theirs.length, mine.length) }, (_, animal) => theirs[animal] ?? "");
@@ -142,55 +167,74 @@ export class Frame {
     return Object.fromEntries(differing);
   }
 
-  get isSaved() { return !this.sending && !this.hasUnsent; }
-  get hasUnsent() { return Object.keys(this.unsent).length > 0 || Object.keys(this.unsentTracks).length > 0; }
+  get isSaved() { return !this.isSending && !this.hasUnsent; }
+  get hasUnsent() { return this.unanswered.length > 0 || Object.keys(this.unsent).length > 0 || Object.keys(this.unsentTracks).length > 0; }
 
   // Sends what the server lacks, one request at a time.
-  send() {
-    this.sending ??= this.sendAll().finally(() => { this.sending = null; });
-    return this.sending;
-  }
+  send() { if (!this.isSending) this.sendAll(); }
 
   async sendAll() {
-    while (this.hasUnsent) {
-      const points = this.unsent, tracks = this.unsentTracks;
-      this.tell(this, "saving", "");
-      const { status, content } = await ask(`/api/frame/${this.number}`, { revision: this.revision, points, tracks });
-      if (status === 200) {
-        // A track may have been given anew meanwhile.
-        for (const [animal, name] of Object.entries(tracks)) {
-          this.savedNames[animal] = name;
-          this.back.delete(Number(animal));
-        }
-        this.take(content);
-        for (const k of Object.keys(points)) this.ownConflicts.delete(Number(k));
-      } else if (status === 409) {
-        this.merge(content);
-      } else if (FINAL.includes(status)) {
-        for (const k of Object.keys(points)) this.points[k] = asPoint(this.saved[k]);
-        this.names = [...this.savedNames];
-        this.given.clear();
-        this.back.clear();
-        return this.tell(this, "refused", content.error);
-      } else {
-        setTimeout(() => this.send(), RETRY_MS);
-        return this.tell(this, "failed", content.error);
+    clearTimeout(this.retry);
+    this.isSending = true;
+    let failure = "";
+    while (this.hasUnsent && !failure) failure = await this.sendOnce();
+    this.isSending = false;
+    if (failure) this.retry = setTimeout(() => this.send(), RETRY_MS);
+    this.tell(this, failure ? "failed" : "saved", failure);
+  }
+
+  // Sends once, and takes the answer; returns why the server has not judged it, "" if it has.
+  async sendOnce() {
+    const points = this.unsent, tracks = this.unsentTracks;
+    this.tell(this, "saving", "");
+    const { status, content } = await ask(`/api/frame/${this.number}`, { revision: this.revision, points, tracks });
+    if (status === 200) {
+      // A track may have been given anew meanwhile.
+      for (const [animal, name] of Object.entries(tracks)) {
+        this.savedNames[animal] = name;
+        this.back.delete(Number(animal));
       }
+      this.take(content);
+      for (const k of Object.keys(points)) this.ownConflicts.delete(Number(k));
+    } else if (status === 409) {
+      this.merge(content);
+    } else if (FINAL.includes(status)) {
+      this.takeBack(points, tracks);
+      this.tell(this, "refused", content.error);
+    } else {
+      this.unanswered.push({ points, tracks });
+      return content.error || `jaxpose label answered ${status}`;
     }
-    this.tell(this, "saved", "");
+    this.unanswered = [];
+    return "";
+  }
+
+  // Takes back what was sent; what was changed since then stays.
+  takeBack(points, tracks) {
+    for (const [k, value] of Object.entries(points)) {
+      if (same(asValue(this.points[k]), value)) this.points[k] = asPoint(this.saved[k] ?? null);
+    }
+    for (const [animal, name] of Object.entries(tracks)) {
+      if (this.names[animal] !== name) continue;
+      this.names[animal] = this.savedNames[animal] ?? "";
+      this.given.delete(Number(animal));
+      this.back.delete(Number(animal));
+    }
   }
 
   // Takes over a state of the server; where both sides changed a keypoint, the server's point is shown and mine kept aside.
   merge(state) {
     this.extend(state.animals.length - 1);
+    const isMine = (place) => this.unanswered.some(({ points }) => place in points && same(state.points[place], points[place]));
     // Two browsers may have begun another animal in the same place: their points are not mixed.
     const begun = new Set(this.animals().filter((animal) => animal > 0 && !this.savedNames[animal] &&
-      this.places(animal).every((place) => !this.saved[place]) && this.places(animal).some((place) => state.points[place])));
-    state.points.forEach((theirs, place) => {
-      const mine = asValue(this.points[place]);
+      this.places(animal).every((place) => !this.saved[place]) && this.places(animal).some((place) => state.points[place] && !isMine(place))));
+    this.points.forEach((point, place) => {
+      const mine = asValue(point), theirs = state.points[place] ?? null;
       const isBegun = begun.has(this.animalOf(place));
-      if (!isBegun && same(theirs, this.saved[place])) return;
-      if (same(mine, theirs) && !(isBegun && this.points[place]?.draft)) return;
+      if (!isBegun && (isMine(place) || same(theirs, this.saved[place]))) return;
+      if (isBegun) this.predicted[place] = asPrediction(state.predicted[place] ?? null);
+      if (same(mine, theirs) && !(isBegun && point?.draft)) return;
       if (!same(mine, this.saved[place])) this.ownConflicts.set(place, mine);
       this.points[place] = asPoint(theirs);
     });
@@ -199,12 +243,17 @@ export class Frame {
     for (const animal of this.overruled) this.tell(this, "refused", `the track of an animal was also changed elsewhere: it is ${this.names[animal] || "none"} now`);
   }
 
-  // Asks for the state anew; an answer that crosses an edit of this page is dropped.
-  async reload() {
+  // Takes a state that was asked for, unless it crossed an edit of this page.
+  async merging(asked) {
     const before = this.saved;
-    const { status, content } = await ask(`/api/frame/${this.number}`);
-    if (status === 200 && !this.sending && this.saved === before) this.merge(content);
+    const { status, content } = await asked;
+    const isTaken = status === 200 && !this.isSending && this.saved === before;
+    if (isTaken) this.merge(content);
+    return isTaken;
   }
+
+  // Asks for the state anew; returns whether it was taken.
+  reload() { return this.merging(ask(`/api/frame/${this.number}`)); }
 
   // Ends a conflict by taking my point, or by keeping the other one.
   takeMine(k) {
@@ -212,15 +261,12 @@ export class Frame {
     this.ownConflicts.delete(k);
     this.serverConflicts.delete(k);
     this.points[k] = asPoint(mine);
-    return this.send();
+    this.send();
   }
 
   async keepTheirs(k) {
     this.ownConflicts.delete(k);
-    if (this.serverConflicts.has(k)) {
-      const { status, content } = await ask(`/api/frame/${this.number}/keep/${k}`, {});
-      if (status === 200) this.take(content);
-    }
+    if (this.serverConflicts.has(k)) await this.merging(ask(`/api/frame/${this.number}/keep/${k}`, {}));
     this.tell(this, "changed", "");
   }
 }

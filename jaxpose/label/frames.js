@@ -31,31 +31,32 @@ export class Frames {
       return null;
     })));
     for (const [other, kept] of [...this.kept].slice(0, Math.max(0, this.kept.size - MOST_FRAMES))) {
-      // Labels that are not saved yet, and copied drafts, stay.
-      kept.then((frame) => {
-        if (frame?.isSaved && !this.shown.has(frame) && !frame.points.some((point) => point?.draft && point.p === undefined)) this.kept.delete(other);
-      });
+      kept.then((frame) => { if (frame && this.canForget(frame)) this.kept.delete(other); });
     }
     return this.kept.get(number);
   }
 
-  // Keeps the labels of an image, which the history of edits has.
-  keep(frame) { this.kept.set(frame.number, Promise.resolve(frame)); }
-
-  // Asks for the labels of an image anew, if it was shown.
-  async reload(number) {
-    const frame = await this.kept.get(number);
-    if (frame && !frame.sending) await frame.reload();
+  // What the history has stays, so that no image has two states here; and so do unsaved labels and copied drafts.
+  canForget(frame) {
+    const hasCopies = frame.points.some((point) => point?.draft && point.p === undefined);
+    return frame.isSaved && !frame.isInHistory && !frame.ownConflicts.size && !hasCopies && !this.shown.has(frame);
   }
 
-  // Asks for the predictions of all images that were shown.
+  // Asks for the labels of an image anew, if it was shown; returns whether they came and crossed no edit.
+  async reload(number) {
+    const frame = await this.kept.get(number);
+    return !frame || (!frame.isSending && frame.reload());
+  }
+
+  // Asks for the predictions of all images that were shown; returns false without an answer.
   async predict() {
     const numbers = [...this.kept.keys()];
     for (let first = 0; first < numbers.length; first += AT_ONCE) {
       const some = numbers.slice(first, first + AT_ONCE);
       const { status, content } = await ask(`/api/frames?numbers=${some}`);
-      if (status !== 200) return;
+      if (status !== 200) return false;
       for (const [place, number] of some.entries()) (await this.kept.get(number))?.predict(content[place].predicted);
     }
+    return true;
   }
 }

@@ -77,6 +77,10 @@ class LabelFile:
         """Returns {animal: its name} of those that have a place in each row: the individuals."""
         return {name: name for name in self.header.columns}
 
+    def is_deleted(self, image: str, animal: str) -> bool:
+        """Returns False, as the individuals keep their places."""
+        return False
+
     @property
     def images(self) -> list[str]:
         """The images with a row."""
@@ -209,6 +213,11 @@ class WholeFile(abc.ABC):
         known = self.animal_names.get(image, {})
         return {**known, **{animal: "" for animal, _ in self.points.get(image, ()) if animal not in known}}
 
+    def is_deleted(self, image: str, animal: str) -> bool:
+        """Returns whether an animal without points had some in this session: another one must not take its id."""
+        known, at_first = self.animals(image), {one for one, _ in self.at_first.get(image, ())}
+        return animal in at_first or animal not in known
+
     @abc.abstractmethod
     def new_animal(self, image: str, places: Mapping[str, Sequence[str | None]]) -> str:
         """Returns the id of a new animal in an image; `places` are {image: ids} in use besides those of the file."""
@@ -296,10 +305,14 @@ class WholeFile(abc.ABC):
         """Returns the file of an image; raises UserError without a usable one."""
 
 
-def revision_of(points: Points, names: Mapping[str, str]) -> str:
-    """Returns a text that is equal for equal points and names of animals of an image, also after a restart."""
-    known = {animal: names[animal] for animal, _ in points if names.get(animal)}
-    return hashlib.sha256(json.dumps([sorted(points.items()), sorted(known.items())]).encode()).hexdigest()[:16]
+def revision_of(poses: Sequence[Sequence[Point | None]], names: Sequence[str]) -> str:
+    """Returns a text that is equal for equal points and names of the animals of an image in equal places.
+
+    An animal without a point has no name here, and the last places may be without points. Also after a restart, an edit
+    is then of the animal in its place.
+    """
+    found = {place: (pose, names[place]) for place, pose in enumerate(poses) if any(pose)}
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
 def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:

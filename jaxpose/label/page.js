@@ -1,6 +1,6 @@
 // The page: opens moments (an image, or those of all views), turns clicks and keys into edits, and shows the state of the labels.
 
-import { ask } from "/frame.js";
+import { ask, server } from "/frame.js";
 import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
@@ -19,6 +19,10 @@ const POLL_MS = 2000;
 const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], FEW_AHEAD = [1, 2, -1];
 // What a view without an image shows.
 const NOTHING = { error: "this camera has no image of this moment" }, NO_VIDEO = { error: "this camera has no video of this session" };
+const NO_LABELS = { error: "the labels of this image did not come; show it again" };
+// The server answers this to a page of an earlier run. What must be the same for a page to go on with a new one.
+const OTHER_RUN = 410;
+const SAME = ["folder", "file", "keypoints", "individuals", "views", "images", "moments"];
 const get = (id) => document.getElementById(id);
 
 class Page {
@@ -35,8 +39,9 @@ class Page {
     this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture));
     this.frames = new Frames((number, steps) => this.near(this.momentOf.get(number), steps), (...news) => this.heard(...news));
     this.geometry = new Geometry(() => this.draw(), (text) => this.say(text));
-    this.version = 0;
-    this.failure = this.lost = "";
+    // {labels that are not saved: why, "" while they are sent}.
+    this.unsaved = new Map();
+    this.lost = "";
     this.unwritten = 0;
     this.fileProblem = "";
   }
@@ -60,8 +65,10 @@ class Page {
     const { status, content } = await ask("/api/project");
     if (status !== 200) return this.say(content.error);
     this.project = content;
-    this.version = content.version;
-    this.predictions = content.predictions;
+    server.run ||= content.run;
+    // Later, `poll` takes what has changed since.
+    this.version ??= content.version;
+    this.predictions ??= content.predictions;
     this.editor.set(content);
     this.side.set(content.keypoints);
     this.frames.set(content.keypoints.length);
@@ -168,6 +175,8 @@ class Page {
       Promise.all(numbers.map((number) => (number < 0 ? null : this.frames.get(number)))),
       Promise.all(numbers.map((number) => (number < 0 ? NOTHING : this.pictures.get(number)))),
     ]);
+    // A picture without its labels would look as if it had none.
+    numbers.forEach((number, at) => { if (number >= 0 && !frames[at]) pictures[at] = NO_LABELS; });
     // Another moment may have been asked for meanwhile.
     if (this.wanted !== moment) return;
     this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures);
@@ -232,8 +241,9 @@ class Page {
 
   // Makes the frame an image of the project, of each view, and shows it.
   async labelFrame() {
-    if (this.shownPlace !== this.wanted) return;
-    const [session, frame] = this.shownPlace.split("/"), made = [], problems = [];
+    const place = this.shownPlace;
+    if (place !== this.wanted) return;
+    const [session, frame] = place.split("/"), made = [], problems = [];
     for (const video of this.timeline.videosOf(session)) {
       const { status, content } = await ask(`/api/video/${video}/${frame}`, {});
       if (status === 200) made.push(content.image); else problems.push(content.error);
@@ -244,7 +254,8 @@ class Page {
       await this.loadProject();
       this.queue.choose();
     }
-    await this.go(this.momentOf.get(made[0]));
+    // The user may have gone on.
+    if (this.wanted === place) await this.go(this.momentOf.get(made[0]));
   }
 
   // The images of all views of the moments some steps away in the list.
@@ -264,40 +275,69 @@ class Page {
   // What a frame tells about its saving.
   heard(frame, kind, text) {
     if (kind === "refused") this.say(text);
-    this.failure = kind === "failed" ? text : kind === "saved" ? "" : this.failure;
-    this.isSaving = kind === "saving" || (kind === "changed" && this.isSaving);
+    if (kind === "saved") this.unsaved.delete(frame);
+    else if (kind === "failed") this.unsaved.set(frame, text);
+    else if (!this.unsaved.has(frame) && kind === "saving") this.unsaved.set(frame, "");
+    this.noteConflict(frame);
     this.queue.counts[frame.number] = frame.points.filter((point) => point && !point.draft).length;
     this.drawProgress();
     this.queue.draw();
     if (this.frames.shown.has(frame) && kind !== "saving") this.draw();
   }
 
+  // Marks an image where the user must choose between two points; also if another one is shown by now.
+  noteConflict(frame) {
+    const { contested } = this.queue, { number } = frame, isNew = frame.ownConflicts.size > 0 && !contested.has(number);
+    if (frame.ownConflicts.size) contested.add(number); else contested.delete(number);
+    if (isNew && !this.frames.shown.has(frame)) this.say(`a label of ${this.project.images[number]} was also changed elsewhere: go there to choose one`);
+  }
+
   async poll() {
     if (this.isPolling) return;
     this.isPolling = true;
-    const { status, content } = await ask(`/api/changes?since=${this.version}`);
-    this.isPolling = false;
-    this.lost = status === 200 ? "" : content.error;
-    if (status !== 200) return this.drawProgress();
-    this.version = content.version;
-    this.unwritten = content.unwritten;
-    this.fileProblem = content.problem;
-    this.training.show(content.training);
-    this.queue.flagged = new Set(content.conflicts);
-    if (content.predictions !== this.predictions) await this.takePredictions();
-    if (content.images !== this.project.images.length) await this.loadProject();
-    for (const [text, count] of Object.entries(content.counts)) {
-      this.queue.counts[Number(text)] = count;
-      await this.frames.reload(Number(text));
+    try {
+      const { status, content } = await ask(`/api/changes?since=${this.version}`);
+      this.lost = status === 200 ? "" : content.error;
+      if (status === 200) await this.takeChanges(content);
+      if (status === OTHER_RUN) await this.goOnWithOtherRun();
+    } finally {
+      this.isPolling = false;
     }
     this.queue.draw();
     this.drawProgress();
   }
 
-  // Shows the predictions of another run.
-  async takePredictions() {
+  // After a restart of the server: the page goes on if all its numbers mean the same as before.
+  async goOnWithOtherRun() {
+    const { status, content } = await ask("/api/project", undefined, {});
+    if (status !== 200 || SAME.some((name) => JSON.stringify(content[name]) !== JSON.stringify(this.project[name]))) return;
+    server.run = content.run;
+    this.version = content.version;
+    this.predictions = "of an earlier run";
+    // An edit that crosses one of these is refused if there are other labels by now.
+    for (const number of this.frames.kept.keys()) await this.frames.reload(number);
+  }
+
+  // Takes what has changed since the last time; what does not come, or crosses an edit, is asked for again the next time.
+  async takeChanges(content) {
+    this.unwritten = content.unwritten;
+    this.fileProblem = content.problem;
+    this.training.show(content.training);
+    this.queue.flagged = new Set(content.conflicts);
+    if (content.predictions !== this.predictions) await this.takePredictions(content.predictions);
+    if (content.images !== this.project.images.length) await this.loadProject();
+    let isAll = true;
+    for (const [text, count] of Object.entries(content.counts)) {
+      this.queue.counts[Number(text)] = count;
+      isAll = (await this.frames.reload(Number(text))) && isAll;
+    }
+    if (isAll) this.version = content.version;
+  }
+
+  // Shows the predictions of another training.
+  async takePredictions(version) {
     await this.loadProject();
-    await this.frames.predict();
+    if (await this.frames.predict()) this.predictions = version;
     for (const view of this.views) view.dropOutside();
     this.queue.choose();
     if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.session);
@@ -311,10 +351,11 @@ class Page {
   drawProgress() {
     const labelled = this.queue.counts.filter((count) => count > 0).length;
     get("progress").textContent = `${labelled} of ${this.project.images.length} labelled`;
-    const problem = this.failure ? `not saved: ${this.failure}` : this.lost || (this.fileProblem && `label file not written: ${this.fileProblem}`);
+    const failure = [...this.unsaved.values()].find(Boolean);
+    const problem = failure ? `not saved: ${failure}` : this.lost || (this.fileProblem && `label file not written: ${this.fileProblem}`);
     get("saved").classList.toggle("bad", Boolean(problem));
     const waits = this.unwritten ? "saved; the label file follows" : "saved";
-    get("saved").textContent = problem || (this.isSaving ? "saving" : waits);
+    get("saved").textContent = problem || (this.unsaved.size ? "saving" : waits);
     get("saved").title = get("saved").textContent;
   }
 
@@ -336,15 +377,16 @@ class Page {
 
   // Shows the image of labels that an edit in the history changed.
   async open(frame) {
-    this.frames.keep(frame);
     if (!this.frames.shown.has(frame)) await this.go(this.momentOf.get(frame.number));
     const view = this.views.find((other) => other.frame === frame);
     if (view && view !== this.view) this.chooseView(view);
   }
 
   async copy() {
-    const before = this.moments[this.momentOf.get(this.editor.frame?.number) - 1], number = before?.[this.views.indexOf(this.view)];
-    this.editor.copy(number >= 0 ? await this.frames.get(number) : null);
+    const { frame } = this.editor, before = this.moments[this.momentOf.get(frame?.number) - 1], number = before?.[this.views.indexOf(this.view)];
+    const other = number >= 0 ? await this.frames.get(number) : null;
+    // Another image may be shown by now.
+    if (this.editor.frame === frame) this.editor.copy(other);
   }
 
   async confirm() {
@@ -398,7 +440,7 @@ class Page {
     get("label-frame").addEventListener("click", () => this.labelFrame());
     get("train-button").addEventListener("click", () => this.training.press());
     window.addEventListener("beforeunload", (event) => {
-      if (this.failure || this.isSaving) event.preventDefault();
+      if (this.unsaved.size || this.queue.contested.size) event.preventDefault();
     });
   }
 

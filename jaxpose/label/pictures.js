@@ -1,5 +1,7 @@
 // The pictures of images and video frames: fetched once, and the latest ones kept.
 
+import { runHeader } from "/frame.js";
+
 // As many pictures are kept as the memory bears.
 const MOST_PIXELS = 24_000_000;
 
@@ -22,8 +24,12 @@ export class Pictures {
 
   async load(number) {
     try {
-      const answer = await fetch(typeof number === "string" ? `/video/${number}` : `/image/${number}`);
-      if (!answer.ok) return { error: (await answer.json()).error };
+      const answer = await fetch(typeof number === "string" ? `/video/${number}` : `/image/${number}`, { headers: runHeader() });
+      if (!answer.ok) {
+        // The next time, there may be a picture.
+        this.kept.delete(number);
+        return { error: (await answer.json()).error };
+      }
       const bitmap = await createImageBitmap(await answer.blob());
       this.forget(bitmap.width * bitmap.height);
       return { bitmap };

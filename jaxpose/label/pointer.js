@@ -14,6 +14,7 @@ export class Pointer {
     element.addEventListener("pointerdown", (event) => this.down(event));
     element.addEventListener("pointermove", (event) => this.moved(event));
     element.addEventListener("pointerup", (event) => this.up(event));
+    element.addEventListener("pointercancel", (event) => this.up(event, true));
     element.addEventListener("pointerleave", () => { stage.cursor = null; });
     element.addEventListener("contextmenu", (event) => event.preventDefault());
     element.addEventListener("wheel", (event) => {
@@ -32,9 +33,22 @@ export class Pointer {
     // A click into another view makes it the current one.
     const chooses = !pans && this.editor.stage !== this.stage;
     if (chooses) this.page.chooseView(this.view);
-    this.drag = { pans, at, start: at, place: pans ? -1 : this.stage.hit(at), hasMoved: false, chooses };
+    // The labels that may change: another image may come before the button is released.
+    const frame = this.editor.canEdit ? this.editor.frame : null;
+    this.drag = { pans, at, start: at, place: pans ? -1 : this.stage.hit(at), hasMoved: false, chooses, frame };
     this.stage.element.setPointerCapture(event.pointerId);
     this.stage.element.classList.toggle("panning", pans);
+  }
+
+  // Whether a drag may change the labels that are shown.
+  canEdit(drag) { return this.editor.canEdit && this.editor.frame === drag.frame; }
+
+  // Ends the moving of a point, puts it back, and returns where it was moved to; undefined if it was not.
+  endMoving({ before, moved, frame, place }) {
+    // Another browser may have changed it meanwhile.
+    if (!before || frame.points[place] !== moved) return undefined;
+    frame.points[place] = before;
+    return moved;
   }
 
   moved(event) {
@@ -44,29 +58,31 @@ export class Pointer {
     drag.hasMoved ||= Math.hypot(at[0] - drag.start[0], at[1] - drag.start[1]) > DRAG_PX;
     if (drag.pans) {
       this.stage.pan(at[0] - drag.at[0], at[1] - drag.at[1]);
-    } else if (drag.place >= 0 && drag.hasMoved && editor.canEdit) {
+    } else if (drag.place >= 0 && drag.hasMoved && this.canEdit(drag)) {
       // Shown at once, and one change at the end.
-      const points = editor.frame.points;
-      drag.before ??= { ...points[drag.place] };
+      const points = drag.frame.points, point = points[drag.place];
+      if (!point || (drag.before && point !== drag.moved)) return;
+      drag.before ??= point;
       const first = this.stage.toStage([drag.before.x, drag.before.y]);
       editor.put(points, drag.place, this.stage.toImage(first.map((value, axis) => value + at[axis] - drag.start[axis])), drag.before.v);
+      drag.moved = points[drag.place];
       editor.current = drag.place;
       this.page.draw();
     }
     drag.at = at;
   }
 
-  up(event) {
-    const drag = this.drag, editor = this.editor;
+  up(event, isCancelled = false) {
+    const drag = this.drag, editor = this.editor, moved = drag && this.endMoving(drag);
     this.drag = null;
     this.stage.element.classList.remove("panning");
     if (this.page.isVideo && !drag?.pans) this.page.say("Enter makes this frame an image to label");
-    if (!drag || drag.pans || !editor.canEdit) return;
+    // What was sent on the way is taken back.
+    if (moved && (isCancelled || !this.canEdit(drag))) drag.frame.send();
+    if (!drag || drag.pans || isCancelled || !this.canEdit(drag)) return;
     const at = this.stage.toImage(this.stage.place(event));
     if (drag.before) {
-      const moved = editor.frame.points[drag.place];
-      editor.frame.points[drag.place] = drag.before;
-      editor.change((points) => { points[drag.place] = moved; });
+      if (moved) editor.change((points) => { points[drag.place] = moved; });
     } else if (drag.place >= 0 && (editor.frame.points[editor.current] || editor.frame.animalOf(drag.place) !== editor.animal)) {
       // All placed, or a point of another animal: a click on a point chooses it.
       editor.choose(drag.place);

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +65,9 @@ class Predictions:
         """Whether at least half of the images have several animals."""
         return sum(map(_has_several, self.of_image.values())) * 2 >= max(1, len(self.of_image))
 
-    def shown(self, image: str, labelled: Sequence[Pose], has_several: bool) -> list[list[float] | None]:
+    def shown(
+        self, image: str, labelled: Sequence[Pose], has_several: bool, removed: Collection[int] = ()
+    ) -> list[list[float] | None]:
         """Returns [x, y, confidence] of each keypoint of each animal in pixels of an image, None without one.
 
         Args:
@@ -74,6 +76,7 @@ class Predictions:
             in the places of animals without points, or after them.
           has_several: whether images may have several animals; otherwise, an image with several predicted ones has
             none.
+          removed: animals that were deleted; no other one takes their places.
         """
         found = self._of(image)
         if not has_several:
@@ -82,7 +85,7 @@ class Predictions:
         else:
             pairs = _pairs(labelled, found)
             others = [pose for row, pose in enumerate(found) if row not in pairs.values()]
-            free = [animal for animal, pose in enumerate(labelled) if not any(pose)]
+            free = [animal for animal, pose in enumerate(labelled) if not any(pose) and animal not in removed]
             if not self.project.individuals:
                 free += range(len(labelled), len(labelled) + len(others))
             places = {animal: found[row] for animal, row in pairs.items()} | dict(zip(free, others, strict=False))

@@ -17,6 +17,8 @@ export class Queue {
     this.current = -1;
     this.height = this.list.clientHeight;
     this.flagged = new Set();
+    // Images with points of this page that another browser or program has overruled.
+    this.contested = new Set();
     this.draw = beforePainting(() => this.paint());
     // Kept, because asking the browser makes it lay out the page.
     this.top = 0;
@@ -164,7 +166,7 @@ export class Queue {
 
   sign(number) {
     const counts = this.countsOf(number);
-    if (counts.some((count) => count < 0) || this.moments[number].some((image) => this.flagged.has(image))) return ["!", "look here"];
+    if (counts.some((count) => count < 0) || this.moments[number].some((image) => this.flagged.has(image) || this.contested.has(image))) return ["!", "look here"];
     if (counts.every((count) => count === 0)) return ["\u25cb", "no label"];
     return counts.some((count) => count < this.full) ? ["\u25d0", "some labels"] : ["\u25cf", "all labels"];
   }

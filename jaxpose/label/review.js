@@ -62,11 +62,12 @@ class ReviewPage {
   async poll() {
     if (this.isPolling || this.isSending) return;
     this.isPolling = true;
-    const { status, content } = await ask(`/api/review?revision=${this.state.revision}`);
+    const before = this.state;
+    const { status, content } = await ask(`/api/review?revision=${before.revision}`);
     this.isPolling = false;
     this.problem = status === 200 ? "" : content.error;
     // An answer that was given meanwhile brought a newer state.
-    if (status === 200 && content.rows && !this.isSending) await this.take(content);
+    if (status === 200 && content.rows && !this.isSending && this.state === before) await this.take(content);
     this.showSaved();
   }
 
@@ -76,7 +77,9 @@ class ReviewPage {
     this.state = { ...before, ...state };
     const isNew = state.poses !== before.poses || JSON.stringify(listed.map(({ kind, place }) => [kind, place])) !== JSON.stringify(this.listed.map(({ kind, place }) => [kind, place]));
     if (isNew) {
-      this.parts.clear();
+      // What is shown is of the tracks before.
+      this.parts = new Map();
+      this.shownFrame = undefined;
       this.done = [];
       this.undone = [];
       if (before.poses) this.say("these are the new tracks and their doubtful places");
@@ -123,9 +126,22 @@ class ReviewPage {
 
   // Answers -----------------------------------------------------------------------------------------------------------
 
-  // Answers and their undo come one after the other.
-  answer(answer) { if (this.canAnswer()) this.inTurn(() => this.answerPlace(answer)); }
-  swapHere() { if (this.canAnswer()) this.inTurn(() => this.swapFromHere()); }
+  // Answers and their undo come one after the other; an answer is about what was shown when it was given.
+  answer(answer) {
+    const { row } = this;
+    this.answerInTurn(() => this.answerPlace(row, answer));
+  }
+
+  swapHere() {
+    const { frame } = this, tracks = this.tracksToSwap();
+    this.answerInTurn(() => this.swapFrom(frame, tracks));
+  }
+
+  answerInTurn(act) {
+    const { parts } = this;
+    if (this.canAnswer()) this.inTurn(() => (this.parts === parts ? act() : this.say("nothing answered: these are other tracks by now")));
+  }
+
   undo() { this.inTurn(() => this.restore(this.done, this.undone, "nothing to undo")); }
   redo() { this.inTurn(() => this.restore(this.undone, this.done, "nothing to redo")); }
 
@@ -139,29 +155,30 @@ class ReviewPage {
 
   inTurn(act) { this.turn = this.turn.then(act); }
 
-  async answerPlace(answer) {
-    const row = this.row;
+  // Answers a place that is shown, or was when the key was pressed.
+  async answerPlace(shown, answer) {
+    const row = shown && this.state.rows.find((one) => keyOf(one) === keyOf(shown) && one.kind === shown.kind);
     if (!row) return this.say("there is no doubtful place");
     if (!row.takes_answer) return this.say(`a place of kind ${row.kind} takes no answer: change these animals in the detections`);
     if (answer === "swap" && !row.place[4]) return this.say(`this place is about one track: 1 or 2. X swaps two tracks from a frame on`);
     if (answer === null && !row.answer) return this.say("this place has no answer");
     // A row of a person's own goes with its answer.
     const isSent = await this.send(row.place, row.answer, answer ?? (row.kind ? "" : null));
-    if (isSent && answer) this.goOn();
+    if (isSent && answer && this.current === keyOf(row)) this.goOn();
   }
 
   // Goes on to the next place without an answer.
   goOn() { return this.openPlaces().length ? this.open(1) : this.say("every place has an answer: run the command at the side"); }
 
-  // The tracks of the place exchange their animals in front of the shown frame.
-  async swapFromHere() {
-    const tracks = this.tracksToSwap(), round = this.listed[0]?.place[0];
+  // The tracks of a place exchange their animals in front of a frame.
+  async swapFrom(frame, tracks) {
+    const round = this.listed[0]?.place[0];
     if (round === undefined) return this.say("the review has no row, so it does not say how often the tracks were corrected: write the row into the corrections yourself, with their round");
     if (!tracks) return this.say("choose a place that names the two tracks");
-    if (this.frame < 1) return this.say("go to the first frame in which the tracks show the other animals");
-    const place = [round, String(this.frame - 1), String(this.frame), ...tracks];
+    if (frame < 1) return this.say("go to the first frame in which the tracks show the other animals");
+    const place = [round, String(frame - 1), String(frame), ...tracks];
     const known = this.state.rows.find((row) => row.place.join() === place.join());
-    if (await this.send(place, known?.answer ?? null, "swap")) this.say(`${tracks.join(" and ")} exchange their animals from frame ${this.frame} on; Ctrl+Z takes it back`);
+    if (await this.send(place, known?.answer ?? null, "swap")) this.say(`${tracks.join(" and ")} exchange their animals from frame ${frame} on; Ctrl+Z takes it back`);
   }
 
   tracksToSwap() {
@@ -220,11 +237,11 @@ class ReviewPage {
     this.showTimeline();
     if (this.isSeeking) return;
     this.isSeeking = true;
-    let shown, picture, poses;
+    let shown, picture, poses, parts;
     do {
-      shown = this.frame;
+      [shown, parts] = [this.frame, this.parts];
       [picture, poses] = await Promise.all([this.pictures.get(`0/${shown}`), this.posesOf(shown)]);
-    } while (shown !== this.frame);
+    } while (shown !== this.frame || parts !== this.parts);
     this.isSeeking = false;
     this.show(shown, picture, poses);
     for (const step of AHEAD) if (this.state.frames > shown + step && shown + step >= 0) this.pictures.get(`0/${shown + step}`);
@@ -248,7 +265,7 @@ class ReviewPage {
 
   show(number, picture, poses) {
     const values = (poses ?? []).map((point) => point && [...point, 2]), { tracks, keypoints } = this.state;
-    const state = { points: values, revision: "", problem: "", can_hide: false, animals: tracks, conflicts: [], predicted: [] };
+    const state = { points: values, revision: "", problem: "", can_hide: false, animals: tracks, conflicts: [], predicted: [], removed: [] };
     const frame = new Frame(number, state, keypoints.length, () => {});
     this.editor.animals = frame.animals().filter((track) => frame.has(track));
     this.shownFrame = number;

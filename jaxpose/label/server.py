@@ -2,6 +2,7 @@
 
 import functools
 import math
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -60,6 +61,8 @@ _PAGE = (
     "view.js",
     "icon.svg",
 )
+# A page sends the run of the server that gave it its numbers of images and animals.
+_RUN_HEADER = "Jaxpose-Run"
 _MOST_PX = 1e6
 _MOST_FRAMES = 100
 # Of an image; more are a mistake of the page.
@@ -170,6 +173,8 @@ def _answering(answer: Callable[..., Any]) -> Callable[..., Awaitable[Response]]
     @functools.wraps(answer)
     async def checked(self: "_Answers", request: Request) -> Response:
         number = 0
+        if request.headers.get(_RUN_HEADER, self.run) != self.run:
+            raise HTTPException(410, "jaxpose label was started again, perhaps with another project: reload this page")
         if "number" in request.path_params:
             request.path_params["number"] = number = number_in(request.path_params["number"])
             if not 0 <= number < len(self.store.images):
@@ -192,7 +197,7 @@ class _Answers:
 
     def __init__(self, store: Store, videos: Videos, training: Training, pictures: Pictures, geometry: Geometry | None):
         self.store, self._videos, self._training, self._pictures = store, videos, training, pictures
-        self._geometry = geometry
+        self._geometry, self.run = geometry, secrets.token_hex(8)
         self._files = PageFiles(_PAGE)
 
     async def page(self, request: Request) -> Response:
@@ -206,6 +211,7 @@ class _Answers:
         project = self.store.project
         names = project.keypoint_names
         return {
+            "run": self.run,
             "folder": str(project.path),
             "file": project.files[0].name if len(project.files) == 1 else "the label files",
             "keypoints": names,

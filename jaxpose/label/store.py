@@ -71,8 +71,7 @@ class Store:
         self._files: dict[Path, AnyLabelFile] = {}
         self._signatures: dict[Path, Signatures] = {}
         self._backed_up: set[Path] = set()
-        self._pending: dict[_Key, Edit] = {}
-        self._conflicts: dict[_Key, Edit] = {}
+        self._pending, self._conflicts = dict[_Key, Edit](), dict[_Key, Edit]()
         self.absent: Mapping[str, tuple[int, str]] = {}
         self._places: dict[str, list[str | None]] = {}
         self._version, self._changed_at = 0, dict[int, int]()
@@ -104,29 +103,28 @@ class Store:
     def frame(self, number: int) -> dict[str, Any]:
         """Returns the state of an image as JSON: `points` and `predicted`, `revision` and others.
 
-        Each has K entries for each animal, in the order of `animals`, which has their names. A conflict is [place in
-        `points`, point]: an edit that does not fit a change from outside, which `points` has.
+        Each has K entries for each animal, in the order of `animals`, which has their names; `removed` are the places
+        of deleted ones, which no other animal takes. A conflict is [place in `points`, point]: an edit that does not
+        fit a change from outside, which `points` has.
         """
         with self._lock:
             image = self.images[number]
-            points, of_file = self._points(image), self._file(image)
-            animals = self._animals(image)
-            poses = self._poses(image)
+            of_file, animals, (poses, named) = self._file(image), self._animals(image), self._named_poses(image)
+            empty = [(place, animal) for place, animal in enumerate(animals) if animal and not any(poses[place])]
+            removed = [place for place, animal in empty if of_file.is_deleted(image, animal)]
+            predicted = self.predictions and self.predictions.shown(image, poses, self.has_several, removed)
             names = self.project.keypoint_names
-            conflicts = [
-                [animals.index(edit.animal) * len(names) + names.index(edit.keypoint), edit.after]
-                for edit in self._conflicts.values()
-                if edit.image == image
-            ]
-            known = self._names(image)
+            kept = [edit for edit in self._conflicts.values() if edit.image == image]
+            places = [animals.index(edit.animal) * len(names) + names.index(edit.keypoint) for edit in kept]
             return {
                 "points": sum(poses, []),
-                "animals": [known.get(animal or "", "") for animal in animals],
-                "revision": revision_of(points, known),
+                "animals": named,
+                "removed": removed,
+                "revision": revision_of(poses, named),
                 "problem": of_file.problems.get(image, ""),
                 "can_hide": of_file.can_hide,
-                "conflicts": conflicts,
-                "predicted": self.predictions.shown(image, poses, self.has_several) if self.predictions else [],
+                "conflicts": [[place, edit.after] for place, edit in zip(places, kept, strict=True)],
+                "predicted": predicted or [],
             }
 
     def tracks(self) -> list[str] | None:
@@ -231,7 +229,7 @@ class Store:
         """
         with self._lock:
             image = self.images[number]
-            if revision != revision_of(self._points(image), self._names(image)):
+            if revision != revision_of(*self._named_poses(image)):
                 raise Stale
             edits = [self._edit(image, self._slot(image, place), changes[place]) for place in sorted(changes)]
             size = len(self.project.keypoint_names)
@@ -559,6 +557,10 @@ class Store:
         points, names = self._points(image), self.project.keypoint_names
         return [[points.get((animal or "", name)) for name in names] for animal in self._animals(image)]
 
+    def _named_poses(self, image: str) -> tuple[list[list[Point | None]], list[str]]:
+        names = self._names(image)
+        return self._poses(image), [names.get(animal or "", "") for animal in self._animals(image)]
+
     def _labelled(self, image: str) -> set[str]:
         """Returns the animals with a point in an image."""
         return {animal for animal, _ in self._points(image)}
@@ -568,9 +570,8 @@ class Store:
         if len(self.project.individuals) > 1:
             return True
         images = (points for file in self._files.values() for points in file.points.values())
-        if any(len({animal for (animal, _), point in points.items() if point}) > 1 for points in images):
-            return True
-        return bool(self.predictions and self.predictions.has_several)
+        is_labelled = any(len({animal for (animal, _), point in points.items() if point}) > 1 for points in images)
+        return is_labelled or bool(self.predictions and self.predictions.has_several)
 
     def _know(self, image: str) -> None:
         if image not in self._ids:

@@ -198,7 +198,12 @@ def spot_on_screen(page: Page, ratio: float) -> tuple[float, float]:
 
 def test_a_change_of_another_program_is_shown_and_decided(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", 3)
-    with serving(project) as served, opened(served.address, 1280, 800) as page:
+    with serving(project) as served, opened("about:blank", 1280, 800) as first:
+        assert first.context.browser
+        # In the console of this one, an edit on a file that has just changed is an error.
+        page = first.context.browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(served.address)
         is_at(page, 10)
         (project / LABELS).write_text(f"{header()}{image_name(0)},1.50,2,,,30.125,4\n{image_name(10)},5,6,,,,\n")
         point(page, "nose", "visible")

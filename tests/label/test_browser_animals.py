@@ -1,16 +1,15 @@
 """The page of `jaxpose label` with several animals in an image, in a headless Chromium."""
 
-import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import sleap_io
-from playwright.sync_api import Error, Page, Route, expect
+from playwright.sync_api import Error, Page, expect
 from pycocotools.coco import COCO
 
 from jaxpose.formats.lightning_pose.tables import PredictionWriter
@@ -19,6 +18,7 @@ from tests.formats.other_projects import KEYPOINTS
 from tests.formats.test_coco import change, coco_project
 from tests.label.small_projects import serving
 from tests.label.test_browser import point, press
+from tests.label.test_browser_races import slow_answers
 from tests.label.test_several_animals import several_coco, several_deeplabcut, several_sleap
 from tests.several_animals import csv_project
 
@@ -225,25 +225,6 @@ def test_a_confirmed_prediction_of_sleap_has_its_track(tmp_path: Path) -> None:
     assert [one.track and one.track.name for one in frame.user_instances] == ["b", "a"]
 
 
-@contextlib.contextmanager
-def slow_answers(page: Page, path: str = "/api/frame/*", method: str = "POST") -> Iterator[None]:
-    """Holds what the page sends there, until the block ends."""
-    held: list[Route] = []
-    is_held = True
-
-    def handle(route: Route) -> None:
-        if is_held and route.request.method == method:
-            held.append(route)
-        else:
-            route.continue_()
-
-    page.route(f"**{path}", handle)
-    yield
-    is_held = False
-    for route in held:
-        route.continue_()
-
-
 def test_keys_that_are_faster_than_the_server_keep_the_tracks(tmp_path: Path) -> None:
     file = several_sleap(tmp_path)
     original = file.read_bytes()
@@ -256,7 +237,7 @@ def test_keys_that_are_faster_than_the_server_keep_the_tracks(tmp_path: Path) ->
             for one in (page, other):
                 one.set_default_timeout(PATIENCE_MS)
                 one.on("pageerror", lambda error: said.append(error))
-                with slow_answers(one, "/api/project", "GET"):
+                with slow_answers(one, "**/api/project", method="GET"):
                     one.goto(served.address)
                     one.select_option("#filter", "labelled")
                 one.locator("#rows .row").first.click()

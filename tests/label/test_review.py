@@ -28,6 +28,7 @@ from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.index_row import row
 from tests.label.small_projects import serving, write_project
 from tests.label.test_browser import press
+from tests.label.test_browser_races import slow_answers
 from tests.label.test_server import ask
 from tests.small_run import environment
 from tests.tracking.test_silhouettes import SIZE_PX, detections, made, painted
@@ -137,6 +138,28 @@ def test_a_review_is_answered_by_keys_and_the_new_tracks_are_shown(tmp_path: Pat
     assert [row["round"] for row in found if row["answer"]] == ["0", "1"]
     assert [row | {"answer": ""} for row in found] == [listed[0], listed[1], again[0]]
     track(tmp_path, "--corrections", str(answers))
+
+
+@needs_browser
+def test_an_answer_is_about_what_was_shown_when_its_key_was_pressed(tmp_path: Path, video: Path) -> None:
+    review, answers = track(tmp_path), tmp_path / "day1_tracks_corrections.csv"
+    listed = decisions(review)
+    with serving(review, "--video", str(video)) as served, opened(served.address, 1280, 800) as page:
+        is_at(page, listed[0])
+        with slow_answers(page, "**/api/answer"):
+            # The second one changes the first, and is not of the place that comes.
+            press(page, "3 1")
+        is_at(page, listed[1])
+        expect(page.locator("#saved")).to_have_text("saved")
+        expect(page.locator("#progress")).to_have_text(f"1 of {len(listed)} answered")
+        page.fill("#frame-number", "100")
+        page.locator("#frame-number").blur()
+        expect(page.locator("#image")).to_have_text("frame 100")
+        with slow_answers(page, "**/api/answer"):
+            press(page, "1 x")
+        expect(page.locator("#list .row", has_text="own")).to_have_text(re_row("99", "100"))
+        is_at(page, listed[2])
+    assert [row["answer"] for row in rows_of(answers)] == ["same", "same", "swap"]
 
 
 @needs_browser
