@@ -30,6 +30,7 @@ from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.tracking.corrections import Correction, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.silhouettes import read_areas
 from jaxpose.tracking.tracks import Number
@@ -69,7 +70,7 @@ def write_tracks(
     corrections: Sequence[Correction] = (),
     video: Path | None = None,
 ) -> list[str]:
-    """Makes and writes the tracks of detections, and their review next to them; returns lines about them.
+    """Makes and writes the tracks of detections, their review and origin next to them; returns lines about them.
 
     Args:
       table: the detections, with a position in some frame.
@@ -94,7 +95,10 @@ def write_tracks(
     target = Target(form_of(out), out, scorer_for_deeplabcut(table), None, overwrite)
     with output_folder(out.parent, overwrite) as folder:
         write_form(folder / out.name, tracked, footage, target)
-        write_atomic(folder / review.name, review_table(doubts, solution.names, rounds(corrections)))
+        checksum, turn = checksum_of(folder / out.name), rounds(corrections)
+        write_atomic(folder / review.name, review_table(doubts, solution.names, turn, checksum))
+        files = [path_from(out, file) if file else "" for file in (table.file, video)]
+        write_origin(folder / review.name, Origin(turn, checksum, files[0], _number_text(number), files[1]))
     return [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
 
 
@@ -123,6 +127,13 @@ def read_number(text: str) -> Number:
     if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
         raise UserError(f"--animals is {text}; it must be a whole number from 1, or {_AT_MOST}N")
     return Number(0 if text.startswith(_AT_MOST) else int(digits), int(digits))
+
+
+def _number_text(number: Number) -> str:
+    """Returns the text that `read_number` reads."""
+    if number.most is None:
+        return ""
+    return str(number.most) if number.least else f"{_AT_MOST}{number.most}"
 
 
 def _without_others(table: PredictionTable) -> PredictionTable:
