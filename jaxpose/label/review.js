@@ -302,7 +302,7 @@ class ReviewPage {
 
   showCommand() {
     const { can_track: isKnown, command = "" } = this.state;
-    get("command-box").hidden = !this.canTrack && this.tracker.state.name === "none";
+    get("command-box").hidden = !this.canTrack && ["none", "done"].includes(this.tracker.state.name);
     get("track-button").hidden = !isKnown && !this.tracker.isRunning;
     get("command-note").textContent = isKnown ? "The button runs this command:" : "Run this command, with files for the words in capitals, which are not where they were:";
     get("command").textContent = command;
