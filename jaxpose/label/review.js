@@ -355,7 +355,7 @@ class ReviewPage {
   }
 
   showSaved() {
-    const behind = this.state.is_behind ? "the corrections have answers to later tracks: make the tracks again, at the side" : "";
+    const behind = this.state.is_behind ? "the corrections have other answers than these tracks were made with: make the tracks again, at the side" : "";
     get("saved").textContent = this.problem || behind || (this.isSending ? "saving" : "saved");
     get("saved").title = get("saved").textContent;
     get("saved").classList.toggle("bad", Boolean(this.problem || behind));

@@ -32,7 +32,7 @@ from jaxpose.poses import Poses
 from jaxpose.prediction.index import parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
-from jaxpose.tracking.corrections import EXCHANGED, rounds
+from jaxpose.tracking.corrections import EXCHANGED, checksum_of_answers, rounds
 from jaxpose.tracking.origin import Origin, checksum_of, read_origin
 from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
 from jaxpose.tracking.track_command import FORMS
@@ -196,7 +196,8 @@ class Review:
                 raise UserError("the tracks are being made again: wait for the new ones, or stop it")
             if self._is_behind(tables):
                 raise UserError(
-                    f"{self.corrections.name} has answers to later tracks than these: make the tracks again first"
+                    f"{self.corrections.name} has other answers than these tracks were made with: make the tracks "
+                    "again first"
                 )
             doubt = self._doubt(tables, place)
             others = {"kind": doubt.kind, "margin": doubt.margin, "expected_wrong": doubt.expected_wrong}
@@ -297,8 +298,11 @@ class Review:
         return _Tables(poses, origin, doubts, answers, digests[0], "".join(digests))
 
     def _is_behind(self, tables: _Tables) -> bool:
-        """Returns whether the corrections have answers to tracks that follow these."""
-        return any(one.round > tables.origin.round for one in tables.answers.corrections())
+        """Returns whether the corrections have answers to later tracks, or others to earlier ones than made these."""
+        corrections, number = tables.answers.corrections(), tables.origin.round
+        earlier = [one for one in corrections if one.round < number]
+        is_later = any(one.round > number for one in corrections)
+        return is_later or checksum_of_answers(earlier) != tables.origin.answers
 
     def _doubt(self, tables: _Tables, place: Place) -> Doubt:
         """Returns the row of a place, or that of a person's own; raises UserError if there can be no answer."""
@@ -386,7 +390,8 @@ def _refuse_exchange(poses: Poses, place: Place) -> None:
     names = place.track_a, place.track_b
     if not {*names} <= {*poses.individuals} or names[0] == names[1]:
         return
-    seen = np.isfinite(poses.points_px[..., 0]).any(axis=-1)[:, [poses.individuals.index(name) for name in names]]
+    points_px = poses.points_px[:, [poses.individuals.index(name) for name in names]]
+    seen = np.asarray(np.isfinite(points_px[..., 0]).any(axis=-1))
     frames = [np.flatnonzero(of_track) for of_track in seen.T]
     for one, other in (frames, frames[::-1]):
         before, after = one[one <= int(place.frame_from)], other[other >= int(place.frame_to)]

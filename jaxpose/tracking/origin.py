@@ -19,6 +19,7 @@ class Origin:
     Attributes:
       round: how often the tracks had been corrected.
       tracks: checksum of their file, which is also in the rows of their review.
+      answers: checksum of the corrections that they were made with, see `checksum_of_answers`.
       detections, video: the file of the detections, and that of --video ("" without it). A file in the folder of the
         tracks, or below, is relative to it; another is absolute.
       animals: value of --animals.
@@ -26,6 +27,7 @@ class Origin:
 
     round: int
     tracks: str
+    answers: str
     detections: str
     animals: str
     video: str

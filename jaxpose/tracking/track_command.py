@@ -29,7 +29,7 @@ from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
-from jaxpose.tracking.corrections import Correction, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.corrections import Correction, checksum_of_answers, read_corrections, rounds, solve_corrected
 from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.silhouettes import read_areas
@@ -95,10 +95,17 @@ def write_tracks(
     target = Target(form_of(out), out, scorer_for_deeplabcut(table), None, overwrite)
     with output_folder(out.parent, overwrite) as folder:
         write_form(folder / out.name, tracked, footage, target)
-        checksum, turn = checksum_of(folder / out.name), rounds(corrections)
-        write_atomic(folder / review.name, review_table(doubts, solution.names, turn, checksum))
-        files = [path_from(out, file) if file else "" for file in (table.file, video)]
-        write_origin(folder / review.name, Origin(turn, checksum, files[0], _number_text(number), files[1]))
+        origin = Origin(
+            rounds(corrections),
+            checksum_of(folder / out.name),
+            checksum_of_answers(corrections),
+            path_from(out, table.file),
+            _number_text(number),
+            path_from(out, video) if video else "",
+        )
+        rows = review_table(doubts, solution.names, origin.round, origin.tracks)
+        write_atomic(folder / review.name, rows)
+        write_origin(folder / review.name, origin)
     return [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
 
 
