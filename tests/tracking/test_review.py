@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxpose import __version__
 from jaxpose import track as verb
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.lightning_pose.tables import write_individuals
@@ -72,13 +73,17 @@ def test_animals_that_meet_are_the_first_row_and_a_swap_exchanges_all_behind_it(
 
 
 @pytest.mark.parametrize("number", ["2", "at-most:2", ""])
-def test_the_review_says_which_tracks_it_is_of_and_how_they_were_made(tmp_path: Path, number: str) -> None:
+def test_the_review_says_which_tracks_it_is_of_and_how_they_were_made(
+    tmp_path: Path, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By this record, the command makes the same bytes, elsewhere as well."""
     flags = ["--animals", number] if number else []
     _, rows = tracked(tmp_path, meeting(12, gap_px=1.0), *flags)
     _, again = tracked(
         tmp_path, meeting(12, gap_px=1.0), *flags, "--corrections", answered(tmp_path, rows[:1], swap="swap")
     )
+    # The page shows the lines of the command while it runs.
+    assert capsys.readouterr().out.startswith(f"jaxpose {__version__}: tracks the animals of {tmp_path}/in.csv\n")
     content = (tmp_path / "out.csv").read_bytes()
     made = json.loads((tmp_path / "out_review.json").read_text())
     assert made["tracks"] == f"sha256:{hashlib.sha256(content).hexdigest()[:16]}"
