@@ -47,7 +47,7 @@ ALLOWED = {
     ("data/label_changes.py", "os.replace"), ("data/label_changes.py", "os.open"),
     ("doctor.py", "tempfile.NamedTemporaryFile"), ("formats/deeplabcut/tables.py", "to_csv"),
     ("hdf5_file.py", "HDFStore"), ("hdf5_file.py", "h5py.File"), ("formats/nwb.py", "connection"),
-    ("label/videos.py", "symlink_to"), ("label/training.py", "symlink_to"), ("label/training.py", "os.open"),
+    ("label/videos.py", "symlink_to"), ("label/training.py", "symlink_to"), ("label/background.py", "os.open"),
     # In memory.
     ("label/sleap_file.py", "h5py.File"),
     ("formats/lightning_pose/tables.py", "os.replace"), ("prediction/index.py", "os.open"),

@@ -70,6 +70,7 @@ export const REVIEW_ACTIONS = [
   [["Backspace", "Delete"], "take the answer back", "answer", null],
   [["Ctrl+Z"], "undo", "undo"],
   [["Ctrl+Shift+Z", "Ctrl+Y"], "redo", "redo"],
+  [["Shift+T"], "make the tracks again with the answers", "track"],
   [["F"], "the frame before the decision, or the one after it", "toggleFrame"],
   [["D"], "next frame", "move", 1],
   [["A"], "previous frame", "move", -1],

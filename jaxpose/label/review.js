@@ -4,6 +4,7 @@ import { Frame, ask } from "/frame.js";
 import { REVIEW_ACTIONS, actionOf, listKeys } from "/keys.js";
 import { Pictures } from "/pictures.js";
 import { beforePainting, colourOf } from "/stage.js";
+import { Tracker } from "/tracker.js";
 import { View } from "/view.js";
 
 const POLL_MS = 1000;
@@ -41,6 +42,7 @@ class ReviewPage {
     this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => bitmap === this.view.stage.picture);
     this.parts = new Map();
     this.state = { revision: "", rows: [], tracks: [], keypoints: [] };
+    this.tracker = new Tracker((text) => this.say(text), () => this.showCommand());
     // The current place: its key, "" before the first.
     this.current = "";
     this.frame = 0;
@@ -66,6 +68,7 @@ class ReviewPage {
     const { status, content } = await ask(`/api/review?revision=${before.revision}`);
     this.isPolling = false;
     this.problem = status === 200 ? "" : content.error;
+    if (content.tracking) this.tracker.show(content.tracking);
     // An answer that was given meanwhile brought a newer state.
     if (status === 200 && content.rows && !this.isSending && this.state === before) await this.take(content);
     this.showSaved();
@@ -168,15 +171,13 @@ class ReviewPage {
   }
 
   // Goes on to the next place without an answer.
-  goOn() { return this.openPlaces().length ? this.open(1) : this.say("every place has an answer: run the command at the side"); }
+  goOn() { return this.openPlaces().length ? this.open(1) : this.say("every place has an answer: make the tracks again, at the side"); }
 
   // The tracks of a place exchange their animals in front of a frame.
   async swapFrom(frame, tracks) {
-    const round = this.listed[0]?.place[0];
-    if (round === undefined) return this.say("the review has no row, so it does not say how often the tracks were corrected: write the row into the corrections yourself, with their round");
     if (!tracks) return this.say("choose a place that names the two tracks");
     if (frame < 1) return this.say("go to the first frame in which the tracks show the other animals");
-    const place = [round, String(frame - 1), String(frame), ...tracks];
+    const place = [String(this.state.round), String(frame - 1), String(frame), ...tracks];
     const known = this.state.rows.find((row) => row.place.join() === place.join());
     if (await this.send(place, known?.answer ?? null, "swap")) this.say(`${tracks.join(" and ")} exchange their animals from frame ${frame} on; Ctrl+Z takes it back`);
   }
@@ -292,7 +293,7 @@ class ReviewPage {
   }
 
   showPage() {
-    const { name = "", rows, corrections = "", command = "" } = this.state, row = this.row;
+    const { name = "", rows, corrections = "" } = this.state, row = this.row;
     document.title = `${name.split("/").pop()} \u2013 jaxpose label`;
     get("name").textContent = name.split("/").pop();
     get("name").title = name;
@@ -307,11 +308,28 @@ class ReviewPage {
       button.disabled = !row?.takes_answer || (answer === "swap" && !row.place[4]) || (!answer && !row.answer);
       button.setAttribute("aria-pressed", String(Boolean(answer) && row?.answer?.toLowerCase() === answer));
     }
-    get("command-box").hidden = !answered && !this.state.is_behind;
-    get("command").textContent = command;
+    this.showCommand();
     this.showRows();
     this.showTimeline();
     this.showSaved();
+  }
+
+  get canTrack() { return this.state.is_behind || this.state.rows.some(({ answer }) => answer); }
+
+  showCommand() {
+    const { can_track: isKnown, command = "" } = this.state;
+    get("command-box").hidden = !this.canTrack && ["none", "done"].includes(this.tracker.state.name);
+    get("track-button").hidden = !isKnown && !this.tracker.isRunning;
+    get("command-note").textContent = isKnown ? "The button runs this command:" : "Run this command, with files for the words in capitals, which are not where they were:";
+    get("command").textContent = command;
+  }
+
+  // Makes the tracks again, with the answers on the server's disk.
+  track() {
+    if (this.tracker.isRunning) return this.say("the tracks are being made again; the button stops it");
+    if (!this.canTrack) return this.say("nothing to do: answer a place first");
+    if (!this.state.can_track) return this.say("the detections are not where they were: run the command at the side");
+    return this.inTurn(() => this.tracker.start());
   }
 
   showRows() {
@@ -353,7 +371,7 @@ class ReviewPage {
   }
 
   showSaved() {
-    const behind = this.state.is_behind ? "the corrections have answers to later tracks: run the command at the side" : "";
+    const behind = this.state.is_behind ? "the corrections have other answers than these tracks were made with: make the tracks again, at the side" : "";
     get("saved").textContent = this.problem || behind || (this.isSending ? "saving" : "saved");
     get("saved").title = get("saved").textContent;
     get("saved").classList.toggle("bad", Boolean(this.problem || behind));
@@ -382,6 +400,7 @@ class ReviewPage {
     document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
     get("help-button").addEventListener("click", () => this.help());
     get("filter").addEventListener("change", () => { this.showRows(); get("filter").blur(); });
+    get("track-button").addEventListener("click", () => (this.tracker.isRunning ? this.tracker.stop() : this.track()));
     get("copy").addEventListener("click", async () => {
       await navigator.clipboard.writeText(this.state.command);
       this.say("copied");

@@ -11,6 +11,7 @@ import io
 import os
 import shlex
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,15 @@ from jaxpose.files import read_bytes, write_atomic
 from jaxpose.formats.prediction_table import Footage
 from jaxpose.label.answers import AnswerFile, Place, read_answers
 from jaxpose.label.store import Stale
+from jaxpose.label.tracker import Tracker
 from jaxpose.label.video_frames import VideoFrames
 from jaxpose.poses import Poses
-from jaxpose.prediction.index import DETECTIONS, TRACKS, parse_rows
+from jaxpose.prediction.index import parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
-from jaxpose.tracking.corrections import EXCHANGED, rounds
-from jaxpose.tracking.review import COLUMNS, EXTRA, GAP, LINK, MISSING, SWAP
+from jaxpose.tracking.corrections import EXCHANGED, checksum_of_answers, rounds
+from jaxpose.tracking.origin import Origin, checksum_of, read_origin
+from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
 from jaxpose.tracking.track_command import FORMS
 from jaxpose.video.recording import Recording
 
@@ -40,6 +43,8 @@ _CORRECTIONS = "_corrections.csv"
 # The poses of this many frames come with one request.
 TOGETHER = 16
 _PLACES_DECIMALS = 2
+# Files that do not fit together are read so often, and after so long.
+_TRIES, _TRY_AGAIN_S = 3, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +65,14 @@ class Doubt:
 
 @dataclasses.dataclass(frozen=True)
 class _Tables:
-    """What was read of the tables: the tracks (one place for each individual), and the rows of their review.
+    """What was read of the files: the tracks (one place for each individual), their origin, and the rows of the review.
 
-    `round` is that of the review, -1 without rows; `poses_revision` changes with the tracks, and `revision` with any of
-    the files.
+    `poses_revision` changes with the tracks, and `revision` with any of the files.
     """
 
     poses: Poses
+    origin: Origin
     doubts: Sequence[Doubt]
-    round: int
     answers: AnswerFile
     poses_revision: str
     revision: str
@@ -106,8 +110,9 @@ class Review:
         if self.corrections.exists() and file.exists() and self.corrections.samefile(file):
             raise UserError(f"--corrections is {file}, which jaxpose track writes; give your answers another file name")
         self._lock = threading.Lock()
-        self._poses: tuple[tuple[int, ...], Poses, Footage | None] | None = None
-        self._doubts: tuple[tuple[int, ...], bytes, list[Doubt]] | None = None
+        self._poses: tuple[tuple[int, ...], Poses, Footage | None, str] | None = None
+        self._doubts: tuple[Origin, bytes, list[Doubt]] | None = None
+        self._tracker = Tracker(self.tracks)
         with self._lock:
             self._read()
         self.video = Path(video).expanduser() if video else self._find_video()
@@ -125,10 +130,10 @@ class Review:
             raise UserError(f"{self.video} has {frames}, but {self.tracks} has {rows:,}: is it another video?")
 
     def state(self, revision: str = "") -> dict[str, Any]:
-        """Returns the review and its answers as JSON; only `revision` if that is the given one.
+        """Returns the review and its answers as JSON; only `revision` and `tracking` if `revision` is the given one.
 
-        Each row is `kind`, `place`, `margin`, `expected_wrong` and `answer`: None if the corrections lack the row, ""
-        if they have it without an answer.
+        `tracking` is the state of `Tracker`. Each row is `kind`, `place`, `margin`, `expected_wrong` and `answer`: None
+        if the corrections lack the row, "" if they have it without an answer.
 
         Raises:
           UserError, OSError: as `Review`.
@@ -137,13 +142,17 @@ class Review:
             return self._state(self._read(), revision)
 
     def _state(self, tables: _Tables, revision: str = "") -> dict[str, Any]:
+        tracking = self._tracker.state()
         if tables.revision == revision:
-            return {"revision": revision}
+            return {"revision": revision, "tracking": tracking}
         answers = tables.answers.answers()
         listed = {doubt.place for doubt in tables.doubts}
-        own = [Doubt("", place) for place in answers if place.round == str(tables.round) and place not in listed]
+        own = [Doubt("", place) for place in answers if place.round == str(tables.origin.round) and place not in listed]
+        arguments, can_track = self._arguments(tables.origin)
         return {
             "revision": tables.revision,
+            "tracking": tracking,
+            "round": tables.origin.round,
             "poses": tables.poses_revision,
             "tracks": list(tables.poses.individuals),
             "keypoints": list(tables.poses.keypoint_names),
@@ -151,7 +160,8 @@ class Review:
             "frames": self.frame_count,
             "rows": [_row(doubt, answers) for doubt in [*tables.doubts, *own]],
             "is_behind": self._is_behind(tables),
-            "command": self.command(),
+            "command": f"{program('jaxpose.track')} {shlex.join(arguments)}",
+            "can_track": can_track,
         }
 
     def poses(self, first: int) -> list[list[list[float] | None]]:
@@ -175,19 +185,23 @@ class Review:
 
         Raises:
           Stale: a file has changed since.
-          UserError: the place takes no such answer.
+          UserError: the place takes no such answer, or the tracks are being made again.
           OSError: the disk is full, or fails; nothing has changed.
         """
         with self._lock:
             tables = self._read()
             if revision != tables.revision:
                 raise Stale
+            if self._tracker.is_running():
+                raise UserError("the tracks are being made again: wait for the new ones, or stop it")
             if self._is_behind(tables):
                 raise UserError(
-                    f"{self.corrections.name} has answers to later tracks than these: run the command below first"
+                    f"{self.corrections.name} has other answers than these tracks were made with: make the tracks "
+                    "again first"
                 )
             doubt = self._doubt(tables, place)
             others = {"kind": doubt.kind, "margin": doubt.margin, "expected_wrong": doubt.expected_wrong}
+            others["tracks"] = tables.origin.tracks
             if (answer or "").lower() == EXCHANGED:
                 _refuse_exchange(tables.poses, place)
             changed = tables.answers.changed(place, answer, others)
@@ -195,18 +209,56 @@ class Review:
             write_atomic(self.corrections, changed.content())
             return self._state(self._read())
 
-    def command(self) -> str:
-        """Returns the command that makes the tracks again with the answers; words in capitals are for the user."""
-        name = self.tracks.name.removesuffix(SUFFIXES[_form(self.tracks)])
-        detections = self.tracks.with_name(f"{name.removesuffix(TRACKS)}{DETECTIONS}.csv")
-        known = shlex.quote(str(detections)) if name.endswith(TRACKS) and detections.is_file() else "DETECTIONS"
-        files = f"--out {shlex.quote(str(self.tracks))} --corrections {shlex.quote(str(self.corrections))}"
-        return f"{program('jaxpose.track')} {known} --animals N {files} --overwrite"
+    def track(self) -> dict[str, str]:
+        """Makes the tracks again with the answers, by `jaxpose track` in a process of its own; returns its state.
+
+        Raises:
+          UserError: the tracks are being made already, or their detections or the video cannot be found.
+          OSError: a file cannot be read, or the log cannot be written.
+        """
+        with self._lock:
+            arguments, can_track = self._arguments(self._read().origin)
+            if not can_track:
+                raise UserError(
+                    "the detections, or the video of --video, are not where they were: run the command at the side"
+                )
+            self._tracker.start(arguments)
+            return self._tracker.state()
+
+    def stop(self) -> dict[str, str]:
+        """Ends the command of `track`, and returns its state; the tracks stay as they are."""
+        self._tracker.stop()
+        return self._tracker.state()
 
     # The lock is held.
 
+    def _arguments(self, origin: Origin) -> tuple[list[str], bool]:
+        """Returns the arguments of the command that makes the tracks again, and whether it can run.
+
+        Words in capitals are for the user: for files that are not where they were.
+        """
+        detections, video = self._place(origin.detections), self._place(origin.video)
+        arguments = [str(detections) if detections.is_file() else "DETECTIONS"]
+        arguments += ["--animals", origin.animals] if origin.animals else []
+        arguments += ["--video", str(video) if video.is_file() else "VIDEO"] if origin.video else []
+        arguments += ["--out", str(self.tracks), "--corrections", str(self.corrections), "--overwrite"]
+        return arguments, detections.is_file() and (video.is_file() or not origin.video)
+
+    def _place(self, name: str) -> Path:
+        """Returns the absolute path of a file of the origin."""
+        return self.tracks.parent.absolute() / name
+
     def _read(self) -> _Tables:
         """Returns the present content of the files; raises as `Review`."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._read_once()
+            except UserError:
+                # `jaxpose track` replaces one file after the other.
+                time.sleep(_TRY_AGAIN_S)
+        return self._read_once()
+
+    def _read_once(self) -> _Tables:
         signature = _signature(self.tracks)
         if not self._poses or self._poses[0] != signature:
             table = read_table(self.tracks, several=True)
@@ -218,31 +270,39 @@ class Review:
                 raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
             shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
                           skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
-            self._poses = signature, shown, table.footage
+            self._poses = signature, shown, table.footage, checksum_of(self.tracks)
         poses = self._poses[1]
         try:
             content = read_bytes(self.file, most_bytes=None)
         except FileNotFoundError:
             raise UserError(f"the review {self.file} does not exist; jaxpose track writes it") from None
-        if not self._doubts or self._doubts[:2] != (signature, content):
-            self._doubts = signature, content, _read_doubts(self.file, content, poses)
-        doubts = self._doubts[2]
-        number = int(doubts[0].place.round) if doubts else -1
+        if (origin := read_origin(self.file)).tracks != self._poses[3]:
+            raise UserError(
+                f"{self.tracks} has changed since jaxpose track wrote {self.file.name}, or is another file: make both "
+                "again with jaxpose track"
+            )
+        if not self._doubts or self._doubts[:2] != (origin, content):
+            self._doubts = origin, content, _read_doubts(self.file, content, origin, poses)
+        doubts, number = self._doubts[2], origin.round
         answers = read_answers(self.corrections)
         known = {one.round for one in answers.corrections()}
-        if number > 0 and rounds([one for one in answers.corrections() if one.round < number]) != number:
+        if rounds([one for one in answers.corrections() if one.round < number]) != number:
             have = f"has answers of the rounds {', '.join(map(str, sorted(known)))}" if known else "has no answer"
             raise UserError(
                 f"{self.file} is of tracks that were corrected {count(number, 'time')}, but {self.corrections} {have}: "
                 "name the file that they were corrected with: --corrections FILE"
             )
         own = answers.content() if self.corrections.exists() else b""
-        digests = [hashlib.sha256(part).hexdigest()[:16] for part in (repr(signature).encode(), content, own)]
-        return _Tables(poses, doubts, number, answers, digests[0], "".join(digests))
+        parts = repr(signature).encode(), content, own, repr(origin).encode()
+        digests = [hashlib.sha256(part).hexdigest()[:16] for part in parts]
+        return _Tables(poses, origin, doubts, answers, digests[0], "".join(digests))
 
     def _is_behind(self, tables: _Tables) -> bool:
-        """Returns whether the corrections have answers to tracks that follow these."""
-        return any(one.round > tables.round >= 0 for one in tables.answers.corrections())
+        """Returns whether the corrections have answers to later tracks, or others to earlier ones than made these."""
+        corrections, number = tables.answers.corrections(), tables.origin.round
+        earlier = [one for one in corrections if one.round < number]
+        is_later = any(one.round > number for one in corrections)
+        return is_later or checksum_of_answers(earlier) != tables.origin.answers
 
     def _doubt(self, tables: _Tables, place: Place) -> Doubt:
         """Returns the row of a place, or that of a person's own; raises UserError if there can be no answer."""
@@ -252,13 +312,8 @@ class Review:
                 return doubt
         if found:
             raise UserError(f"a place of kind {found[0].kind} takes no answer: change the detections")
-        if not tables.doubts:
-            raise UserError(
-                f"{self.file.name} has no row, so it does not say how often the tracks were corrected: write the row "
-                f"into {self.corrections.name} yourself, with their round"
-            )
-        if place.round != str(tables.round):
-            raise UserError(f"the tracks are those of round {tables.round}, not {place.round}")
+        if place.round != str(tables.origin.round):
+            raise UserError(f"the tracks are those of round {tables.origin.round}, not {place.round}")
         for name in (place.track_a, place.track_b):
             if name not in tables.poses.individuals:
                 raise UserError(f"there is no track {name}; it has {', '.join(tables.poses.individuals)}")
@@ -273,12 +328,15 @@ class Review:
         match = find_files([named], [[self.tracks.parent]])[named] if named else None
         if match and match.file:
             return match.file
-        detections = self.file.with_name(f"{self.file.name.removesuffix(f'{TRACKS}{ENDING}')}{DETECTIONS}.csv")
-        for run in self.file.absolute().parents:
+        origin = read_origin(self.file)
+        detections = self._place(origin.detections)
+        for run in detections.parents:
             if (index := run / INDEX_FILE).is_file():
                 for row in parse_rows(index, read_bytes(index)).values():
-                    if run / row.table == detections.absolute():
+                    if run / row.table == detections:
                         return Path(row.path)
+        if origin.video:
+            return self._place(origin.video)
         reason = f"names the video {named}, which does not exist" if named else "does not name its video"
         reason = f"names the video {named}: {match.reason}" if match and match.reason else reason
         raise UserError(f"{self.tracks} {reason}; give --video VIDEO")
@@ -306,44 +364,21 @@ def _tracks_of(review: Path) -> Path:
     raise UserError(f"{review} has no tracks {stem} ({forms}) next to it, which jaxpose track writes with it{has}")
 
 
-def _form(file: Path) -> str:
-    return next(form for form in FORMS if file.name.endswith(SUFFIXES[form]))
-
-
-def _read_doubts(file: Path, content: bytes, poses: Poses) -> list[Doubt]:
-    """Returns the rows of a review; raises UserError if it is none, or is of other tracks."""
-    reader = csv.DictReader(io.StringIO(content.decode(errors="replace"), newline=""))
-    if list(reader.fieldnames or ()) != list(COLUMNS):
-        raise UserError(f"{file} is not a review that jaxpose track wrote: its columns must be {', '.join(COLUMNS)}")
-    doubts, names, seen = list[Doubt](), {"", *poses.individuals}, _seen(poses)
+def _read_doubts(file: Path, content: bytes, origin: Origin, poses: Poses) -> list[Doubt]:
+    """Returns the rows of a review; raises UserError if it is none, or a row is of other tracks."""
+    # A spreadsheet may write a byte order mark.
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
+    if absent := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+        raise UserError(f"{file} is not a review that jaxpose track wrote: it has no column {', '.join(absent)}")
+    doubts, names = list[Doubt](), {"", *poses.individuals}
     for row in reader:
         place = Place(*(row[name] or "" for name in Place._fields))
         is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
-        is_known = {place.track_a, place.track_b} <= names and (not doubts or place.round == doubts[0].place.round)
-        if not is_whole or int(place.frame_to) >= len(poses.frames) or not is_known:
+        is_known = {place.track_a, place.track_b} <= names and place.round == str(origin.round)
+        if row["tracks"] != origin.tracks or not is_known or not is_whole or int(place.frame_to) >= len(poses.frames):
             raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
         doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
-        if not _fits(doubts[-1], poses, seen):
-            raise UserError(f"{file}:{reader.line_num} is of other frames than the tracks next to it; make both again")
     return doubts
-
-
-def _seen(poses: Poses) -> np.ndarray:
-    """Returns (f, a), whether a track has a point in a frame."""
-    return np.asarray(np.isfinite(poses.points_px[..., 0]).any(axis=-1))
-
-
-def _fits(doubt: Doubt, poses: Poses, seen: np.ndarray) -> bool:
-    """Returns whether tracks can have a row: it names frames in which its tracks are seen.
-
-    Tracks that exchanged animals which both are seen in these frames fit as well: the files do not tell.
-    """
-    first, last = int(doubt.place.frame_from), int(doubt.place.frame_to)
-    numbers = [poses.individuals.index(name) for name in (doubt.place.track_a, doubt.place.track_b) if name]
-    ends = seen[[first, last]][:, numbers].any(axis=1).all()
-    if doubt.kind in (LINK, GAP):
-        return bool(ends and not seen[first + 1 : last, numbers].any())
-    return bool(ends or doubt.kind not in (SWAP, EXTRA))
 
 
 def _refuse_exchange(poses: Poses, place: Place) -> None:
@@ -355,7 +390,8 @@ def _refuse_exchange(poses: Poses, place: Place) -> None:
     names = place.track_a, place.track_b
     if not {*names} <= {*poses.individuals} or names[0] == names[1]:
         return
-    seen = _seen(poses)[:, [poses.individuals.index(name) for name in names]]
+    points_px = poses.points_px[:, [poses.individuals.index(name) for name in names]]
+    seen = np.asarray(np.isfinite(points_px[..., 0]).any(axis=-1))
     frames = [np.flatnonzero(of_track) for of_track in seen.T]
     for one, other in (frames, frames[::-1]):
         before, after = one[one <= int(place.frame_from)], other[other >= int(place.frame_to)]

@@ -28,6 +28,7 @@ _PAGE = (
     "pictures.js",
     "pointer.js",
     "stage.js",
+    "tracker.js",
     "view.js",
     "icon.svg",
 )
@@ -42,6 +43,8 @@ def make_review_app(review: Review, tokens: Tokens) -> Guard:
         Route("/{name:str}", answers.file),
         Route("/api/review", answers.review),
         Route("/api/answer", answers.answer, methods=["POST"]),
+        Route("/api/track", answers.track, methods=["POST"]),
+        Route("/api/stop", answers.stop, methods=["POST"]),
         Route("/api/poses/{frame:str}", answers.poses),
         Route("/video/0/{frame:str}", answers.video_frame),
     ]
@@ -82,6 +85,16 @@ class _Answers:
     async def review(self, request: Request) -> Any:
         state = await run_in_threadpool(self._review.state, request.query_params.get("revision", ""))
         return {"name": str(self._review.tracks), "corrections": str(self._review.corrections), **state}
+
+    @_answering
+    async def track(self, request: Request) -> Any:
+        await read_json(request)
+        return await run_in_threadpool(self._review.track)
+
+    @_answering
+    async def stop(self, request: Request) -> Any:
+        await read_json(request)
+        return await run_in_threadpool(self._review.stop)
 
     @_answering
     async def answer(self, request: Request) -> Any:

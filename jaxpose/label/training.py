@@ -1,19 +1,14 @@
 """Trains networks from the page: `jaxpose train`, then `jaxpose predict` on the images without labels.
 
-Both run as processes of their own, which outlive the page. Their output goes to a log next to the runs of the project;
-they hold a lock on it, which shows that they still run, also to a later page.
+Both run as processes of their own, which outlive the page; their log is next to the runs of the project.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
 import os
 import shlex
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +19,8 @@ from jaxpose.config import Config, DataConfig
 from jaxpose.config.arguments import program
 from jaxpose.early_signals import EXIT_CODES
 from jaxpose.errors import UserError
-from jaxpose.files import open_shared, read_bytes, write_atomic
+from jaxpose.files import read_bytes, write_atomic
+from jaxpose.label.background import Background
 from jaxpose.label.predictions import LINKS_FOLDER, find_predictions
 from jaxpose.label.store import Store
 from jaxpose.remote.watched import Watched
@@ -40,7 +36,6 @@ _SCRIPT = """
 if [ $# -gt 0 ]; then "$PYTHON" -m jaxpose train "$@" || exit; fi
 if [ -s "$IMAGES" ]; then exec "$PYTHON" -m jaxpose predict --run "$RUN" --out "$RUN" "@$IMAGES"; fi
 """
-_MOST_LOG_BYTES = 4096
 
 
 class Training:
@@ -52,9 +47,13 @@ class Training:
         # Another project with this name has the same folder of runs.
         self._path = str(store.project.path.resolve())
         self._runs = default_path(Config(data=DataConfig(project=project))).parent.absolute()
-        self._log, self._record = self._runs / _LOG_FILE, self._runs / _RECORD_FILE
+        self._record = self._runs / _RECORD_FILE
+        self._background = Background(
+            self._runs / _LOG_FILE,
+            f"a training of a project named {self._runs.name} is running: wait for its end, or stop it on the page "
+            "that started it",
+        )
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
         self._watched: tuple[str, Watched] | None = None
         self._taken = self._ended(self._read_record())
 
@@ -69,8 +68,6 @@ class Training:
         Takes over the predictions of a run that has ended.
         """
         with self._lock:
-            if self._process:
-                self._process.poll()
             if not (record := self._read_record()):
                 return {"name": "none", "text": "", "share": 0.0, "command": self.command}
             name, text, share = self._look(record, Path(record["run"]))
@@ -88,64 +85,22 @@ class Training:
         self._store.flush()
         with self._lock:
             self._runs.mkdir(parents=True, exist_ok=True)
-            log = self._locked_log()
-            try:
+            with self._background.claimed() as log:
                 run, is_finished = self._choose_run(labels := self._checksum())
-                arguments = [self._project, *self._arguments, f"out={run}"]
-                places = {"PYTHON": sys.executable, "RUN": str(run), "IMAGES": str(self._list_images(run))}
-                os.ftruncate(log, 0)
-                self._process = subprocess.Popen(
-                    ["/bin/sh", "-c", _SCRIPT, "sh", *([] if is_finished else arguments)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env=os.environ | places,
-                )
-                record = {"project": self._path, "run": str(run), "group": self._process.pid, "labels": labels}
+                arguments = [] if is_finished else [self._project, *self._arguments, f"out={run}"]
+                places = {"RUN": str(run), "IMAGES": str(self._list_images(run))}
+                group = self._background.start(log, _SCRIPT, arguments, places)
+                record = {"project": self._path, "run": str(run), "group": group, "labels": labels}
                 write_atomic(self._record, json.dumps(record | {"arguments": self._arguments}).encode())
                 self._taken = ""
-            finally:
-                # The processes hold the lock on.
-                os.close(log)
 
     def stop(self) -> None:
         """Ends the processes as Ctrl-C would: a training saves its state."""
         with self._lock:
             record = self._read_record()
-            if record and self._is_running():
+            if record and self._background.is_running():
                 write_atomic(self._record, json.dumps(record | {"stopped": True}).encode())
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(int(record["group"]), signal.SIGTERM)
-
-    def _locked_log(self) -> int:
-        log = open_shared(self._log, os.O_RDWR | os.O_APPEND)
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(log)
-            raise UserError(
-                f"a training of a project named {self._runs.name} is running: wait for its end, or stop it on the page "
-                "that started it"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        return log
-
-    def _is_running(self) -> bool:
-        try:
-            log = os.open(self._log, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return bool(self._process and self._process.returncode is None)
-        finally:
-            os.close(log)
-        return False
+                self._background.stop(int(record["group"]))
 
     def _read_record(self) -> dict[str, Any]:
         try:
@@ -193,7 +148,7 @@ class Training:
     def _look(self, record: dict[str, Any], run: Path) -> tuple[str, str, float]:
         """Returns the name of the state, a text about it, and the share of the training that is done."""
         is_finished = (run / FINISHED_FILE).is_file()
-        if self._is_running():
+        if self._background.is_running():
             return ("predicting", "predicts the images without labels", 1.0) if is_finished else self._progress(run)
         if is_finished:
             self._take(record, run)
@@ -202,8 +157,8 @@ class Training:
         end = found.progress.end if found and found.progress else None
         if record.get("stopped") or (end and end.exit_code in EXIT_CODES.values()):
             return "stopped", f"{run.name} is stopped: Train continues it if no label changes", 0.0
-        lines = _last_lines(self._log)
-        return "failed", lines[-1] if lines else f"{run.name} has ended; its output is in {self._log}", 0.0
+        lines, log = self._background.last_lines(), self._background.log
+        return "failed", lines[-1] if lines else f"{run.name} has ended; its output is in {log}", 0.0
 
     def _progress(self, run: Path) -> tuple[str, str, float]:
         found = self._watch(run)
@@ -229,7 +184,7 @@ class Training:
 
     def _ended(self, record: dict[str, Any]) -> str:
         """Returns a text that differs between two ends of runs, "" before one."""
-        if not record or not (Path(record["run"]) / FINISHED_FILE).is_file() or self._is_running():
+        if not record or not (Path(record["run"]) / FINISHED_FILE).is_file() or self._background.is_running():
             return ""
         index = Path(record["run"]) / INDEX_FILE
         return f"{record['run']} {index.stat().st_mtime_ns if index.is_file() else ''}"
@@ -261,13 +216,3 @@ def _error(run: Path) -> str:
         if figures and figures.get("mean_px_error") is not None:
             return f"{figures['mean_px_error']:.2f} px on {count(figures['frames'], name + ' frame')}"
     return "trained"
-
-
-def _last_lines(log: Path) -> list[str]:
-    """Returns the last lines of a log, without empty ones."""
-    try:
-        with open(log, "rb") as stream:
-            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _MOST_LOG_BYTES))
-            return [line for line in stream.read().decode(errors="replace").splitlines() if line.strip()]
-    except FileNotFoundError:
-        return []

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import hashlib
 import io
 import re
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ _RULE = "corrections have the columns of the review that jaxpose track wrote"
 # Solving again, a correction may break another one; so often it is tried.
 _MOST_TURNS = 20
 _MOST_DIGITS = 15
+_CHECKSUM_DIGITS = 16
 # For fewer detections than this share of those that would change their track, the others do not change.
 _LEAST_SHARE = 0.05
 
@@ -169,6 +171,12 @@ def _uncorrected(found: Detections, number: Number, areas: np.ndarray | None) ->
 def rounds(corrections: Sequence[Correction]) -> int:
     """Returns the round of a review that follows corrections."""
     return max((one.round + 1 for one in corrections), default=0)
+
+
+def checksum_of_answers(corrections: Sequence[Correction]) -> str:
+    """Returns a checksum of what corrections say, in their order, wherever they are written."""
+    said = [dataclasses.astuple(dataclasses.replace(one, place="")) for one in corrections]
+    return f"sha256:{hashlib.sha256(repr(said).encode()).hexdigest()[:_CHECKSUM_DIGITS]}"
 
 
 def _demands(solution: Solution, correction: Correction) -> list[_Demand]:

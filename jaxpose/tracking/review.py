@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxpose.tracking.tracks import LOST, Solution
 
-# The first column is for a person, see corrections.py.
+# The first column is for a person, see corrections.py; the last one says which tracks a row is about, see origin.py.
 COLUMNS = (
-    "answer", "round", "kind", "frame_from", "frame_to", "track_a", "track_b", "margin", "expected_wrong"
+    "answer", "round", "kind", "frame_from", "frame_to", "track_a", "track_b", "margin", "expected_wrong", "tracks"
 )  # fmt: skip
 SWAP, LINK, GAP, MISSING, EXTRA = "swap", "link", "gap", "missing", "extra"
 # Decisions with a larger margin are not listed: the odds that they are wrong are below 1 to 400.
@@ -58,21 +58,22 @@ def find_doubts(solution: Solution) -> list[Doubt]:
     return sorted(doubts, key=lambda doubt: (-doubt.expected, dataclasses.astuple(doubt)))
 
 
-def review_table(doubts: Sequence[Doubt], names: Sequence[str], number: int) -> bytes:
+def review_table(doubts: Sequence[Doubt], names: Sequence[str], number: int, checksum: str) -> bytes:
     """Returns the CSV of a review.
 
     Args:
       doubts: the rows.
       names: those of the tracks.
       number: how often the tracks have been corrected.
+      checksum: of the file of the tracks.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for doubt in doubts:
         tracks = [names[track] if track >= 0 else "" for track in (doubt.track_a, doubt.track_b)]
-        numbers = f"{doubt.margin:.2f}", f"{doubt.expected:.1f}"
-        writer.writerow(["", number, doubt.kind, doubt.frame_from, doubt.frame_to, *tracks, *numbers])
+        more = f"{doubt.margin:.2f}", f"{doubt.expected:.1f}", checksum
+        writer.writerow(["", number, doubt.kind, doubt.frame_from, doubt.frame_to, *tracks, *more])
     return text.getvalue().encode()
 
 

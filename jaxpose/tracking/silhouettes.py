@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxpose.errors import UserError
 from jaxpose.pose.detections import Detections
+from jaxpose.progress import phase
 from jaxpose.tracking.review import exchanges
 from jaxpose.tracking.tracks import Solution, regrouped
 from jaxpose.video.video import Video, read_chunks, scan
@@ -108,10 +109,12 @@ def _frames(video: Video, scale: float, count: int) -> Iterator[tuple[int, np.nd
     reader = read_chunks(video, np.array([[scale, 0, shift], [0, scale, shift]]), size_px, _CHUNK_FRAMES)
     number = 0
     try:
-        for chunk in reader:
-            for frame in chunk[: count - number]:
-                yield number, frame
-                number += 1
+        with phase(f"reading {video.path.name}", count, "frame") as reading:
+            for chunk in reader:
+                for frame in chunk[: count - number]:
+                    yield number, frame
+                    number += 1
+                    reading.update()
     finally:
         reader.close()
     if number < count or reader.delivered > count:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose import __version__
 from jaxpose.config.arguments import DONE
 from jaxpose.conversion.label_files import Target
 from jaxpose.conversion.prediction_tables import (
@@ -27,9 +28,10 @@ from jaxpose.files import output_folder, write_atomic
 from jaxpose.formats.prediction_table import Footage, PredictionTable
 from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
-from jaxpose.progress import phase
+from jaxpose.progress import phase, speak
 from jaxpose.terminal import count, print_lines, say
-from jaxpose.tracking.corrections import Correction, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.corrections import Correction, checksum_of_answers, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.silhouettes import read_areas
 from jaxpose.tracking.tracks import Number
@@ -48,6 +50,7 @@ def run(given: argparse.Namespace) -> int:
     number, out = read_number(given.animals), Path(given.out).expanduser()
     file = Path(given.detections).expanduser()
     form_to_write(out, FORMS, file)
+    speak(f"jaxpose {__version__}: tracks the animals of {file}")
     table = read_table(file, several=True)
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")
@@ -69,7 +72,7 @@ def write_tracks(
     corrections: Sequence[Correction] = (),
     video: Path | None = None,
 ) -> list[str]:
-    """Makes and writes the tracks of detections, and their review next to them; returns lines about them.
+    """Makes and writes the tracks of detections, their review and origin next to them; returns lines about them.
 
     Args:
       table: the detections, with a position in some frame.
@@ -94,7 +97,17 @@ def write_tracks(
     target = Target(form_of(out), out, scorer_for_deeplabcut(table), None, overwrite)
     with output_folder(out.parent, overwrite) as folder:
         write_form(folder / out.name, tracked, footage, target)
-        write_atomic(folder / review.name, review_table(doubts, solution.names, rounds(corrections)))
+        origin = Origin(
+            rounds(corrections),
+            checksum_of(folder / out.name),
+            checksum_of_answers(corrections),
+            path_from(out, table.file),
+            _number_text(number),
+            path_from(out, video) if video else "",
+        )
+        rows = review_table(doubts, solution.names, origin.round, origin.tracks)
+        write_atomic(folder / review.name, rows)
+        write_origin(folder / review.name, origin)
     return [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
 
 
@@ -123,6 +136,13 @@ def read_number(text: str) -> Number:
     if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
         raise UserError(f"--animals is {text}; it must be a whole number from 1, or {_AT_MOST}N")
     return Number(0 if text.startswith(_AT_MOST) else int(digits), int(digits))
+
+
+def _number_text(number: Number) -> str:
+    """Returns the text that `read_number` reads."""
+    if number.most is None:
+        return ""
+    return str(number.most) if number.least else f"{_AT_MOST}{number.most}"
 
 
 def _without_others(table: PredictionTable) -> PredictionTable:

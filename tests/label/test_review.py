@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from jaxpose.label.review import Review
 from jaxpose.label.store import Stale
 from jaxpose.prediction.index import COLUMNS
 from jaxpose.tracking.corrections import read_corrections
+from jaxpose.tracking.origin import checksum_of, read_origin, write_origin
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.index_row import row
 from tests.label.small_projects import serving, write_project
@@ -117,11 +119,15 @@ def test_a_review_is_answered_by_keys_and_the_new_tracks_are_shown(tmp_path: Pat
             press(page, "Escape h")
             expect(page.locator(".points g")).to_have_count(0)
             press(page, "h")
-            assert str(answers) in page.inner_text("#command") and "--overwrite" in page.inner_text("#command")
-            # What the page says: the rest is the command's.
-            assert "day1_detections.csv --animals N --out" in page.inner_text("#command")
-            track(tmp_path, "--corrections", str(answers))
+            command = f"day1_detections.csv --animals 2 --out {tmp_path}/day1_tracks.csv --corrections {answers}"
+            assert command in page.inner_text("#command")
+            expect(page.locator("#track-button")).to_have_text("Make the tracks again (Shift+T)")
+            page.set_viewport_size({"width": 800, "height": 600})
+            assert not page.evaluate(OVERFLOWS)
+            press(page, "Shift+T")
+            expect(page.locator("#track-button")).to_have_text("Stop")
             expect(page.locator("#message")).to_have_text("these are the new tracks and their doubtful places")
+            expect(page.locator("#command-box")).to_be_hidden()
             again = decisions(review)
             assert {row["round"] for row in again} == {"1"}
             expect(page.locator("#progress")).to_have_text(f"0 of {len(again)} answered")
@@ -282,7 +288,7 @@ def test_the_index_of_a_run_names_the_video(tmp_path: Path, video: Path) -> None
     write_csv(tmp_path / "index.csv", index)
     page = Review(review)
     assert page.video == video and page.frame_count == len(made().frames)
-    assert f"{folder}/day1_detections.csv --animals N --out" in page.command()
+    assert f"{folder}/day1_detections.csv --animals 2 --out" in page.state()["command"]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -318,7 +324,7 @@ def test_what_is_of_other_tracks_is_refused_by_name(
     state = page.state()
     assert state["is_behind"]
     place = Place(*(decisions(review)[0][name] for name in Place._fields))
-    with pytest.raises(UserError, match="has answers to later tracks than these: run the command below first"):
+    with pytest.raises(UserError, match="has other answers than these tracks were made with: make the tracks again"):
         page.answer(state["revision"], place, "same")
     review.write_text(review.read_text().replace("animal2", "animal3"))
     with pytest.raises(UserError, match="_review.csv:[0-9]+ is not of the tracks next to it; make both again"):
@@ -329,6 +335,108 @@ def test_what_is_of_other_tracks_is_refused_by_name(
         (tmp_path / name).rename(tmp_path / name.replace("day1_tracks", "other"))
     (tmp_path / "day1_tracks.parquet").write_bytes(b"")
     assert "day1_tracks.parquet, a form that jaxpose track does not write" in refused(capsys, review, *more)
+
+
+def test_a_review_is_of_the_tracks_that_were_written_with_it(tmp_path: Path, video: Path) -> None:
+    review, answers = track(tmp_path), tmp_path / "day1_tracks_corrections.csv"
+    record = tmp_path / "day1_tracks_review.json"
+    first = review.read_bytes(), record.read_bytes()
+    Review(review, str(video))
+    # pandas and a spreadsheet may save it again, with columns of their own.
+    pd.read_csv(review).assign(note="seen").to_csv(review, encoding="utf-8-sig")
+    page = Review(review, str(video))
+    assert [row["place"] for row in page.state()["rows"] if row["takes_answer"]] == [
+        [row[name] for name in Place._fields] for row in decisions(review)
+    ]
+    pd.read_csv(review).assign(answer="swap").iloc[:1].to_csv(answers, index=False)
+    track(tmp_path, "--corrections", str(answers))
+    assert page.state()["round"] == 1 and not page.state()["is_behind"]
+    # An answer to the first tracks that these were made without, perhaps while jaxpose track ran.
+    content = answers.read_bytes()
+    answers.write_bytes(content + content.splitlines(keepends=True)[1].replace(b"swap", b"different", 1))
+    assert page.state()["round"] == 1 and page.state()["is_behind"]
+    answers.write_bytes(content)
+    assert not page.state()["is_behind"]
+    second = review.read_bytes(), record.read_bytes()
+    # The frames of the first review fit the second tracks as well.
+    review.write_bytes(first[0])
+    with pytest.raises(UserError, match="day1_tracks_review.csv:2 is not of the tracks next to it; make both again"):
+        page.state()
+    record.write_bytes(first[1])
+    with pytest.raises(UserError, match="day1_tracks.csv has changed since jaxpose track wrote day1_tracks_review.csv"):
+        page.state()
+    record.unlink()
+    with pytest.raises(UserError, match="has no day1_tracks_review.json next to it, .*: make the tracks again"):
+        page.state()
+    record.write_bytes(second[1])
+    pd.read_csv(review).drop(columns="tracks").to_csv(review, index=False)
+    with pytest.raises(UserError, match="is not a review that jaxpose track wrote: it has no column tracks"):
+        page.state()
+
+
+def test_a_review_without_a_row_takes_answers_of_its_round(tmp_path: Path, video: Path) -> None:
+    poses = made()
+    points = np.where(np.isnan(poses.points_px), np.nan, 0) + [[[10.0, 10.0]], [[180.0, 80.0]]]
+    detections(tmp_path, dataclasses.replace(poses, points_px=points)).rename(tmp_path / "day1_detections.csv")
+    review, place = track(tmp_path), Place("0", "99", "130", "animal1", "animal2")
+    for number in (0, 1):
+        assert rows_of(review) == []
+        page = Review(review, str(video))
+        state = page.state()
+        assert state["round"] == number
+        with pytest.raises(UserError, match=f"the tracks are those of round {number}, not 2"):
+            page.answer(state["revision"], place._replace(round="2"), "swap")
+        page.answer(state["revision"], place._replace(round=str(number)), "same")
+        track(tmp_path, "--corrections", str(page.corrections))
+    assert [row["answer"] for row in rows_of(page.corrections)] == ["same"] * 2
+
+
+def ended(page: Review) -> dict[str, str]:
+    """Waits for the end of jaxpose track, and returns its state."""
+    while (state := page.state()["tracking"])["name"] == "running":
+        time.sleep(0.05)
+    return state
+
+
+def test_the_page_shows_why_the_tracks_were_not_made_and_stops_it(
+    tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # jaxpose track finds its detections and its video from another folder.
+    monkeypatch.chdir(tmp_path)
+    detections(tmp_path, made()).rename("day1_detections.csv")
+    (tmp_path / "out").mkdir()
+    command = ["day1_detections.csv", "--animals", "at-most:2", "--out", "out/t.csv", "--video", str(video)]
+    assert track_verb.main(command) == 0
+    monkeypatch.chdir(tmp_path / "out")
+    page = Review(Path("t_review.csv"))
+    before = page.tracks.read_bytes()
+    assert page.video == video and page.state()["tracking"]["name"] == "none"
+    given = f"{tmp_path}/day1_detections.csv --animals at-most:2 --video {video} --out t.csv"
+    assert given in page.state()["command"]
+    page.corrections.write_text(
+        "answer,round,frame_from,frame_to,track_a,track_b\nsame,0,40,80,animal1,\ndifferent,0,40,80,animal1,\n"
+    )
+    place = Place("0", "3", "4", "animal1", "animal2")
+    assert page.track()["name"] == "running"
+    for act in (page.track, lambda: page.answer(page.state()["revision"], place, "swap")):
+        with pytest.raises(UserError, match="being made"):
+            act()
+    # A page that is opened now finds it.
+    other = Review(Path("t_review.csv"))
+    assert other.state()["tracking"]["name"] == "running"
+    for state in (ended(page), ended(other)):
+        assert state["name"] == "failed" and "t_corrections.csv:3: this cannot hold together" in state["text"]
+    page.track()
+    while page.stop()["name"] == "running":
+        time.sleep(0.05)
+    assert page.state()["tracking"]["name"] == "stopped" and page.tracks.read_bytes() == before
+    # What another page saw is old news.
+    assert Review(Path("t_review.csv")).state()["tracking"]["name"] == "none"
+    (tmp_path / "day1_detections.csv").rename(tmp_path / "moved.csv")
+    state = Review(Path("t_review.csv"), str(video)).state()
+    assert not state["can_track"] and " DETECTIONS --animals at-most:2 --video" in state["command"]
+    with pytest.raises(UserError, match="the detections, or the video of --video, are not where they were"):
+        page.track()
 
 
 def test_places_that_take_no_answer_and_answers_that_cannot_be_are_refused(tmp_path: Path, video: Path) -> None:
@@ -358,11 +466,13 @@ def test_a_track_that_comes_late_exchanges_nothing_before(tmp_path: Path, video:
     late[:100, 1] = np.nan
     nobody = np.where(np.arange(len(late))[:, None, None, None] < 100, np.nan, late)
     write_individuals(tracks, dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=nobody)))
-    with pytest.raises(UserError, match="_review.csv:[0-9]+ is of other frames than the tracks next to it"):
+    with pytest.raises(UserError, match="day1_tracks.csv has changed since jaxpose track wrote day1_tracks_review.csv"):
         Review(review, str(video))
     write_individuals(tracks, dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=late)))
-    header, *lines = review.read_text().splitlines(keepends=True)
-    review.write_text(header + "".join(line for line in lines if int(line.split(",")[3]) > 100))
+    origin = dataclasses.replace(read_origin(review), tracks=checksum_of(tracks))
+    write_origin(review, origin)
+    lines = [row | {"tracks": origin.tracks} for row in rows_of(review) if int(row["frame_from"]) > 100]
+    pd.DataFrame(lines).to_csv(review, index=False)
     page, answers = Review(review, str(video)), tmp_path / "day1_tracks_corrections.csv"
     revision = page.state()["revision"]
     for first, is_possible in ((50, False), (99, False), (318, True), (150, True)):
@@ -400,7 +510,9 @@ def test_only_the_page_may_answer_and_the_server_imports_no_jax(
             assert ask(served, path)[0] == 403
         status, headers, _ = ask(served, f"/?{served.address.partition('?')[2]}")
         cookie = headers["set-cookie"].partition(";")[0]
-        assert status == 200 and ask(served, "/api/answer", "POST", b"{}", Cookie=cookie)[0] == 403
+        assert status == 200
+        for path in ("/api/answer", "/api/track", "/api/stop"):
+            assert ask(served, path, "POST", b"{}", Cookie=cookie)[0] == 403
         for path in ("/api/poses/-1", "/api/poses/x", "/video/0/x", "/video/1/0", "/page.js", "/..%2freview.py"):
             assert ask(served, path, Cookie=cookie)[0] == 404
         # A second server, and an unreadable frame.

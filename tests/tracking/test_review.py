@@ -2,11 +2,14 @@
 
 import csv
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jaxpose import __version__
 from jaxpose import track as verb
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.lightning_pose.tables import write_individuals
@@ -67,6 +70,33 @@ def test_animals_that_meet_are_the_first_row_and_a_swap_exchanges_all_behind_it(
     assert [row["round"] for row in rows + again] == ["0"] * len(rows) + ["1"] * len(again)
     same, _ = tracked(tmp_path, poses, "--animals", "2", "--corrections", answered(tmp_path, rows[:1], swap="same"))
     np.testing.assert_array_equal(same.points_px, before.points_px)
+
+
+@pytest.mark.parametrize("number", ["2", "at-most:2", ""])
+def test_the_review_says_which_tracks_it_is_of_and_how_they_were_made(
+    tmp_path: Path, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By this record, the command makes the same bytes, elsewhere as well."""
+    flags = ["--animals", number] if number else []
+    _, rows = tracked(tmp_path, meeting(12, gap_px=1.0), *flags)
+    _, again = tracked(
+        tmp_path, meeting(12, gap_px=1.0), *flags, "--corrections", answered(tmp_path, rows[:1], swap="swap")
+    )
+    # The page shows the lines of the command while it runs.
+    assert capsys.readouterr().out.startswith(f"jaxpose {__version__}: tracks the animals of {tmp_path}/in.csv\n")
+    content = (tmp_path / "out.csv").read_bytes()
+    made = json.loads((tmp_path / "out_review.json").read_text())
+    assert made["tracks"] == f"sha256:{hashlib.sha256(content).hexdigest()[:16]}"
+    assert {row["tracks"] for row in again} == {made["tracks"]} != {row["tracks"] for row in rows}
+    assert (made["round"], made["detections"], made["animals"], made["video"]) == (1, "in.csv", number, "")
+    (tmp_path / "elsewhere").mkdir()
+    moved = tmp_path / "elsewhere" / "out.csv"
+    flags = ["--animals", made["animals"]] if made["animals"] else []
+    source, answers = str(tmp_path / made["detections"]), str(tmp_path / "corrections.csv")
+    assert verb.main([source, "--out", str(moved), "--corrections", answers, *flags]) == 0
+    assert moved.read_bytes() == content
+    other = json.loads((tmp_path / "elsewhere" / "out_review.json").read_text())
+    assert other == made | {"detections": source, "sha256": other["sha256"]}
 
 
 def test_the_rows_of_a_second_round_name_the_corrected_tracks(tmp_path: Path) -> None:
