@@ -107,16 +107,19 @@ class DamagedRun:
                 self._meant[reader.__name__] = reader()
         self._restore()
 
-    def damage(self, kind: Kind, path: Path, content: bytes) -> str:
-        """Replaces the content of a file, calls all its readers, and returns the worst of OUTCOMES."""
+    def damage(self, kind: Kind, path: Path, content: bytes | None) -> str:
+        """Gives a file another content, or removes it, calls all its readers, and returns the worst of OUTCOMES."""
         file, found = kind.folder / path, []
         name = str(kind.folder / path.parts[0])
         for reader in kind.readers:
             self._restore()
             written = file.read_bytes()
-            file.write_bytes(content)
+            if content is None:
+                file.unlink()
+            else:
+                file.write_bytes(content)
             found.append(self._outcome(reader, name))
-            if file.is_file():
+            if file.is_file() or content is None:
                 file.write_bytes(written)
         return max(found, key=OUTCOMES.index)
 
@@ -249,8 +252,14 @@ def _exchanged(written: bytes, chance: random.Random, contents: Sequence[bytes])
     return f"exchanged for file {number}", contents[number]
 
 
-# Kinds of damage: each takes the content of a file, and the contents of all files, and returns what it does.
-DAMAGES = {"flip": _flipped, "cut": _cut, "exchange": _exchanged}
+def _deleted(written: bytes, _: random.Random, __: Sequence[bytes]) -> tuple[str, bytes | None]:
+    return f"deleted, {len(written)} bytes", None
+
+
+_Damage = Callable[[bytes, random.Random, Sequence[bytes]], tuple[str, bytes | None]]
+# Kinds of damage: each takes the content of a file, and the contents of all files, and returns what it does, and the
+# new content, None for no file.
+DAMAGES: dict[str, _Damage] = {"flip": _flipped, "cut": _cut, "exchange": _exchanged, "delete": _deleted}
 
 
 def count_outcomes(work: Path, damage: str, number: int, seed: int) -> dict[str, dict[str, int]]:

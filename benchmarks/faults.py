@@ -10,7 +10,14 @@ weights, predictions, and the metrics of every step. Appends one JSON line.
 
 Flips 500 random bits of the files of a run, one at a time and equally many for each kind of file, and calls all readers
 of the file. No flip may be accepted with another meaning. With --damage cut, the files are cut off at random places;
-with --damage exchange, each gets the content of another file of the run. Appends one JSON line.
+with --damage exchange, each gets the content of another file of the run; with --damage delete, it is gone. Appends one
+JSON line.
+
+    python benchmarks/faults.py --out benchmarks/faults.jsonl --commands all
+
+Kills each command that writes files 200 times with -9, by turns at a random change of a file and after a random time,
+and calls it again: its folder must have the bytes of a command that was not killed. Names of commands choose some of
+them. Appends one JSON line for each command.
 """
 
 import argparse
@@ -21,11 +28,13 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 from damaged import DAMAGES, IGNORED, REFUSED, SAME, count_outcomes
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
+from killed_commands import COMMANDS, kill_command
 
 STEPS = 1200
 # The longest life of a start; the first steps come after some seconds.
@@ -57,7 +66,7 @@ def damage_files(work: Path, damage: str, number: int) -> dict:
 
 
 def main() -> int:
-    """Measures and prints; returns 1 if a killed run ended differently, or a flipped bit was accepted."""
+    """Measures and prints; returns 1 if a killed run or command ended differently, or a flipped bit was accepted."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/faults"))
@@ -65,16 +74,30 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=STEPS)
     arguments.add_argument("--files", action="store_true", help="damage files instead of killing runs")
     arguments.add_argument("--damage", choices=DAMAGES, default="flip")
-    arguments.add_argument("--times", type=int, default=500)
+    arguments.add_argument("--times", type=int, help="default: 500, or 200 for each command")
+    arguments.add_argument("--commands", nargs="+", choices=("all", *COMMANDS), default=[], help="kill these commands")
     given = arguments.parse_args()
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
-    line = damage_files(given.work, given.damage, given.times) if given.files else kill_runs(given)
-    line |= {"jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count()}
-    with given.out.open("a") as stream:
-        stream.write(json.dumps(line) + "\n")
-    print(json.dumps(line, indent=1))
-    return 0 if line.get("is_safe", not line.get("differing")) else 1
+    is_good = True
+    for line in measure(given):
+        line |= {"jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count()}
+        with given.out.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        print(json.dumps(line, indent=1), flush=True)
+        is_good &= line.get("is_safe", not line.get("differing"))
+    return 0 if is_good else 1
+
+
+def measure(given: argparse.Namespace) -> Iterator[dict]:
+    """Yields the JSON lines."""
+    if given.commands:
+        for name in COMMANDS if "all" in given.commands else given.commands:
+            yield kill_command(name, given.work, 200 if given.times is None else given.times, seed=0)
+    elif given.files:
+        yield damage_files(given.work, given.damage, 500 if given.times is None else given.times)
+    else:
+        yield kill_runs(given)
 
 
 def kill_runs(given: argparse.Namespace) -> dict:

@@ -3,8 +3,11 @@
 import dataclasses
 import importlib
 import itertools
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +184,28 @@ def test_links_in_a_folder_of_somebody_else_redirect_no_file(made: Made, run: Pa
     found = {file: check for file, check in files_of(made.out).items() if check != sha256_of(victim)}
     assert found == made.files
     shutil.rmtree(made.out)
+
+
+@pytest.mark.faults
+def test_commands_that_are_killed_anywhere_and_called_again_write_the_same_bytes(tmp_path: Path) -> None:
+    """As `benchmarks/faults.py --commands all` does 200 times for each command."""
+    benchmark, out = Path(__file__).parents[1] / "benchmarks" / "faults.py", tmp_path / "kills.jsonl"
+    some = ["init", "predict", "track", "triangulate", "labels merge"]
+    command = [
+        sys.executable,
+        benchmark,
+        "--commands",
+        *some,
+        "--times",
+        "4",
+        "--out",
+        out,
+        "--work",
+        tmp_path / "work",
+    ]
+    ended = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["command"] for line in lines] == some
+    # The last moments may come after its end.
+    assert all(line["kills"] >= 2 and not line["differing"] for line in lines)

@@ -23,6 +23,8 @@ export class Queue {
     this.painted = [];
     this.list.addEventListener("scroll", () => { this.top = this.list.scrollTop; this.draw(); });
     new ResizeObserver(() => { this.height = this.list.clientHeight; this.draw(); }).observe(this.list);
+    // Until the project is known, there is nothing to choose from.
+    this.set([], [], [], 0);
     for (const select of [this.filter, this.video]) {
       select.addEventListener("change", () => { this.choose(); select.blur(); });
     }

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 # Does not import jax, so that verbs that only read tables start quickly.
 
 CHECKSUM_DIGITS = 16
+# Of /proc/<process>/stat, counted from the one after the state.
+_START_FIELD = 18
+# More than a claim has.
+_TEXT_BYTES = 1000
 WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
 
 
@@ -219,7 +223,7 @@ class Claim:
 
     def __init__(self, claims: "Claims", name: str, generation: int):
         self.token = uuid.uuid4().hex
-        self.text = f"{self.token} process {os.getpid()} on {socket.gethostname()}\n"
+        self.text = f"{self.token} process {os.getpid()} on {socket.gethostname()}\n{_place()} {_start(os.getpid())}\n"
         self.is_lost = False
         self._claims, self._name, self._generation = claims, name, generation
 
@@ -259,7 +263,8 @@ class Claims:
 
     Args:
       out: the output folder of all workers.
-      silent_s: a holder counts as dead after this many seconds without a touch.
+      silent_s: a holder counts as dead after this many seconds without a touch; at once if it was a process of this
+        machine that has ended.
 
     Attributes:
       out, folder: the output folder of all workers, and its folder of claims.
@@ -358,9 +363,11 @@ class Claims:
         try:
             # Opening a file makes a network folder get the current times from its server.
             with file.open("rb") as stream:
-                status = os.fstat(stream.fileno())
+                status, text = os.fstat(stream.fileno()), stream.read(_TEXT_BYTES).decode(errors="replace")
         except OSError:
             return False
+        if _has_ended(text):
+            return True
         look, now = (status.st_mtime_ns, status.st_ino), time.monotonic()
         with self._lock:
             before, looked, silent_s = self._seen.get(file, (None, now, 0.0))
@@ -375,6 +382,41 @@ class Claims:
                 held = list(self._held)
             for claim in held:
                 claim.refresh()
+
+
+def _place() -> str:
+    """Returns the part of this machine in which a number names one process, "-" if the system does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return "-"
+
+
+def _start(process: int) -> str:
+    """Returns a process's number and when it started; "" if it has ended, or its parent has not noticed yet."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else f"{process} {fields[_START_FIELD]}"
+
+
+def _has_ended(text: str) -> bool:
+    """Returns whether the holder of a claim was a process of this machine, and has ended."""
+    _, _, holder = text.partition("\n")
+    place, _, start = holder.removesuffix("\n").rpartition(" ")
+    place, _, process = place.rpartition(" ")
+    if not holder.endswith("\n") or not process.isdecimal() or place != _place():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except PermissionError:
+        # Another user's process, which the system may hide.
+        return False
+    except OSError:
+        return True
+    return _start(int(process)) != f"{process} {start}"
 
 
 _logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sleap_io
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Error, Page, Route, expect
 from pycocotools.coco import COCO
 
 from jaxpose.formats.lightning_pose.tables import PredictionWriter
@@ -226,18 +226,18 @@ def test_a_confirmed_prediction_of_sleap_has_its_track(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def slow_answers(page: Page) -> Iterator[None]:
-    """Holds what the page sends, until the block ends."""
+def slow_answers(page: Page, path: str = "/api/frame/*", method: str = "POST") -> Iterator[None]:
+    """Holds what the page sends there, until the block ends."""
     held: list[Route] = []
     is_held = True
 
     def handle(route: Route) -> None:
-        if is_held and route.request.method == "POST":
+        if is_held and route.request.method == method:
             held.append(route)
         else:
             route.continue_()
 
-    page.route("**/api/frame/*", handle)
+    page.route(f"**{path}", handle)
     yield
     is_held = False
     for route in held:
@@ -252,10 +252,13 @@ def test_keys_that_are_faster_than_the_server_keep_the_tracks(tmp_path: Path) ->
             assert first.context.browser
             # In the consoles of these, an old revision is an error.
             page, other = (first.context.browser.new_page(viewport={"width": 1280, "height": 800}) for _ in range(2))
+            said: list[Error] = []
             for one in (page, other):
                 one.set_default_timeout(PATIENCE_MS)
-                one.goto(served.address)
-                one.select_option("#filter", "labelled")
+                one.on("pageerror", lambda error: said.append(error))
+                with slow_answers(one, "/api/project", "GET"):
+                    one.goto(served.address)
+                    one.select_option("#filter", "labelled")
                 one.locator("#rows .row").first.click()
                 shows(one, "*a4", "b4")
             press(page, "m 1")
@@ -289,6 +292,7 @@ def test_keys_that_are_faster_than_the_server_keep_the_tracks(tmp_path: Path) ->
             press(page, "Control+z Control+z Control+z Control+z")
             expect(page.locator("#message")).to_have_text("nothing to undo")
             expect(page.locator("#saved")).to_have_text("saved")
+            assert not said
         assert served.stop() == 0
     assert file.read_bytes() == original
 

@@ -259,7 +259,7 @@ def test_instances_of_sleap_get_other_tracks_and_everything_else_stays(tmp_path:
         store.flush()
         assert tracks_of(file) == ["b", "a"]
         # Two animals of an image never have one track.
-        with pytest.raises(UserError, match="two animals of .*img00000003.bmp would have the track a; it can be that of"):
+        with pytest.raises(UserError, match="two animals of .*img00000003.bmp would have the track a; it can be"):
             retrack(store, 0, animal_0="a")
         # The first state is back, byte for byte.
         retrack(store, 0, animal_0="a", animal_1="b")

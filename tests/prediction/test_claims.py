@@ -134,6 +134,36 @@ def test_a_dead_one_is_taken_over_by_exactly_one(tmp_path: Path) -> None:
     assert len(taken) == 1 and files(tmp_path) == ["work.0", "work.1"]
 
 
+def test_the_next_command_on_this_machine_does_not_wait_for_a_killed_one(tmp_path: Path) -> None:
+    process = Holder(tmp_path)
+    claim = tmp_path / CLAIMS_FOLDER / "work.0"
+    with Claims(tmp_path, 1000) as claims:
+        assert claims.take("work") is None
+        process.kill()
+        text = claim.read_text()
+        token, holder = text.splitlines()
+        place, _, start = holder.rsplit(" ", 2)
+        own = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+        others = {
+            "of another machine": f"elsewhere {holder}",
+            "of another container": holder.replace("pid:[", "pid:[9"),
+            "of a live process": f"{place} {os.getpid()} {own}",
+            "half written": holder[:-1],
+            "without a holder": "",
+        }
+        for other in others.values():
+            claim.write_text(f"{token}\n{other}" + "\n" * (other != holder[:-1]))
+            assert claims.take("work") is None
+        # The number is that of another process now.
+        claim.write_text(f"{token}\n{place} {os.getpid()} {start}\n")
+        with claims.take("work") or pytest.fail("not free"):
+            assert files(tmp_path) == ["work.0", "work.1"]
+    process = Holder(tmp_path / "again")
+    process.kill()
+    with Claims(tmp_path / "again", 1000) as claims, claims.take("work") or pytest.fail("not free"):
+        assert files(tmp_path / "again") == ["work.0", "work.1"]
+
+
 def test_who_was_frozen_learns_that_it_has_lost_and_removes_nothing_of_the_other(tmp_path: Path) -> None:
     process = Holder(tmp_path)
     process.send(signal.SIGSTOP)
