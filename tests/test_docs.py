@@ -36,13 +36,13 @@ REGENERATE = "python -m tests.test_docs > docs/options.md"
 INTRODUCTION = f"""# Options
 
 Every option with its default and its meaning: first those that users set (`jaxpose train --help_options` prints them),
-then the others by section (`--help_options=SECTION`; `--help_options=all` prints everything). Give an option as
-`NAME=VALUE`, or set it in a config file such as `configs/pose.py`. A number of `augment` whose default is None is the
-preset's: see [augmentation.md](augmentation.md). *free*: a run may be resumed with another value, because no number of
-it can change; with another value of any other option it is another run. *path*: a run may be resumed with an absolute
-path to another place, if the same data lie there.
+then the others by section (`--help_options=SECTION`; `--help_options=all` prints everything). Pass an option as
+`NAME=VALUE`, or set it in a config file such as `configs/pose.py`. If an option of `augment` has the default None, its
+value comes from the preset: see [augmentation.md](augmentation.md). *free*: you may resume a run with another value,
+because the numbers of the run do not depend on it; another value of any other option makes it a different run. *path*:
+you may resume a run with an absolute path to another place, if the same data are there.
 
-This page is written by a program from `jaxpose/config/`. Change an option there, then run
+This page is generated from `jaxpose/config/`. Change an option there, then run
 `{REGENERATE}`."""
 TWO_LINES = (
     "pip install -e . && python -m jaxpose.train --config configs/pose.py",

@@ -18,8 +18,8 @@ _LIGHTNING_POSE_SHARES = (0.95, 0.05)
 class DataConfig(Section):
     project: str = option(
         "",
-        "project: a folder of Lightning Pose, DeepLabCut or label files, a file of SLEAP (.slp) or COCO (.json); "
-        "synthetic = a project that jaxpose generates; synthetic-group = one with several animals",
+        "project: a Lightning Pose or DeepLabCut folder, a folder of label files, or a SLEAP (.slp) or COCO (.json) "
+        "file; synthetic = a project that jaxpose generates; synthetic-group = one with several animals",
         is_path=True,
         common=True,
     )
@@ -105,8 +105,8 @@ class DataConfig(Section):
     )
     unlabelled_animals: str = option(
         "background",
-        "what a finder learns where an image has labels of fewer animals than data.animals: background: there is no "
-        "other animal; ignore: nothing, farther than a body size from the labelled ones",
+        "what a finder learns from images with fewer labelled animals than data.animals. background: there is no "
+        "other animal; ignore: nothing, at places more than a body size from the labelled ones",
         choices=("background", "ignore"),
     )
     frame_sizes_px: tuple[int, ...] = option(
@@ -117,8 +117,8 @@ class DataConfig(Section):
     )
     orientation: str = option(
         "auto",
-        "for images with an EXIF orientation, the pixels that labels refer to: upright = of the image as browsers "
-        "show it, stored = of the image as stored in the file; auto = from the sizes in the label file, else an error",
+        "for images with an EXIF orientation, whether labels refer to pixels of the image as browsers show it "
+        "(upright) or as the file stores it (stored); auto = decided by the sizes in the label file, else an error",
         choices=("auto", "upright", "stored"),
         before="stored",
     )
@@ -131,8 +131,8 @@ class DataConfig(Section):
     )
     predicted_labels: bool = option(
         False,
-        "SLEAP (.slp): in frames without labels by a person, predicted instances count as labels; use it for "
-        "predictions that somebody has proofread",
+        "SLEAP (.slp): in frames that no person has labelled, use predicted instances as labels; for predictions "
+        "that somebody has proofread",
     )
     missing: str = option(
         "ignore",
@@ -186,7 +186,7 @@ class DataConfig(Section):
     )
     skeleton: tuple[str, ...] = option(
         (),
-        "keypoints with a line between them in pictures and videos, each 'name:name'; () = those of the project",
+        "pairs of keypoints with a line between them in pictures and videos, each 'name:name'; () = as in the project",
         harmless=True,
     )
     mirror_views: bool = option(
@@ -364,7 +364,7 @@ class AugmentConfig(Section):
     dropout_p: float | None = option(None, "probability of black cells", **_P)
     dropout_share: float | None = option(None, "share of the cells that turn black", **_P)
     dropout_size: float | None = option(None, "cells along a side, per frame pixel", minimum=0.001)
-    dropout_per_channel_p: float | None = option(None, "probability that each colour channel has its own cells", **_P)
+    dropout_per_channel_p: float | None = option(None, "probability that each colour channel gets separate cells", **_P)
     salt_p: float | None = option(None, "probability of bright blocks", **_P)
     salt_share: float | None = option(None, "share of the blocks that turn bright", **_P)
     pepper_p: float | None = option(None, "probability of dark blocks", **_P)
@@ -387,7 +387,7 @@ class AugmentConfig(Section):
     mask_share: float = option(
         0.0,
         "kind=multiview: share of the patches of each view that are masked, so that the network learns to use the "
-        "other cameras; 0 = none. Lightning Pose's example has 0.5",
+        "other cameras; 0 = none. Lightning Pose's example uses 0.5",
         **_P,
         common=True,
     )

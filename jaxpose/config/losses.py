@@ -102,12 +102,12 @@ class PcaMultiviewConfig(ClipLossConfig):
 class MultiviewConsistencyConfig(ClipLossConfig):
     epsilon_px: tuple[float, ...] = option(
         (2.0,),
-        "distance from the place that the other views show that is not penalised, in frame pixels: one number, or one "
-        "per keypoint",
+        "distance from the position indicated by the other views that is not penalised, in frame pixels: one number, "
+        "or one per keypoint",
         minimum=0.0,
         common=True,
     )
-    confidence_min: float = _threshold("predictions with less confidence do not tell the other views a place")
+    confidence_min: float = _threshold("predictions with less confidence do not influence the other views")
 
     per_keypoint = "epsilon_px"
 
@@ -123,7 +123,7 @@ class UnimodalConfig(ClipLossConfig):
 class ReprojectionConfig(Section):
     weight: float = option(
         0.0,
-        "factor of the heatmap loss of keypoints where the labels of two or more other cameras show them; 0 = off",
+        "factor of the heatmap loss at the positions indicated by the labels of two or more other cameras; 0 = off",
         minimum=0.0,
         maximum=LARGEST_FACTOR,
         common=True,
@@ -149,13 +149,13 @@ class ConsistencyConfig(Section):
         400, "steps over which its factor then grows from 0 to weight", minimum=0, maximum=2**31 - 1
     )
     rotate_deg: float = option(
-        45.0, "largest rotation of the student's view, if that of augment is not larger", minimum=0.0, maximum=180.0
+        45.0, "largest rotation of the student's view, unless augment sets a larger one", minimum=0.0, maximum=180.0
     )
     scale_min: float = option(
-        0.75, "smallest scale of the student's view, if that of augment is not smaller", minimum=0.1
+        0.75, "smallest scale of the student's view, unless augment sets a smaller one", minimum=0.1
     )
     scale_max: float = option(
-        1.25, "largest scale of the student's view, if that of augment is not larger", minimum=0.1
+        1.25, "largest scale of the student's view, unless augment sets a larger one", minimum=0.1
     )
     occluders: int = option(3, "rectangles over keypoints of the student's view", minimum=0, maximum=16)
 

@@ -99,16 +99,16 @@ class ModelConfig(Section):
     )
     output_stride: int = option(
         0,
-        "input pixels per cell of a ResNet's last features: 0 = 32; 16 = the last stage is dilated instead of halving "
-        "its maps, as in DeepLabCut. Takes the same weights, and more time",
+        "input pixels per cell of a ResNet's last features: 0 = 32; 16 = the last stage is dilated instead of "
+        "halving its maps, as in DeepLabCut. This uses the same weights but takes more time",
         minimum=0,
         maximum=16,
     )
     head: str = option(
         "pyramid",
-        "how features become heatmaps. pyramid: also from the finer features of the earlier stages of a ResNet or "
-        "MobileNetV2; lightning_pose: from the last features only, as in Lightning Pose; required for its weights; "
-        "deconv: from the last features only, by transposed convolutions, as in DeepLabCut",
+        "how features become heatmaps. pyramid: also uses the finer features of the earlier stages of a ResNet or "
+        "MobileNetV2; lightning_pose: uses only the last features, as in Lightning Pose; required for its weights; "
+        "deconv: uses only the last features, with transposed convolutions, as in DeepLabCut",
         choices=("pyramid", "lightning_pose", "deconv"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
@@ -123,8 +123,8 @@ class ModelConfig(Section):
     )
     joint_layers: int = option(
         0,
-        "kind=multiview: number of the last layers of the ViT in which patches also see those of the other cameras; 0 "
-        "= all layers, as in Lightning Pose. Fewer take less time",
+        "kind=multiview: number of final ViT layers in which patches also see the patches of the other cameras; 0 = "
+        "all layers, as in Lightning Pose. Fewer layers take less time",
         minimum=0,
         maximum=12,
     )
@@ -295,7 +295,7 @@ class PretrainConfig(Section):
     square_px: int = option(16, "masked: side of a hidden square, in input pixels: 8, 16 or 32", minimum=8, maximum=32)
     hidden_share: float = option(0.6, "masked: share of the squares that are hidden", minimum=0.05, maximum=0.95)
     rotate_deg: float = option(
-        45.0, "largest rotation of a frame, if that of augment is not larger", minimum=0.0, maximum=180.0
+        45.0, "largest rotation of a frame, unless augment sets a larger one", minimum=0.0, maximum=180.0
     )
-    scale_min: float = option(0.75, "smallest scale of a frame, if that of augment is not smaller", minimum=0.1)
-    scale_max: float = option(1.25, "largest scale of a frame, if that of augment is not larger", minimum=0.1)
+    scale_min: float = option(0.75, "smallest scale of a frame, unless augment sets a smaller one", minimum=0.1)
+    scale_max: float = option(1.25, "largest scale of a frame, unless augment sets a larger one", minimum=0.1)

@@ -105,7 +105,7 @@ class PredictConfig(Section):
     )
     orientation: str = option(
         AS_RUN,
-        "for images with an EXIF orientation, the pixels that predictions refer to: of the upright or of the stored "
+        "for images with an EXIF orientation, whether predictions refer to pixels of the upright or of the stored "
         "image; run = as data.orientation",
         choices=(AS_RUN, "upright", "stored"),
         harmless=True,
