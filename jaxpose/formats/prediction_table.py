@@ -60,12 +60,13 @@ class PredictionTable:
         return self.animals == 1 and self.unique is None
 
     def placed(self) -> "PredictionTable":
-        """Returns the table with one place for each individual; a plain table is returned as it is.
+        """Returns the table with one place for each individual; a plain table of at most one is returned as it is.
 
         Raises:
           UserError: it has several animals, but no tracks.
         """
-        if self.is_plain:
+        # Several individuals may share the only place, each in other frames.
+        if self.is_plain and len(self.poses.individuals) < 2:
             return self
         if not self.poses.individuals:
             raise UserError(f"{self.file} has several animals without tracks; jaxpose track makes their tracks")
