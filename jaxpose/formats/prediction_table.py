@@ -57,16 +57,20 @@ class PredictionTable:
     @property
     def is_plain(self) -> bool:
         """Whether the table is of one animal and nothing else, so that it needs no names of individuals."""
+        return self.has_one_place and len(self.poses.individuals) < 2
+
+    @property
+    def has_one_place(self) -> bool:
+        """Whether no frame has several animals, or other keypoints; several individuals may appear in turn."""
         return self.animals == 1 and self.unique is None
 
     def placed(self) -> "PredictionTable":
-        """Returns the table with one place for each individual; a plain table of at most one is returned as it is.
+        """Returns the table with one place for each individual; a plain table is returned as it is.
 
         Raises:
           UserError: it has several animals, but no tracks.
         """
-        # Several individuals may share the only place, each in other frames.
-        if self.is_plain and len(self.poses.individuals) < 2:
+        if self.is_plain:
             return self
         if not self.poses.individuals:
             raise UserError(f"{self.file} has several animals without tracks; jaxpose track makes their tracks")
