@@ -43,16 +43,18 @@ def find_detections(poses: Poses) -> Detections:
     """Returns the animals of all frames that have a keypoint."""
     frames, places = np.nonzero(np.isfinite(poses.points_px[..., 0]).any(axis=2))
     points = poses.points_px[frames, places]
-    centres = medians(points)
-    # All coordinates are keys: animals that agree in all of them are interchangeable.
-    keys = np.concatenate([centres, points.reshape(len(points), 2 * points.shape[1])], axis=1)
+    centres, quality = medians(points), _quality(poses)[frames, places]
+    # All that the tracks depend on is a key: animals that agree in all of it are interchangeable.
+    keys = np.concatenate([centres, points.reshape(len(points), 2 * points.shape[1]), quality[:, None]], axis=1)
     order = np.lexsort((*np.nan_to_num(keys, nan=-1e9).T[::-1], frames))
-    frames, places, points, centres = frames[order], places[order], points[order], centres[order]
+    frames, places, points, centres, quality = (
+        values[order] for values in (frames, places, points, centres, quality)
+    )
     first = np.searchsorted(frames, frames)
     slots = np.arange(len(frames)) - first
     table = np.full((len(poses.frames), int(slots.max(initial=-1)) + 1), -1)
     table[frames, slots] = np.arange(len(frames))
-    return Detections(len(poses.frames), frames, places, points, centres, _quality(poses)[frames, places], table)
+    return Detections(len(poses.frames), frames, places, points, centres, quality, table)
 
 
 def medians(points_px: np.ndarray) -> np.ndarray:
