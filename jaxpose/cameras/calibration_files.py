@@ -168,7 +168,11 @@ def _dannce_content(cameras: Cameras) -> bytes:
     params = np.empty((len(cameras.each), 1), object)
     for at, camera in enumerate(cameras.each):
         k1, k2, p1, p2, k3 = _lens(camera)
-        fields = {"K": (camera.matrix + _FROM_1).T, "RDistort": np.array([[k1, k2, k3]]), "TDistort": np.array([[p1, p2]])}
+        fields = {
+            "K": (camera.matrix + _FROM_1).T,
+            "RDistort": np.array([[k1, k2, k3]]),
+            "TDistort": np.array([[p1, p2]]),
+        }
         params[at, 0] = fields | {"r": camera.rotation.T, "t": camera.translation[None]}
     names = np.empty((1, len(cameras.names)), object)
     names[0] = cameras.names

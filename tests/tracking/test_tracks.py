@@ -68,6 +68,12 @@ def test_the_order_of_the_animals_in_a_frame_changes_nothing() -> None:
     ones, others = track(first, Number(4, 4)).by_identity(), track(second, Number(4, 4)).by_identity()
     np.testing.assert_array_equal(ones.points_px, others.points_px)
     np.testing.assert_array_equal(ones.identity, others.identity)
+    # Of two skeletons at the same places, the scores tell which is which.
+    twice = np.repeat(truth.points_px[:, :1], 2, axis=1)
+    score = np.random.default_rng(0).uniform(0.2, 1, twice.shape[:2])
+    forth = Poses(truth.keypoint_names, truth.frames, twice, score=score)
+    back = dataclasses.replace(forth, points_px=twice[:, ::-1], score=score[:, ::-1])
+    np.testing.assert_array_equal(track(forth, Number(2, 2)).identity, track(back, Number(2, 2)).identity[:, ::-1])
 
 
 def test_false_animals_are_left_out_and_the_number_of_tracks_is_the_given_one() -> None:
