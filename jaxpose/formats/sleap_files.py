@@ -390,6 +390,8 @@ def read_analysis(file: Path) -> PredictionTable:
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} is not a readable analysis HDF5 file of SLEAP: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
+    # SLEAP writes an animal without a track as a track without a name.
+    tracks = tracks or ("",)
     if points.shape != (len(points), len(tracks), len(names), 2) or scores.shape != points.shape[:3]:
         raise UserError(
             f"{file} has tracks of shape {points.shape} (frame, track, node, xy), but {count(len(tracks), 'name')} of "
