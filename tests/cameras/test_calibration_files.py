@@ -40,7 +40,7 @@ def write_caliscope(file: Path, cameras: Cameras) -> Path:
 
 
 def write_dannce(file: Path, cameras: Cameras) -> Path:
-    """MATLAB's matrices are transposed, and its first pixel is 1: cameraIntrinsicsToOpenCV subtracts 1 from the centre."""
+    """Transposed, and from pixel 1 on: MATLAB's cameraIntrinsicsToOpenCV subtracts 1 from the centre."""
     params = np.empty((len(cameras.each), 1), object)
     for at, camera in enumerate(cameras.each):
         k1, k2, p1, p2, k3 = opencv_lens(camera)
