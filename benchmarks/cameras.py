@@ -51,7 +51,8 @@ def read_six(data: Path) -> Scene:
     cameras = read_cameras(file)
     labels = [np.ravel(cell)[0] for cell in scipy.io.loadmat(str(file))["labelData"].ravel()]
     places = labels[0]["data_3d"].reshape(-1, 3)
-    stored_px = np.stack([label["data_2d"].reshape(-1, 2) for label in labels])
+    # Label3D counts pixels from 1, as DANNCE's own reader knows.
+    stored_px = np.stack([label["data_2d"].reshape(-1, 2) for label in labels]) - 1
     is_known = np.isfinite(places).all(axis=1)
     places, stored_px = places[is_known], stored_px[:, is_known]
     pixels = cameras.project(places)

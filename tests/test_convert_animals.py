@@ -120,6 +120,37 @@ def test_a_sleap_project_keeps_tracks_scores_a_persons_instances_and_empty_frame
             assert (first.track and first.track.name) == (second.track and second.track.name)
 
 
+def test_tracks_of_sleap_that_share_no_frame_are_two_individuals(tmp_path: Path) -> None:
+    labels = sleap_io.load_slp(str(project(tmp_path)))
+    for frame in labels:
+        turn = ("female", "male")[frame.frame_idx % 2]
+        frame.instances = [one for one in frame.predicted_instances if one.track and one.track.name == turn]
+    labels.save(str(tmp_path / "turns.slp"), embed=False)
+    expected = np.full((FRAMES, 2, 2, 2), np.nan)
+    for frame in labels:
+        for instance in frame.instances:
+            expected[frame.frame_idx, frame.frame_idx % 2] = instance.numpy()
+    assert np.isfinite(expected[:, 0]).any() and np.isfinite(expected[:, 1]).any()
+    for form, ending in {"csv": "csv", "deeplabcut": "h5", "sleap-analysis": "analysis.h5"}.items():
+        file = tmp_path / f"turns.{ending}"
+        assert run(tmp_path / "turns.slp", "--to", form, "--out", file) == 0
+        found = read_table(file, several=True).poses
+        assert found.individuals == ("female", "male")
+        np.testing.assert_array_equal(found.points_px[:FRAMES], expected)
+    assert list(to_xarray(tmp_path / "turns.slp").individual) == ["female", "male"]
+
+
+def test_a_frame_that_a_sleap_project_lists_twice_has_the_instances_of_both(tmp_path: Path) -> None:
+    file = project(tmp_path)
+    labels, twice = sleap_io.load_slp(str(file)), tmp_path / "twice.slp"
+    first = labels[0]
+    first.instances, other = first.instances[:1], first.instances[1:]
+    labels.labeled_frames.append(sleap_io.LabeledFrame(video=first.video, frame_idx=0, instances=other))
+    labels.save(str(twice), embed=False)
+    assert sum(frame.frame_idx == 0 for frame in sleap_io.load_slp(str(twice))) == 2
+    same(read_table(twice, several=True).poses, read_table(file, several=True).poses)
+
+
 def test_nwb_has_a_pose_estimation_for_each_individual(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, out = made(), tmp_path / "day1.nwb"
     write_individuals(tmp_path / "day1.csv", table)

@@ -228,6 +228,12 @@ def test_the_analysis_file_is_read_by_sleap_io_and_comes_back(
         again = read_table(tmp_path / f"{preset}.analysis.h5")
         np.testing.assert_array_equal(again.poses.points_px[:, 0][: FRAMES - 1], points[:-1])
         assert again.poses.keypoint_names == NAMES
+    # SLEAP itself writes an animal without a track without a name.
+    with h5py.File(tmp_path / "matlab.analysis.h5", "r+") as opened:
+        del opened["track_names"]
+        opened["track_names"] = []
+    again = read_table(tmp_path / "matlab.analysis.h5")
+    np.testing.assert_array_equal(again.poses.points_px[:, 0][: FRAMES - 1], points[:-1])
     capsys.readouterr()
     assert run(file, "--to", "csv", "--out", tmp_path / "back.csv") == 0
     assert "dropped: edges, the name of the track, and scores of instances" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 import concurrent.futures
 import dataclasses
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from av.video.reformatter import VideoReformatter
 from jaxpose.calibrate.boards import Board
 from jaxpose.cameras.board_poses import Detections
 from jaxpose.data.cells import one_name, spelling_note
+from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.image_file import STORED, PixelRule, decode_image
 from jaxpose.data.inputs import VIDEO_SUFFIXES
 from jaxpose.errors import UserError
@@ -88,6 +88,7 @@ def find_recordings(folder: Path) -> dict[str, Recording]:
                     f"{folder} has {found[other].path.name} and {path.name}{note}: one recording for each camera"
                 )
             found[name] = recording
+    _refuse_unnumbered(found)
     if len(found) < 2:
         raise UserError(
             f"{folder} has {count(len(found), 'recording')} ({', '.join(found) or 'none'}); it must have a video, such "
@@ -97,11 +98,30 @@ def find_recordings(folder: Path) -> dict[str, Recording]:
 
 
 def _numbered(files: list[Path]) -> dict[int, Path]:
-    """Returns images by the last number in their names; by their order, if some have none or the same."""
-    digits = [re.findall(r"\d+", file.stem) for file in files]
-    numbers = [int(found[-1]) for found in digits if found]
-    is_numbered = len(set(numbers)) == len(files)
-    return dict(zip(numbers if is_numbered else range(len(files)), files, strict=True))
+    """Returns images by the number in their names that varies; by their order, if some have none or the same."""
+    names = FrameNames(file.name for file in files)
+    found = {names.number(file.name): file for file in files}
+    numbered = {number: file for number, file in found.items() if number is not None}
+    return numbered if len(numbered) == len(files) else dict(enumerate(files))
+
+
+def _refuse_unnumbered(found: dict[str, Recording]) -> None:
+    """Raises UserError if images that have no frame numbers are not one for one those of the other cameras."""
+    folders = {name: recording for name, recording in found.items() if recording.images}
+    counts = {name: len(recording.images) for name, recording in folders.items()}
+    names = {name: FrameNames(file.name for file in one.images.values()) for name, one in folders.items()}
+    unnumbered = [
+        name
+        for name, recording in folders.items()
+        if any(names[name].number(file.name) != number for number, file in recording.images.items())
+    ]
+    if unnumbered and (len(unnumbered) < len(folders) or len(set(counts.values())) > 1):
+        each = ", ".join(f"{name} {number}" for name, number in counts.items())
+        raise UserError(
+            f"{folders[unnumbered[0]].path}: the names of the images have no number of a frame, so nothing says which "
+            f"images of the other cameras show the same moment ({each}): name images of one moment by one number, "
+            "such as img007.png"
+        )
 
 
 def detect(board: Board, recordings: dict[str, Recording], wanted: int | None = None) -> Detections:

@@ -4,7 +4,7 @@
 |---|---|
 | Anipose: calibration.toml, tables [cam_0], ... | Rodrigues' vector |
 | caliscope: camera_array.toml, tables [cameras.0], ... | matrix or Rodrigues' vector |
-| DANNCE: label3d .mat, `params` | both transposed, and the matrix may have a skew |
+| DANNCE: label3d .mat, `params` | both transposed; the matrix may have a skew, and counts pixels from 1, as MATLAB |
 | SLEAP: a project .slp with one calibrated session, as Anipose | Rodrigues' vector |
 | JARVIS: a folder of CAMERA.yaml | both transposed |
 | OpenCV: a folder of CAMERA.yaml with camera_matrix, distortion_coefficients, R, T | matrix or Rodrigues' vector |
@@ -58,6 +58,8 @@ _JSON_ENTRY = re.compile(rf'^ {{4}}"(?:{_ENTRIES})"[ \t]*:.*(?:\n(?: {{5}}.*| {{
 _XML_ENTRY = re.compile(rf"^<(?:{_ENTRIES})[ >].*(?:\n[ \t].*)*", re.M)
 # How a comment begins in JSON and XML. One may hold entries; a comment of YAML ends with its line.
 _COMMENTS = {"{": "/*", "<": "<!--"}
+# What a matrix of MATLAB has more than one of OpenCV: the centre of the top left pixel is (1, 1).
+_FROM_1 = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
 # More than a .slp without labels needs.
@@ -166,7 +168,11 @@ def _dannce_content(cameras: Cameras) -> bytes:
     params = np.empty((len(cameras.each), 1), object)
     for at, camera in enumerate(cameras.each):
         k1, k2, p1, p2, k3 = _lens(camera)
-        fields = {"K": camera.matrix.T, "RDistort": np.array([[k1, k2, k3]]), "TDistort": np.array([[p1, p2]])}
+        fields = {
+            "K": (camera.matrix + _FROM_1).T,
+            "RDistort": np.array([[k1, k2, k3]]),
+            "TDistort": np.array([[p1, p2]]),
+        }
         params[at, 0] = fields | {"r": camera.rotation.T, "t": camera.translation[None]}
     names = np.empty((1, len(cameras.names)), object)
     names[0] = cameras.names
@@ -255,7 +261,7 @@ def _read_dannce(file: Path) -> list[Camera]:
             radial, tangential = _array(one["RDistort"]).ravel(), _array(one["TDistort"]).ravel()
             lens = np.concatenate([np.pad(radial, (0, max(0, 2 - len(radial))))[:2], tangential, radial[2:]])
             rotation, translation = _array(one["r"]), _array(one["t"]).ravel()
-            cameras.append(Camera(name, _array(one["K"]).T, rotation.T, translation, lens))
+            cameras.append(Camera(name, _array(one["K"]).T - _FROM_1, rotation.T, translation, lens))
         except _WRONG as error:
             raise UserError(f"{file}: camera {name}: {_reason(error)}") from None
     return cameras

@@ -75,7 +75,7 @@ def read_table(file: Path, several: bool = False) -> PredictionTable:
 
     Args:
       file: the table.
-      several: whether it may be of several animals.
+      several: whether a frame may have several animals.
 
     Raises:
       UserError: it does not exist, has another form, cannot be understood, or has several animals that are not wanted.
@@ -101,7 +101,7 @@ def read_table(file: Path, several: bool = False) -> PredictionTable:
         suffixes = ", ".join(SUFFIXES[known] for known in readers)
         raise UserError(f"{file} cannot be read as a table of predictions: its name must end in one of {suffixes}")
     table = readers[form](file)
-    if not several and not table.is_plain:
+    if not several and not table.has_one_place:
         raise UserError(f"{file} has {count(table.animals, 'animal')}{_UNIQUE * (table.unique is not None)}; give a "
                         "table of one animal")  # fmt: skip
     return table
@@ -229,6 +229,7 @@ def dropped(predictions: PredictionTable, target: Target) -> str:
         poses = predictions.poses
         lost = int((np.isfinite(poses.points_px[..., 0]).any(axis=2) & (np.asarray(poses.identity) < 0)).sum())
         found += [count(lost, "animal") + " without a track"] if lost else []
+        found += [f"the names of the tracks {', '.join(poses.individuals)}"] if target.form == PARQUET else []
         by_hand = 0 if predictions.by_hand is None else int(predictions.by_hand.sum())
         found += [f"the mark of {count(by_hand, 'animal')} that a person placed"] if by_hand else []
         found += [] if target.form == SLEAP_ANALYSIS else ["the score of each animal"] * (poses.score is not None)

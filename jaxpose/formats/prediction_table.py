@@ -57,6 +57,11 @@ class PredictionTable:
     @property
     def is_plain(self) -> bool:
         """Whether the table is of one animal and nothing else, so that it needs no names of individuals."""
+        return self.has_one_place and len(self.poses.individuals) < 2
+
+    @property
+    def has_one_place(self) -> bool:
+        """Whether no frame has several animals, or other keypoints; several individuals may appear in turn."""
         return self.animals == 1 and self.unique is None
 
     def placed(self) -> "PredictionTable":

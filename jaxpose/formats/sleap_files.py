@@ -212,7 +212,7 @@ def read_slp(file: Path) -> PredictionTable:
 
     If no frame has several predicted instances, and there is at most one track, these make a table of one animal, and
     labels of a person are not read. Otherwise, the instances of a person are read as well, and a predicted one that a
-    person corrected is not.
+    person corrected is not. A frame that the file lists twice has the instances of both entries.
 
     Raises:
       UserError: sleap-io is not installed; or the file cannot be read, has several videos or no instances.
@@ -224,9 +224,15 @@ def read_slp(file: Path) -> PredictionTable:
             f"{file} has {count(len(labels.videos), 'video')}; a table of predictions is of one: remove the others in "
             "SLEAP, or export the analysis HDF5 of each"
         )
-    most = max((len(frame.predicted_instances) for frame in labels.labeled_frames), default=0)
-    is_of_one = most == 1 and len(labels.tracks) < 2
-    instances = {int(frame.frame_idx): _read_frame(frame, is_of_one) for frame in labels.labeled_frames}
+    predicted: dict[int, list[Any]] = {}
+    placed: dict[int, list[Any]] = {}
+    for frame in labels.labeled_frames:
+        predicted.setdefault(int(frame.frame_idx), []).extend(frame.predicted_instances)
+        placed.setdefault(int(frame.frame_idx), []).extend(frame.user_instances)
+    is_of_one = max(map(len, predicted.values()), default=0) == 1 and len(labels.tracks) < 2
+    instances = {
+        frame: predicted[frame] if is_of_one else _not_replaced(predicted[frame], placed[frame]) for frame in predicted
+    }
     if not any(instances.values()):
         raise UserError(
             f"{file} has no predicted instance, so it is not a table of predictions; jaxpose convert labels converts "
@@ -244,7 +250,7 @@ def read_slp(file: Path) -> PredictionTable:
     footage = Footage(Path(recording.name), width, height, recording.fps or 0.0, np.zeros(0))
     found = dataclasses.replace(found, footage=footage)
     if is_of_one:
-        by_hand = sum(bool(frame.user_instances) for frame in labels.labeled_frames)
+        by_hand = sum(map(bool, placed.values()))
         notes = [f"{file}: labels of a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
         return dataclasses.replace(found, notes=(*notes, *found.notes))
     return _with_tracks(found, labels, instances)
@@ -265,14 +271,12 @@ def only_track(file: Path) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def _read_frame(frame: Any, is_of_one: bool) -> list[Any]:
+def _not_replaced(predicted: list[Any], placed: list[Any]) -> list[Any]:
     """Returns the instances of a frame; a predicted one gives way to that of a person which replaces it."""
-    if is_of_one:
-        return list(frame.predicted_instances)
-    placed = [instance for instance in frame.user_instances if _has_point(instance)]
+    placed = [instance for instance in placed if _has_point(instance)]
     origins = {id(instance.from_predicted) for instance in placed}
     tracks = {id(instance.track) for instance in placed if instance.track is not None}
-    others = [one for one in frame.predicted_instances if id(one) not in origins and id(one.track) not in tracks]
+    others = [one for one in predicted if id(one) not in origins and id(one.track) not in tracks]
     return placed + [one for one in others if _has_point(one)]
 
 
@@ -386,6 +390,8 @@ def read_analysis(file: Path) -> PredictionTable:
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{file} is not a readable analysis HDF5 file of SLEAP: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
+    # SLEAP writes an animal without a track as a track without a name.
+    tracks = tracks or ("",)
     if points.shape != (len(points), len(tracks), len(names), 2) or scores.shape != points.shape[:3]:
         raise UserError(
             f"{file} has tracks of shape {points.shape} (frame, track, node, xy), but {count(len(tracks), 'name')} of "

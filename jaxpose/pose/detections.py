@@ -43,16 +43,18 @@ def find_detections(poses: Poses) -> Detections:
     """Returns the animals of all frames that have a keypoint."""
     frames, places = np.nonzero(np.isfinite(poses.points_px[..., 0]).any(axis=2))
     points = poses.points_px[frames, places]
-    centres = medians(points)
-    # All coordinates are keys: animals that agree in all of them are interchangeable.
-    keys = np.concatenate([centres, points.reshape(len(points), 2 * points.shape[1])], axis=1)
+    centres, score = medians(points), _score(poses)
+    # Animals that agree in all coordinates and in the score are interchangeable.
+    keys = np.concatenate(
+        [centres, points.reshape(len(points), 2 * points.shape[1]), score[frames, places, None]], axis=1
+    )
     order = np.lexsort((*np.nan_to_num(keys, nan=-1e9).T[::-1], frames))
     frames, places, points, centres = frames[order], places[order], points[order], centres[order]
     first = np.searchsorted(frames, frames)
     slots = np.arange(len(frames)) - first
     table = np.full((len(poses.frames), int(slots.max(initial=-1)) + 1), -1)
     table[frames, slots] = np.arange(len(frames))
-    return Detections(len(poses.frames), frames, places, points, centres, _quality(poses)[frames, places], table)
+    return Detections(len(poses.frames), frames, places, points, centres, _quality(score)[frames, places], table)
 
 
 def medians(points_px: np.ndarray) -> np.ndarray:
@@ -63,12 +65,18 @@ def medians(points_px: np.ndarray) -> np.ndarray:
     return (ordered[rows, (known - 1) // 2] + ordered[rows, known // 2]) / 2
 
 
-def _quality(poses: Poses) -> np.ndarray:
-    score = poses.score
-    if score is None and poses.confidence is not None:
-        known = np.isfinite(poses.confidence) & np.isfinite(poses.points_px[..., 0])
-        total = np.where(known, poses.confidence, 0).sum(axis=2)
-        score = np.where(known.any(axis=2), total / np.maximum(known.sum(axis=2), 1), np.nan)
-    if score is None or not np.isfinite(score).any() or not (typical := float(np.nanmedian(score))) > 0:
-        return np.ones(poses.points_px.shape[:2])
+def _score(poses: Poses) -> np.ndarray:
+    """Returns the score (f, a) of each animal, or the mean confidence of its keypoints; NaN if unknown."""
+    if poses.score is not None:
+        return poses.score
+    if poses.confidence is None:
+        return np.full(poses.points_px.shape[:2], np.nan)
+    known = np.isfinite(poses.confidence) & np.isfinite(poses.points_px[..., 0])
+    total = np.where(known, poses.confidence, 0).sum(axis=2)
+    return np.where(known.any(axis=2), total / np.maximum(known.sum(axis=2), 1), np.nan)
+
+
+def _quality(score: np.ndarray) -> np.ndarray:
+    if not np.isfinite(score).any() or not (typical := float(np.nanmedian(score))) > 0:
+        return np.ones(score.shape)
     return np.clip(np.where(np.isfinite(score), score / typical, 1.0), 0.0, 1.0)

@@ -433,8 +433,9 @@ _LEAST_SHARE = 1e-6
 def combine(tables: Sequence[Poses]) -> Poses:
     """Returns the predictions of several networks for the same frames as one: medians, and the mean confidence.
 
-    A network without a place does not count in median and variance. The columns `MEDIAN` have the medians again, and
-    `VARIANCE` the variances over the networks, divided by the mean confidence.
+    A network without a place does not count in median and variance; without a confidence, it counts as 0 in the mean.
+    The columns `MEDIAN` have the medians again, and `VARIANCE` the variances over the networks, divided by the mean
+    confidence.
     """
     points_px, confidence = map(np.stack, zip(*(table.one_animal() for table in tables), strict=True))
     last = np.moveaxis(points_px.astype(np.float64), 0, -1)
@@ -442,8 +443,10 @@ def combine(tables: Sequence[Poses]) -> Poses:
     count = known.sum(-1)
     mean = np.where(known, last, 0).sum(-1) / np.maximum(count, 1)
     squares = np.square(np.where(known, last - mean[..., None], 0)).sum(-1)
-    mean_confidence = confidence.astype(np.float64).mean(0)
-    variance = squares / np.maximum(count, 1) / np.maximum(mean_confidence, _LEAST_CONFIDENCE)[..., None]
+    is_known = np.isfinite(confidence).any(0)
+    mean_confidence = np.where(is_known, np.nan_to_num(confidence.astype(np.float64)).mean(0), np.nan)
+    # Not maximum: the larger of NaN and a number is that number here.
+    variance = squares / np.maximum(count, 1) / np.fmax(mean_confidence, _LEAST_CONFIDENCE)[..., None]
     median, variance = median_of_known(last), np.where(count > 1, variance, _VAR_OF_ONE)
     columns = {**_columns(MEDIAN, median), **_columns(VARIANCE, variance)}
     return Poses.of_one_animal(tables[0].keypoint_names, tables[0].frames, median, mean_confidence, columns=columns)

@@ -23,6 +23,7 @@ from jaxpose.data.animals import by_image, image_of_row, places_of
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.images import read_labelled
 from jaxpose.data.label_files import ending_beside, extra_label_files
+from jaxpose.data.loader import FrameSamples, Samples
 from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
 from jaxpose.errors import UserError
@@ -359,7 +360,7 @@ def evaluate_dataset(
       Stopped: `stops` returned true.
     """
     with phase("predicting the labelled frames"):
-        predictions = predictor.labelled(data.samples, np.arange(len(data.samples.pixels)), stops)
+        predictions = predictor.labelled(data.samples, _labelled_rows(data.project, data.samples), stops)
     seen = _seen_in_images(data.project, predictions, predictor)
     predicted, confidence = _of_rows(data.project, predictions)
     written = write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
@@ -462,7 +463,7 @@ def _evaluate_extra(
     samples, messages = dataset.decode(found, config)
     for message in messages:
         _logger.info(f"{found.label_file.name}: {message}")
-    predictions = predictor.labelled(samples, np.arange(len(samples.pixels)), stops)
+    predictions = predictor.labelled(samples, _labelled_rows(found, samples), stops)
     predicted, confidence = _of_rows(found, predictions)
     ending = ending_beside(found.label_file.name, config.data.labels)
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
@@ -473,6 +474,12 @@ def _evaluate_extra(
 
 # The animals found in whole images, by a finder, or by a finder and a pose network; a row of a project is a labelled
 # animal.
+
+
+def _labelled_rows(found: Project, samples: Samples) -> np.ndarray:
+    """Returns the rows in samples that have labels: a finder's last images are those without animals."""
+    return np.arange(found.moments.max() + 1 if isinstance(samples, FrameSamples) else len(samples.pixels))
+
 
 # Points (i, a, k, 2) in frame pixels and scores (i, a) of the animals of each image, and the least score that counts.
 _Seen = tuple[np.ndarray, np.ndarray, float]

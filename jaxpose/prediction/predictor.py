@@ -46,6 +46,7 @@ from jaxpose.video.video import (
     Segment,
     Video,
     describe_crop,
+    describe_other_size,
     describe_whole_frames,
     padded,
     read_chunks,
@@ -322,7 +323,8 @@ class Predictor:
         labelled_px = labelled_sizes_px(self.config.data)
         if video.path not in self._described:
             self._described.add(video.path)
-            texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
+            known = video, self.config.data
+            texts = describe_rotation(video, labelled_px), describe_whole_frames(*known), describe_other_size(*known)
             for text in filter(None, texts):
                 _logger.warning(text)
             more = describe_crop(video.path.stem, self.config.data), describe_depth(video.path, video.bits)

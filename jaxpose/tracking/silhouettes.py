@@ -144,7 +144,8 @@ def _owners(small: Detections, number: int, size: tuple[int, int], reach_px: flo
     """Returns the detection (h, w) that each pixel of a frame is next to, -1 beyond the reach of all."""
     owner, nearest = np.full(size, -1), np.full(size, np.inf)
     for one in small.table[number][small.table[number] >= 0].tolist():
-        low = np.maximum(np.floor(small.centres_px[one] - reach_px), 0).astype(int)
+        # A centre may lie outside of the frame.
+        low = np.clip(np.floor(small.centres_px[one] - reach_px), 0, size[::-1]).astype(int)
         high = np.maximum(np.ceil(small.centres_px[one] + reach_px) + 1, 0).astype(int)
         part = slice(low[1], high[1]), slice(low[0], high[0])
         rows, columns = np.mgrid[part[0].start : min(part[0].stop, size[0]), part[1].start : min(part[1].stop, size[1])]

@@ -191,10 +191,10 @@ def _tracks(
         while unseen and ends[unseen[0]] < start:
             waiting.append(unseen.pop(0))
         if before[number] < 0 and waiting:
-            # Which of the lost animals is seen again, the flow leaves open.
+            # Which of the lost animals is seen again, or whether one that was never seen, the flow leaves open.
             costs = made.costs(found, made.last[waiting], np.full(len(waiting), made.first[number]))
-            # A person's word that it is none of them needs a track that is still free.
-            if np.isfinite(costs).any() or count == flow.paths:
+            # It is none of them if a person says so or it is unlike all of them, and a track is still free.
+            if costs.min() < 2 * LOST or count == flow.paths:
                 before[number] = waiting.pop(int(costs.argmin()))
         if before[number] < 0:
             tracks[number], count = count, count + 1

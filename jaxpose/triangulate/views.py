@@ -92,7 +92,7 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
     """
     cameras, files = _choose_views(words, cameras, calibration)
     tables = {view: [read_table(table, several=True) for table in of_view] for view, of_view in files.items()}
-    if all(table.is_plain for of_view in tables.values() for table in of_view):
+    if all(table.has_one_place for of_view in tables.values() for table in of_view):
         return {"": _of_one_animal(cameras, tables)}
     if any(len(of_view) > 1 for of_view in tables.values()):
         raise UserError("the tables are of several animals, of which ensembles are not combined: give one table a view")

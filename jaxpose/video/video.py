@@ -362,3 +362,22 @@ def describe_whole_frames(video: Video, data: DataConfig) -> str:
         f"{video.path} is predicted as a whole, but the labelled images were crops of their videos, and "
         "data.video_crops_px has none for it: expect larger errors"
     )
+
+
+def describe_other_size(video: Video, data: DataConfig) -> str:
+    """Returns a warning about a video of several animals whose frames have not the size of any labelled image, else "".
+
+    Args:
+      video: from `scan`.
+      data: of the run, with the sizes of the labelled images.
+    """
+    sizes_px = labelled_sizes_px(data)
+    shown = as_labelled(video, sizes_px)
+    if data.animals < 2 or not sizes_px or (shown.width_px, shown.height_px) in sizes_px:
+        return ""
+    width, height = data.frame_sizes_px[:2]
+    return (
+        f"{video.path} has frames of {shown.width_px} x {shown.height_px} px, the labelled images {width} x {height}: "
+        f"its animals are predicted in boxes for a body size of {data.body_size_px:.3g} px; if they have another size "
+        "in these frames, expect larger errors, or resize the video"
+    )

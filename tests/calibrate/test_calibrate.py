@@ -8,7 +8,9 @@ import pytest
 
 from jaxpose.calibrate.__main__ import main
 from jaxpose.calibrate.boards import read_board
+from jaxpose.calibrate.recordings import find_recordings
 from jaxpose.cameras.calibration_files import read_cameras
+from jaxpose.errors import UserError
 from tests.calibrate.rendered import markers_of, render
 from tests.cameras.boards import arc
 
@@ -51,6 +53,25 @@ def test_images_with_the_same_number_belong_together(
     assert found.names == ("left", "right") and (found.sizes_px == [640, 480]).all()
     assert np.abs(found.rotations - true.rotations).max() < 0.01
     assert abs(np.linalg.norm(found.centres[1] - found.centres[0]) / (np.linalg.norm(true.centres[1]) * 0.6) - 1) < 0.01
+
+
+def test_the_number_that_varies_is_the_frame_number(tmp_path: Path) -> None:
+    frames = {"left": (0, 1, 2, 3, 12), "right": (0, 2, 3, 12)}
+    for name, wanted in frames.items():
+        (tmp_path / name).mkdir()
+        for frame in wanted:
+            # The last number is that of the camera; the right one lacks frame 1.
+            (tmp_path / name / f"{frame:04d}_cam{len(name)}.png").touch()
+    found = find_recordings(tmp_path)
+    assert {name: tuple(found[name].images) for name in frames} == frames
+    # Without numbers, only complete folders go together.
+    for name, wanted in frames.items():
+        for file, letter in zip(sorted((tmp_path / name).iterdir()), "abcde"[: len(wanted)], strict=True):
+            file.rename(tmp_path / name / f"{letter}.png")
+    with pytest.raises(UserError, match=r"have no number of a frame.*\(left 5, right 4\)"):
+        find_recordings(tmp_path)
+    (tmp_path / "left" / "e.png").unlink()
+    assert [sorted(one.images) for one in find_recordings(tmp_path).values()] == [[0, 1, 2, 3]] * 2
 
 
 def test_mistakes_are_one_line_each(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

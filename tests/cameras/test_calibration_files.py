@@ -40,11 +40,13 @@ def write_caliscope(file: Path, cameras: Cameras) -> Path:
 
 
 def write_dannce(file: Path, cameras: Cameras) -> Path:
-    """MATLAB's matrices are transposed."""
+    """Transposed, and from pixel 1 on: MATLAB's cameraIntrinsicsToOpenCV subtracts 1 from the centre."""
     params = np.empty((len(cameras.each), 1), object)
     for at, camera in enumerate(cameras.each):
         k1, k2, p1, p2, k3 = opencv_lens(camera)
-        fields = {"K": camera.matrix.T, "RDistort": [[k1, k2, k3]], "TDistort": [[p1, p2]], "r": camera.rotation.T}
+        matrix = camera.matrix.copy()
+        matrix[:2, 2] += 1
+        fields = {"K": matrix.T, "RDistort": [[k1, k2, k3]], "TDistort": [[p1, p2]], "r": camera.rotation.T}
         params[at, 0] = fields | {"t": camera.translation[None]}
     names = np.array([list(cameras.names)], object)
     scipy.io.savemat(file.with_suffix(".mat"), {"params": params, "camnames": names})
@@ -123,11 +125,12 @@ def test_the_files_of_dannce_and_sleap_are_read_by_their_libraries(tmp_path: Pat
     write_cameras(tmp_path / "rig.mat", "dannce", RIG)
     params = scipy.io.loadmat(str(tmp_path / "rig.mat"))["params"]
     one = params[1, 0][0, 0]
-    # As DANNCE multiplies: rows of points from the left.
+    # As DANNCE multiplies: rows of points from the left, in pixels from 1 on.
     point = np.array([[3.0, -8.0, 5.0]])
     place = (point @ one["r"] + one["t"]) @ one["K"]
     matrix, rotation, translation = RIG.each[1].matrix, RIG.each[1].rotation, RIG.each[1].translation
-    np.testing.assert_allclose(place[0], matrix @ (rotation @ point[0] + translation), rtol=1e-12)
+    ours = matrix @ (rotation @ point[0] + translation)
+    np.testing.assert_allclose(place[0, :2] / place[0, 2] - 1, ours[:2] / ours[2], rtol=1e-12)
     assert params.shape == (3, 1) and one["RDistort"].shape == (1, 3) and one["TDistort"].shape == (1, 2)
     write_cameras(tmp_path / "rig.slp", "sleap", RIG)
     (session,) = sleap_io.load_slp(str(tmp_path / "rig.slp")).sessions
@@ -156,7 +159,7 @@ def test_what_a_format_cannot_hold_is_refused_or_reported(tmp_path: Path, capsys
         in capsys.readouterr().out
     )
     found = read_cameras(tmp_path / "new.toml")
-    np.testing.assert_array_equal(found.each[0].matrix, skewed)
+    np.testing.assert_allclose(found.each[0].matrix, skewed, rtol=1e-15)
     assert (found.sizes_px == (1280, 1024)).all()
     assert convert.main([*words, f"--out={tmp_path / 'new'}"]) == 2
     assert "for anipose it must be a file whose name ends in .toml" in capsys.readouterr().err
@@ -178,7 +181,8 @@ def test_a_fisheye_lens_and_a_skew_are_kept(tmp_path: Path) -> None:
     assert [camera.is_fisheye for camera in read_cameras(file).each] == [False, True, False]
     skewed = RIG.each[0].matrix + np.array([[0, -5.8, 0], [0, 0, 0], [0, 0, 0]])
     cameras = Cameras([dataclasses.replace(RIG.each[0], matrix=skewed), *RIG.each[1:]])
-    np.testing.assert_array_equal(read_cameras(write_dannce(tmp_path / "rig", cameras)).each[0].matrix, skewed)
+    found = read_cameras(write_dannce(tmp_path / "rig", cameras)).each[0].matrix
+    np.testing.assert_allclose(found, skewed, rtol=1e-15)
 
 
 def test_every_file_that_opencv_writes_is_read(tmp_path: Path) -> None:

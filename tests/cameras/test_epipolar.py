@@ -75,8 +75,8 @@ def test_without_distortion_a_line_is_the_one_of_the_fundamental_matrix() -> Non
 def test_labels_of_a_real_rig_lie_on_the_lines_of_the_other_views(real_data: Path) -> None:
     file = real_data / "calibrated/six-cameras/label3d_dannce.mat"
     cameras, labels = read_cameras(file), scipy.io.loadmat(file)["labelData"][:, 0]
-    # Another tool's reprojections of points in 3D.
-    pixels = np.stack([of_view["data_2d"][0, 0].reshape(-1, 2) for of_view in labels])
+    # Another tool's reprojections of points in 3D, which count pixels from 1.
+    pixels = np.stack([of_view["data_2d"][0, 0].reshape(-1, 2) for of_view in labels]) - 1
     sizes_px = np.full((6, 2), (1152.0, 1024.0))
     compared = 0
     for point in range(0, pixels.shape[1], 200):

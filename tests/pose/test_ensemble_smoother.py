@@ -55,6 +55,14 @@ def test_networks_are_combined_as_numpy_does() -> None:
     np.testing.assert_allclose(median_px[0], np.median(places[1:, 0], axis=0))
     assert (median_px[1] == places[0, 1]).all() and (variance_px2(found)[1:3] == 1000).all()
     assert np.isnan(median_px[2]).all()
+    # Without a confidence, a network counts as 0; a point that no network is sure of has a variance as well.
+    confidence[0, 0], confidence[:, 3] = np.nan, np.nan
+    found = ensemble_of(places, confidence)
+    np.testing.assert_allclose(found.one_animal()[1][0], confidence[1:, 0].sum(0) / len(confidence), rtol=1e-12)
+    np.testing.assert_allclose(
+        variance_px2(found)[0], places[1:, 0].var(axis=0) / found.one_animal()[1][0, :, None], rtol=1e-10
+    )
+    assert np.isnan(found.one_animal()[1][3]).all() and np.isfinite(variance_px2(found)).all()
 
 
 def test_one_view_is_the_model_of_statsmodels() -> None:

@@ -12,8 +12,10 @@ from jaxpose import track as verb
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.lightning_pose.tables import write_individuals
 from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
 from jaxpose.tracking.metrics import track_errors
+from jaxpose.tracking.silhouettes import read_areas
 
 MEETINGS, CYCLE, SIZE_PX = 8, 40, (192, 96)
 BODY = np.array([[-10.0, 0.0], [0.0, 0.0], [10.0, 0.0]])
@@ -113,3 +115,13 @@ def test_a_video_of_other_frames_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert verb.main([str(table), "--animals", "2", "--out", str(out), "--video", str(video)]) == 2
     message = capsys.readouterr().err
     assert "100 readable frames" in message and "the detections have 320" in message and not out.exists()
+
+
+def test_a_detection_outside_of_the_frame_has_no_area_and_stops_nothing(tmp_path: Path) -> None:
+    x_px = np.stack([np.linspace(30, 150, 12), np.full(12, 240.0)], axis=1)
+    points = np.stack([x_px, np.full((12, 2), 48.0)], axis=2)[:, :, None] + BODY
+    poses = Poses(("nose", "back", "tail"), range(12), points)
+    found = find_detections(poses)
+    areas = read_areas(painted(tmp_path / "video.mp4", poses, (18, 10)), found)
+    is_outside = found.centres_px[:, 0] > SIZE_PX[0]
+    assert np.isnan(areas[is_outside]).all() and (areas[~is_outside] > 50).all()

@@ -9,7 +9,7 @@ import pytest
 
 from jaxpose import track as verb
 from jaxpose.conversion.prediction_tables import read_table
-from jaxpose.formats.lightning_pose.tables import write_individuals
+from jaxpose.formats.lightning_pose.tables import write_individuals, write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
 from jaxpose.tracking.flow import Graph, cheapest_flow
@@ -68,6 +68,12 @@ def test_the_order_of_the_animals_in_a_frame_changes_nothing() -> None:
     ones, others = track(first, Number(4, 4)).by_identity(), track(second, Number(4, 4)).by_identity()
     np.testing.assert_array_equal(ones.points_px, others.points_px)
     np.testing.assert_array_equal(ones.identity, others.identity)
+    # Of two skeletons at the same places, the scores tell which is which.
+    twice = np.repeat(truth.points_px[:, :1], 2, axis=1)
+    score = np.random.default_rng(0).uniform(0.2, 1, twice.shape[:2])
+    forth = Poses(truth.keypoint_names, truth.frames, twice, score=score)
+    back = dataclasses.replace(forth, points_px=twice[:, ::-1], score=score[:, ::-1])
+    np.testing.assert_array_equal(track(forth, Number(2, 2)).identity, track(back, Number(2, 2)).identity[:, ::-1])
 
 
 def test_false_animals_are_left_out_and_the_number_of_tracks_is_the_given_one() -> None:
@@ -158,6 +164,23 @@ def test_the_verb_writes_tracks_in_each_form(tmp_path: Path, ending: str, capsys
     assert f"{out}: 3 animals in 200 frames\nanimal1: " in capsys.readouterr().out
     errors = track_errors(truth, read_table(out, several=True).poses)
     assert errors.idf1 == 1 and errors.switches == 0
+
+
+@pytest.mark.parametrize("ending", ["csv", "h5", "analysis.h5"])
+def test_tracks_that_are_never_seen_together_are_written_apart(tmp_path: Path, ending: str) -> None:
+    truth = made(animals=2)
+    # No frame shows both animals, so the table that is read has one place.
+    points = np.where(np.arange(200)[:, None] < 100, truth.points_px[:, 0].reshape(200, -1), np.nan).reshape(200, 3, 2)
+    points[120:] = truth.points_px[120:, 1] + 900
+    sure = np.where(np.isnan(points[..., 0]), np.nan, 0.9)
+    write_predictions(tmp_path / "in.csv", range(200), truth.keypoint_names, points, sure)
+    out = tmp_path / f"out.{ending}"
+    assert verb.main([str(tmp_path / "in.csv"), "--animals", "2", "--out", str(out)]) == 0
+    found = read_table(out, several=True).poses
+    assert found.individuals == ("animal1", "animal2")
+    np.testing.assert_array_equal(np.fmax(found.points_px[:, 0], found.points_px[:, 1]), points)
+    is_there = np.isfinite(found.points_px[..., 0]).any(axis=2)
+    assert is_there[:100, 0].sum() > 30 and not is_there[120:, 0].any() and not is_there[:120, 1].any()
 
 
 def shuffled_columns(poses: Poses) -> Poses:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pandas as pd
 import pytest
@@ -205,8 +206,16 @@ def test_videos_in_which_nothing_can_be_followed_are_refused(group: Path, tmp_pa
         train(config)
 
 
-def test_evaluate_gives_the_figures_of_the_finder(finder_run: Path, tmp_path: Path) -> None:
-    again = evaluate_run(finder_run, out=tmp_path / "again")
+def test_evaluate_gives_the_figures_of_the_finder(group: Path, finder_run: Path, tmp_path: Path) -> None:
+    # Images without animals are in no figure.
+    project = shutil.copytree(group, tmp_path / "project")
+    with (project / "CollectedData.csv").open("r+") as labels:
+        cells = labels.readlines()[-1].count(",")
+        for image in ("labeled-data/empty/img0.png", "labeled-data/empty/img1.png"):
+            labels.write(image + "," * cells + "\n")
+            (project / image).parent.mkdir(exist_ok=True)
+            cv2.imwrite(str(project / image), np.full((64, 64, 3), 60 + len(list((project / image).parent.iterdir()))))
+    again = evaluate_run(finder_run, project=str(project), out=tmp_path / "again")
     first = json.loads((finder_run / "evaluation.json").read_text())["sets"]
     assert json.loads(json.dumps({name: one["animals"] for name, one in again.items()})) == {
         name: one["animals"] for name, one in first.items()

@@ -1,6 +1,7 @@
 """Reading videos: every frame in order, damage always said, and no thread left behind."""
 
 import contextlib
+import dataclasses
 import random
 import struct
 import threading
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 from jaxpose import geometry
+from jaxpose.config import DataConfig
 from jaxpose.video.index import read_index
-from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
+from jaxpose.video.video import ChunkReader, Video, describe_other_size, read_chunks, scan
 
 IDENTITY = np.eye(2, 3)
 
@@ -396,3 +398,12 @@ def test_an_error_of_the_program_reaches_the_consumer(tmp_path: Path):
     with pytest.raises(RuntimeError, match=r"video.mp4: reading failed after 0 frames"):
         list(reader)
     assert _threads() == []
+
+
+def test_a_warning_says_that_animals_in_frames_of_another_size_are_seen_at_another_scale(tmp_path: Path) -> None:
+    video = scan(_write(tmp_path / "day1.mp4", 2, width=80))
+    data = DataConfig(animals=2, body_size_px=20.0, frame_sizes_px=(160, 96, 64, 64))
+    warning = describe_other_size(video, data)
+    assert warning.startswith(f"{video.path} has frames of 80 x 48 px, the labelled images 160 x 96: its animals")
+    for other in ({"animals": 0}, {"frame_sizes_px": (160, 96, 80, 48)}, {"frame_sizes_px": ()}):
+        assert not describe_other_size(video, dataclasses.replace(data, **other))
