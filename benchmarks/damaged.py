@@ -25,6 +25,7 @@ from jaxpose.prediction.index import DONE, Claims, PredictionIndex, row_of, suff
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.worker import Worker
 from jaxpose.remote.watched import Watched
+from jaxpose.run.paths import MANIFEST_FILE
 from jaxpose.run.status import refuse_stuck_requeue
 from jaxpose.train import train
 from jaxpose.video.video import scan
@@ -93,6 +94,8 @@ class DamagedRun:
         self._restore()
         run, parts = self._run, _segments(self._out)[0].parent
         checkpoints = self._open / "checkpoints"
+        files = _files(checkpoints)
+        manifests = [file for file in files if file.name == MANIFEST_FILE]
         self.kinds = {
             "config.json": Kind(run, [Path("config.json")], [self._load, self._evaluate, self._train, self._watch]),
             "split.csv": Kind(run, [Path("split.csv")], [self._evaluate, self._train, self._watch], [self._watch]),
@@ -101,7 +104,9 @@ class DamagedRun:
             "finished.json": Kind(run, [Path("finished.json")], [self._train, self._watch], [self._watch]),
             "best.safetensors": Kind(run, [Path("best.safetensors")], [self._load]),
             "restarts.json": Kind(self._open, [Path("restarts.json")], [self._restart], [self._restart]),
-            "files of checkpoints": Kind(checkpoints, _files(checkpoints), [self._load_open]),
+            # A checkpoint without a manifest is one that was not saved to the end.
+            "manifests of checkpoints": Kind(checkpoints, manifests, [self._load_open], [self._load_open]),
+            "files of checkpoints": Kind(checkpoints, sorted({*files} - {*manifests}), [self._load_open]),
             "files of finished segments": Kind(parts, _files(parts), [self._join]),
         }
         self._meant = {}
