@@ -148,11 +148,11 @@ def test_an_undo_takes_back_nothing_of_another_browser(tmp_path: Path) -> None:
         point(page, "left_paw", "visible")
         # It goes on with the move before, in one step of the history.
         press(page, "ArrowUp Control+z")
-        is_saved(page)
+        wait_for_row(project, f"{image_name(10)},29.5,19.5,29.5,19.5,,")
         point(page, "left_paw", "visible")
         same_nose(other, page)
         press(other, "w ArrowRight")
-        is_saved(other)
+        wait_for_row(project, f"{image_name(10)},30.5,19.5,29.5,19.5,,")
         same_nose(page, other)
         press(page, "Control+z")
         expect(page.locator("#message")).to_contain_text("not undone: these labels have changed since")

@@ -96,6 +96,7 @@ def test_a_review_is_answered_by_keys_and_the_new_tracks_are_shown(tmp_path: Pat
             is_at(page, listed[0])
             expect(page.locator("#given")).to_have_text("Your answer: swapped")
             press(page, "Control+z")
+            expect(page.locator("#progress")).to_have_text(f"0 of {len(listed)} answered")
             expect(page.locator("#given")).to_be_empty()
             assert rows_of(answers) == []
             press(page, "Control+Shift+z")
