@@ -143,7 +143,7 @@ class SleapFile(WholeFile):
             if is_new and is_begun and track != names.get(animal, ""):
                 found[animal] = track
                 taken.add(track)
-        tracks = {animal: (names | given | found).get(animal, "") for animal in now}
+        tracks = {animal: {**names, **given, **found}.get(animal, "") for animal in now}
         for animal, track in tracks.items():
             if track and track != names.get(animal) and list(tracks.values()).count(track) > 1:
                 raise UserError(f"two animals of {image} would have the track {track}; it can be that of one only")
