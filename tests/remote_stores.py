@@ -111,7 +111,7 @@ class Altering(Store):
         super().pipe_file(path, self.altered(value), mode, **named)
 
     def altered(self, value: bytes) -> bytes:
-        return value[:-1] + b"?"
+        return value[:-1] + bytes([value[-1] ^ 1])
 
 
 class Telling(Altering):

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from tests.browser import PATIENCE_MS, needs_browser, opened
+from tests.cluster.test_peers import free_port
 from tests.label.small_projects import KEYPOINTS, image_name, serving, write_image, write_project
 from tests.label.test_browser import LABELS, is_at, point, press, wait_for_row
 
@@ -67,13 +68,13 @@ def same_nose(one: Page, other: Page) -> None:
 def test_a_page_of_an_earlier_run_never_labels_another_image(tmp_path: Path) -> None:
     project = write_project(tmp_path / "p", 3)
     before, between = (project / LABELS).read_text(), project / image_name(5)
+    port = "--port", str(free_port())
     with two_pages() as (page, other):
-        with serving(project) as served:
+        with serving(project, *port) as served:
             page.goto(served.address)
             is_at(page, 10)
         # The second image of the next run is another one, which has no label either.
         write_image(between)
-        port = "--port", str(served.port)
         with serving(project, *port) as again:
             other.goto(again.address)
             is_at(other, 5)

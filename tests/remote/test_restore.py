@@ -66,7 +66,7 @@ def test_damaged_checkpoint_stays_there_and_the_one_before_is_taken(tmp_path: Pa
     place = tmp_path / "mounted" / "run" / "checkpoints" / "20"
     file = next(file for file in sorted(place.rglob("*")) if file.is_file() and file.name != "manifest.json")
     if damage == "byte":
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        file.write_bytes(altered(file.read_bytes()))
     elif damage == "missing":
         file.unlink()
     else:
@@ -236,9 +236,13 @@ def test_download_that_is_cut_short_is_made_whole_the_next_time(tmp_path: Path, 
 # A run folder that has been left behind by its copy.
 
 
+def altered(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
 def damage_a_file(checkpoint: Path) -> None:
     file = max(checkpoint.rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    file.write_bytes(altered(file.read_bytes()))
 
 
 def behind(run: Path, url: str, *steps: int, finished: bool = False) -> None:
