@@ -1,6 +1,6 @@
 """A process that the page starts, and that outlives it.
 
-Its output goes to a log. It holds a lock on the log, which shows that it still runs, also to a later page.
+Its output goes to a log. The process keeps the log locked while it runs, so that a page opened later can tell.
 """
 
 import contextlib

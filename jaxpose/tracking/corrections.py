@@ -14,6 +14,7 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.pose.detections import Detections
 from jaxpose.text_file import read_unicode
+from jaxpose.tracking.origin import shortened
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.silhouettes import told_apart
 from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
@@ -27,7 +28,6 @@ _RULE = "corrections have the columns of the review that jaxpose track wrote"
 # Solving again, a correction may break another one; so often it is tried.
 _MOST_TURNS = 20
 _MOST_DIGITS = 15
-_CHECKSUM_DIGITS = 16
 # For fewer detections than this share of those that would change their track, the others do not change.
 _LEAST_SHARE = 0.05
 
@@ -176,7 +176,7 @@ def rounds(corrections: Sequence[Correction]) -> int:
 def checksum_of_answers(corrections: Sequence[Correction]) -> str:
     """Returns a checksum of what corrections say, in their order, wherever they are written."""
     said = [dataclasses.astuple(dataclasses.replace(one, place="")) for one in corrections]
-    return f"sha256:{hashlib.sha256(repr(said).encode()).hexdigest()[:_CHECKSUM_DIGITS]}"
+    return shortened(hashlib.sha256(repr(said).encode()).hexdigest())
 
 
 def _demands(solution: Solution, correction: Correction) -> list[_Demand]:

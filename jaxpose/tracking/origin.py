@@ -39,9 +39,14 @@ def path_from(tracks: Path, file: Path) -> str:
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
 
+def shortened(sha256: str) -> str:
+    """Returns the checksum that files have of a SHA-256; its first letters keep spreadsheets from reading a number."""
+    return f"sha256:{sha256[:_DIGITS]}"
+
+
 def checksum_of(tracks: Path) -> str:
-    """Returns the checksum of a file of tracks; its first letters keep spreadsheets from reading a number."""
-    return f"sha256:{sha256_of(tracks)[:_DIGITS]}"
+    """Returns the checksum of a file of tracks."""
+    return shortened(sha256_of(tracks))
 
 
 def origin_file(review: Path) -> Path:
