@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from jaxpose.config import command_line
 from jaxpose.config.model import views_at_once
 from jaxpose.data.synthetic import make_project
 from jaxpose.model.pose_net import make_network
+from jaxpose.prediction import worker
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import load_parameters
@@ -294,6 +296,22 @@ def train_and_stop_when(config: c.Config, is_time: Callable[[], bool]) -> dict[s
     finally:
         ended.set()
         watcher.join()
+
+
+def train_and_stop_at(config: c.Config, text: str) -> dict[str, Any]:
+    """Trains in this process, which gets a real SIGTERM at the moment it logs that a video with this text is done."""
+
+    class Stop(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if text in record.getMessage():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    logger, stop = logging.getLogger(worker.__name__), Stop()
+    logger.addHandler(stop)
+    try:
+        return train(config)
+    finally:
+        logger.removeHandler(stop)
 
 
 @functools.lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from jaxpose.prediction import project_videos
 from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
 from jaxpose.training.network_training import end_reason
-from tests.small_run import checkpoint_of, make_config, train, train_and_stop, train_and_stop_when
+from tests.small_run import checkpoint_of, make_config, train, train_and_stop, train_and_stop_at
 from tests.train_process import Process
 
 STEPS = 2
@@ -30,12 +30,12 @@ TABLES = [f"session0{video}{end}.csv" for video in range(3) for end in ("", "_te
 
 @pytest.fixture(scope="module")
 def project_of_longer_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Predicting each video takes most of a second, so that a test which looks at the files can stop it in time.
+    """Predicting each video takes most of a second, so that a test which looks at the files can kill it in time.
 
-    Of 33 frames, as in `small_project`, two videos were once done before a busy machine had given the signal.
+    Of 200 frames, two videos were once done before a busy machine had given the signal.
     """
     folder = tmp_path_factory.mktemp("longer") / "project"
-    return make_project(folder, videos=3, labelled_frames=6, video_frames=200, side_px=64)
+    return make_project(folder, videos=3, labelled_frames=6, video_frames=600, side_px=64)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     summary = train_and_stop(config, STEPS)
     assert (summary["exit_code"], summary["reason"], summary["steps"]) == (85, "interrupted", STEPS)
     assert not (run / "predictions.csv").exists() and not (run / "finished.json").exists()
-    summary = train_and_stop_when(config, first.exists)
+    summary = train_and_stop_at(config, "session00.mp4: 600 frames of 600")
     assert (summary["exit_code"], summary["reason"]) == (85, "interrupted")
     assert first.exists() and not last.exists() and not (run / "finished.json").exists()
     log = (run / "train.log").read_text()

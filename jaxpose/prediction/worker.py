@@ -141,7 +141,7 @@ class Progress:
 
 
 # How often the main thread, which handles signals, checks whether the workers have ended.
-_LOOK_S = 1.0
+_LOOK_S = 0.1
 
 
 class Worker:
