@@ -6,20 +6,20 @@
 #   bash hosts.sh "$(cat hosts.txt)" python -m jaxpose.train my-project
 #
 # - The first host is process 0: it prints the progress and writes the run folder.
-# - Every host needs the same jaxpose and the same files under the same paths (a shared folder). On every host the command
-#   runs in the folder in which you start this script. `ssh HOST` must work without a password.
+# - Every host needs the same jaxpose and the same files under the same paths (a shared folder). The command runs on
+#   every host in the folder in which you start this script. `ssh HOST` must work without a password.
 # - To check the hosts first: bash hosts.sh "node1 node2" python -m jaxpose.doctor
 # - Ctrl-C, or SIGTERM to this script: every process saves and stops (exit code 85). The same command resumes the run.
-#   A second Ctrl-C kills. If one process fails, or this script dies, the others are stopped.
-# - The output of each host is appended to logs/<date>-<time>/<index>-<host>.log. The first host's output is
-#   also shown here.
+#   A second Ctrl-C kills them. If a process fails, or this script dies, the other processes are stopped.
+# - The output of each host is appended to logs/<date>-<time>/<index>-<host>.log. This terminal also shows the output of
+#   the first host.
 #
 # Variables that you may set before the command:
 #   PORT=12355         a port that is open between the hosts
-#   COORDINATOR=host   name of the first host on the other hosts, if it differs from its ssh name
+#   COORDINATOR=host   name by which the other hosts know the first one, if it differs from its ssh name
 #   SETUP='...'        a line that each host runs first, such as SETUP='source ~/venv/bin/activate'
 #   LOGS=folder        folder of the logs
-#   PATIENCE_S=10      after a failure the other processes are asked to stop, and killed this many seconds later
+#   PATIENCE_S=10      seconds that the other processes get to stop after a failure, before they are killed
 set -uo pipefail
 
 if (($# < 2)); then
@@ -36,8 +36,8 @@ patience_s=${PATIENCE_S:-10}
 mkdir -p "$logs" || exit 1
 work=$(mktemp -d) || exit 1
 
-# Prints the script of process $1. Each host reads it from ssh, followed by names of signals, one a line. The end of the
-# input means that this script has died.
+# Prints the script of process $1. Each host reads it from ssh, followed by the names of signals, one per line. The end
+# of the input means that this script has died.
 on_host() {
   cat <<REMOTE
 {
@@ -94,7 +94,7 @@ asked=0
 trap 'send TERM' TERM
 trap 'if ((asked++)); then send KILL; else send TERM; fi' INT
 
-# Waits until all have ended. $failed is the code of the process that failed first, and not the code of one that ended
+# Waits until all processes have ended. $failed is the code of the process that failed first, not of one that ended
 # because of that failure (75, or 134 by JAX).
 running=${#hosts[@]} failed=0 kill_at=0
 while ((running)); do

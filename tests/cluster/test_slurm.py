@@ -80,11 +80,11 @@ class Job:
         """Waits until the job has been put back into the queue, and starts it soon: SLURM would wait two minutes."""
         until(lambda: self.shown("JobState") == "PENDING", self.text)
         time.sleep(REQUEUED_S)
-        turns = self.text().count("turn ")
+        turns = self.text().count("attempt ")
 
         def has_begun() -> bool:
             subprocess.run(["scontrol", "update", f"JobId={self.number}", "StartTime=now"], capture_output=True)
-            return self.text().count("turn ") > turns
+            return self.text().count("attempt ") > turns
 
         until(has_begun, self.text, every_s=2)
 
