@@ -9,16 +9,16 @@ from typing import NoReturn
 
 # Each verb and its line in `jaxpose --help`, in the order of a typical workflow.
 VERBS = {
-    "init": "writes a config file for a project, each choice with its reason",
+    "init": "writes a config file for a project, with the reason for each choice",
     "check": "checks the labels of a project: a list of what looks wrong, and a page with every frame",
     "train": "trains a network on a project of labelled frames",
     "pretrain": "trains a backbone on the videos of a project, without labels",
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
-    "track": "links detected animals, also of other tools, into tracks",
+    "track": "links detected animals, also from other tools, into tracks",
     "smooth": "smooths predictions and tracks over time, and fills their gaps",
     "calibrate": "calibrates cameras from videos of a board",
-    "triangulate": "makes 3D points from the predictions of several cameras",
+    "triangulate": "triangulates 3D points from the predictions of several cameras",
     "draw": "writes a video with the predicted keypoints on it",
     "crop": "makes boxes for a second network from the predictions of a run",
     "report": "writes a page about a run: curves, errors, pictures, traces of videos",

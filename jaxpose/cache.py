@@ -71,8 +71,8 @@ def store(
     size = int(np.prod(shape))
     if size > limit_gib * GIB:
         raise UserError(
-            f"{shape[0]} decoded frames take {size / GIB:.3g} GiB, above data.cache_limit_gib = {limit_gib:g}; raise "
-            "it, or data.memory_limit_gib to keep them in memory"
+            f"{shape[0]} decoded frames take {size / GIB:.3g} GiB, more than data.cache_limit_gib = {limit_gib:g}; "
+            "raise this limit, or raise data.memory_limit_gib to keep the frames in memory"
         )
     file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)

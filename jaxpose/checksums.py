@@ -155,7 +155,7 @@ def parse_csv(data: bytes, name: str | Path, mend: str = "", columns: Sequence[s
 
 def _refuse_other(name: str | Path, found: Container[str], needed: Sequence[str], mend: str) -> None:
     if absent := [key for key in needed if key not in found]:
-        raise _damaged(name, f"is another file of jaxpose under this name: it has no {absent[0]}", mend)
+        raise _damaged(name, f"is a different jaxpose file under this name: it has no {absent[0]}", mend)
 
 
 def _checks(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -179,7 +179,7 @@ def _content(file: Path, mend: str) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    return "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    return "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def _damaged(name: str | Path, reason: str, mend: str) -> DamagedFile:
@@ -195,7 +195,7 @@ def _sha256(content: Any) -> str:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _finite(value: Any) -> Any:

@@ -54,7 +54,9 @@ def lightning_pose(argv: list[str]) -> int:
     arguments.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint file, *.ckpt")
     arguments.add_argument("--out", required=True, metavar="RUN", help="run folder to write")
     arguments.add_argument(
-        "--config", metavar="FILE", help="config.yaml of its training; default: next to the checkpoint or above it"
+        "--config",
+        metavar="FILE",
+        help="config.yaml that it was trained with; default: next to the checkpoint or above it",
     )
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the config's"
@@ -88,8 +90,8 @@ def deeplabcut(argv: list[str]) -> int:
     arguments.add_argument(
         "--config",
         metavar="FILE",
-        help="pytorch_config.yaml of its training; default: next to the snapshot. For a SuperAnimal, the file of its "
-        "keypoints, superanimal_*.yaml",
+        help="pytorch_config.yaml it was trained with; default: next to the snapshot. For a SuperAnimal, the file of "
+        "its keypoints, superanimal_*.yaml",
     )
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the snapshot's"
@@ -195,7 +197,7 @@ def predictions(argv: list[str]) -> int:
         "--out", required=True, metavar="PATH", help="file with the suffix of the format, or a folder for such files"
     )
     arguments.add_argument(
-        "--video", default="", metavar="VIDEO", help="video of the table; of a run, convert only this video"
+        "--video", default="", metavar="VIDEO", help="video of the table; for a run, convert only this video"
     )
     arguments.add_argument(
         "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
@@ -231,7 +233,7 @@ def cameras(argv: list[str]) -> int:
         "--out",
         required=True,
         metavar="PATH",
-        help="file (.toml; .mat for dannce, .slp for sleap); for jarvis and opencv, a folder with a .yaml each",
+        help="file (.toml; .mat for dannce, .slp for sleap); for jarvis and opencv, a folder with a .yaml per camera",
     )
     arguments.add_argument(
         "--size", default="", metavar="WxH", help="image size in px of cameras whose calibration has none"
@@ -275,11 +277,11 @@ _TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
 _CAMERAS = {"anipose": ".toml", "caliscope": ".toml", "dannce": ".mat", "sleap": ".slp", "jarvis": "", "opencv": ""}
 # Each form with its function and its line of help.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
-    "deeplabcut": (deeplabcut, "a snapshot of DeepLabCut 3 becomes a finished run"),
-    "labels": (labels, "labels of a project to the label files of other tools"),
-    "predictions": (predictions, "predictions of videos from and to the tables of other tools"),
-    "cameras": (cameras, "a calibration of several cameras to the files of another tool"),
+    "lightning-pose": (lightning_pose, "makes a finished run from a Lightning Pose checkpoint"),
+    "deeplabcut": (deeplabcut, "makes a finished run from a DeepLabCut 3 snapshot"),
+    "labels": (labels, "converts the labels of a project into label files of other tools"),
+    "predictions": (predictions, "converts the predictions of videos from and to tables of other tools"),
+    "cameras": (cameras, "converts a calibration of several cameras into files of another tool"),
 }
 
 

@@ -60,7 +60,7 @@ def run_folder(out: Path, processes: int) -> Finding:
     except OSError as error:
         return PROBLEM, f"{text}; {there} cannot be written to ({error.strerror}): choose another --out"
     if processes > 1 and not _NETWORK_FILE_SYSTEMS.fullmatch(kind):
-        return WARNING, f"{text}, which only this machine has: for several hosts, choose a folder that they share"
+        return WARNING, f"{text}, which only this machine can see: for several hosts, choose a folder that they share"
     return OK, f"{text} and can be written to"
 
 
@@ -123,7 +123,7 @@ def clock(out: Path) -> Finding:
             os.utime(file.name)
             apart_s = os.stat(file.name).st_mtime - before_s
     except OSError:
-        return OK, f"{now}; not compared, as {out} cannot be written to"
+        return OK, f"{now}; not compared, because {out} cannot be written to"
     text = f"{now}, {abs(apart_s):.1f} s from that of the file system of {out}"
     return (OK, text) if abs(apart_s) < _CLOCK_LIMIT_S else (WARNING, f"{text}: synchronise them (chrony, NTP)")
 
@@ -161,7 +161,7 @@ def versions() -> Finding:
         return PROBLEM, f"{text}; not installed: {', '.join(missing)}: pip install . in the folder of jaxpose"
     for name, version in plugins.items():
         if version != found["jaxlib"]:
-            return PROBLEM, f"{text}; {name} is not of jaxlib's version: pip install {name}=={found['jaxlib']}"
+            return PROBLEM, f"{text}; {name} does not have jaxlib's version: pip install {name}=={found['jaxlib']}"
     if found["jax"] != found["jaxlib"]:
         return WARNING, f"{text}; jax and jaxlib differ: pip install jaxlib=={found['jax']}"
     return OK, text
@@ -208,13 +208,15 @@ def cores() -> Finding:
     """Compares the usable cores with those of the machine and of the batch system."""
     allowed, per_task = allowed_cores(), os.environ.get("SLURM_CPUS_PER_TASK")
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else allowed
-    text = f"{bound} of {os.cpu_count()} may be used"
+    text = f"jaxpose may use {bound} of {os.cpu_count()}"
     text += "" if per_task is None else f", SLURM_CPUS_PER_TASK={per_task}"
     text += f"; threads that decode and load: {loader_threads(0)}"
     if per_task and per_task.isdecimal() and bound < int(per_task):
-        return WARNING, f"{text}; tasks are bound to fewer: export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK before srun"
+        return WARNING, (
+            f"{text}; SLURM binds each task to fewer: export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK before srun"
+        )
     if allowed == 1:
-        return WARNING, f"{text}; loading and training share one: ask for more (#SBATCH --cpus-per-task=8)"
+        return WARNING, f"{text}; loading and training share one core: request more (#SBATCH --cpus-per-task=8)"
     return OK, text
 
 
@@ -255,13 +257,16 @@ def coordinator() -> Finding:
     """Checks whether process 0 can be reached: its host name and its port."""
     who = _who_or_alone()
     if who.count == 1:
-        return OK, "none is needed by one process"
+        return OK, "a single process needs none"
     host, _, port = who.address.rpartition(":")
     host = host.strip("[]")
     try:
         resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        return PROBLEM, f"the name {host} is not known here ({error}): give one that every host knows, or an address"
+        return PROBLEM, (
+            f"this machine does not know the host name {host} ({error}): give a name that every host knows, or an "
+            "address"
+        )
     ip = resolved[4][0]
     text = f"{host} is {ip}"
     if who.index == 0:
@@ -279,7 +284,9 @@ def coordinator() -> Finding:
         except OSError as error:
             return PROBLEM, f"{text}; port {port} cannot be reached ({error}): open it, or choose another"
     if str(ip).startswith("127.") and host != "localhost" and not host.startswith("127."):
-        return WARNING, f"{text}; that is this machine alone: other hosts must know it by another address (/etc/hosts)"
+        return WARNING, (
+            f"{text}; this address reaches only this machine: other hosts must know it by another address (/etc/hosts)"
+        )
     return OK, text
 
 
@@ -292,7 +299,7 @@ def proxies() -> Finding:
     who = _who_or_alone()
     spared = [entry.strip() for entry in os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")).split(",")]
     if who.count == 1 or who.address.rpartition(":")[0] in spared or "*" in spared:
-        return OK, f"{', '.join(found)}: not in the way"
+        return OK, f"{', '.join(found)}: not used by the connections of jaxpose"
     return WARNING, f"{', '.join(found)} can make JAX hang: unset {' '.join(found)}, or add the coordinator to no_proxy"
 
 

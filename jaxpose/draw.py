@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         default="",
         metavar="WHAT",
         choices=("individual", "keypoint"),
-        help="of several animals, what a colour stands for: individual (default) or keypoint",
+        help="with several animals, what a colour stands for: individual (default) or keypoint",
     )
     arguments.add_argument(
         "--skeleton", default="", metavar="A:B,C:D", help="keypoints with a line between them; default: the run's"

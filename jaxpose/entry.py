@@ -45,7 +45,7 @@ def predict_arguments() -> Arguments:
     """Returns the flags of jaxpose.predict."""
     arguments = _PredictArguments(
         "jaxpose.predict",
-        "Predicts keypoints of images and videos: a CSV row for each frame.",
+        "Predicts keypoints of images and videos: one CSV row per frame.",
         f"{program('jaxpose.predict')} --run RUN [RUN ...] {INPUTS} ... [flags]",
     )
     arguments.add_argument("--run", required=True, metavar="RUN", help=RUN_HELP, nargs="+")
@@ -59,7 +59,7 @@ def predict_arguments() -> Arguments:
     arguments.add_argument(
         "--out",
         metavar="FOLDER",
-        help="folder for the predictions; default: the run folder (several runs: ensemble)",
+        help="folder for the predictions; default: the run folder (for several runs: ensemble)",
     )
     arguments.add_argument(
         "--boxes",

@@ -77,18 +77,21 @@ def _stored_file(name: str, entry: Any) -> str | None:
 
 
 def _lies_elsewhere(name: str, other: str) -> str:
-    return f"{name!r} lies in another file, {other!r}; such files are not followed: copy it in"
+    return (
+        f"{name!r} is stored in another file, {other!r}; jaxpose does not follow links to other files: copy the data "
+        "into this file"
+    )
 
 
 def _bomb(name: str, entry: Any, most_bytes: int) -> str | None:
-    """Returns a sentence about a dataset that announces more than `most_bytes` of values."""
+    """Returns a sentence about a dataset that declares more than `most_bytes` of values."""
     announced = getattr(entry, "nbytes", 0)
     if announced <= most_bytes:
         return None
     shape = " x ".join(map(str, entry.shape))
     return (
-        f"{name!r} announces {shape} values ({announced:,} bytes), far more than the file holds; such a table may have "
-        f"{_ALWAYS_GIB} GiB: write a shorter one"
+        f"{name!r} declares {shape} values ({announced:,} bytes), far more than the file holds; a table of this kind "
+        f"may have at most {_ALWAYS_GIB} GiB: write a shorter one"
     )
 
 

@@ -195,7 +195,7 @@ def _wanted_tracks(
     most = config.data.animals
     if most < 2:
         if flags := [f"--{name} is {value}" for name in ("animals", "to") if (value := getattr(given, name))]:
-            raise UserError(f"{flags[0]}, but {run} was trained on images with one animal: leave it out")
+            raise UserError(f"{flags[0]}, but {run} was trained on images with one animal: leave the flag out")
         return None
     number, form = read_number(given.animals), given.to or CSV
     if number.most and number.most > most:
@@ -209,8 +209,8 @@ def _wanted_tracks(
         need(EXTRAS[form], f"--to {form}")
     if options.smooth != "none":
         raise UserError(
-            f"--smooth is {options.smooth}, but {run} is of several animals: give none, and smooth "
-            "their tracks with jaxpose smooth"
+            f"--smooth is {options.smooth}, but {run} predicts several animals: use --smooth none, and smooth their "
+            "tracks with jaxpose smooth"
         )
     return number, form
 

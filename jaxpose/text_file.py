@@ -132,7 +132,7 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
         # Without aliases, each value takes a character at least.
         most = max(_MOST_VALUES, len(text))
         if (count := _count_values(node, {})) > most:
-            raise UserError(f"{file}: its aliases (*) make {count} values; at most {most} are read")
+            raise UserError(f"{file}: its aliases (*) expand to {count} values; jaxpose reads at most {most}")
         # In this order: the loader adds the keys of a merge (<<) to the nodes.
         words = _Words("").construct_document(node)
         return loader.construct_document(node), words

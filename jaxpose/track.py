@@ -12,11 +12,14 @@ from jaxpose.early_signals import exit_with
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
-    arguments = Arguments("jaxpose.track", "Gives the animals that were detected in a video identities over time.")
+    arguments = Arguments(
+        "jaxpose.track", "Links the animals detected in a video into tracks, which keep their identities over time."
+    )
     arguments.add_argument(
         "detections",
         metavar="DETECTIONS",
-        help="animals of each frame (.slp, .h5 and .csv of DeepLabCut, .analysis.h5); their tracks are ignored",
+        help="animals detected in each frame (.slp, .h5 and .csv of DeepLabCut, .analysis.h5); their tracks are "
+        "ignored",
     )
     arguments.add_argument(
         "--out", required=True, metavar="FILE", help="file to write: .slp, .h5 (DeepLabCut), .analysis.h5 or .csv"
@@ -31,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         "--video",
         default="",
         metavar="VIDEO",
-        help="video of the detections, by a camera that stands still: tells animals apart by their size",
+        help="video of the detections, filmed by a stationary camera: helps to tell animals apart by their size",
     )
     arguments.add_argument(
         "--corrections",

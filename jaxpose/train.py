@@ -218,7 +218,7 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
         return write_report(folder.path, project=setup.data.project)
     except Exception as error:
         again = f"jaxpose report {shlex.quote(str(folder.path))}"
-        _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
+        _logger.warning(f"the report could not be written ({type(error).__name__}: {error}); to try again: {again}")
         return None
 
 
@@ -240,7 +240,7 @@ def main(config: Config, options: Options) -> int:
       UserError: the config is a pretraining's, which has other defaults.
     """
     if config.pretrain.method != "none":
-        raise UserError(f"pretrain.method is {config.pretrain.method}; give such a config to jaxpose pretrain")
+        raise UserError(f"pretrain.method is {config.pretrain.method}; use this config with jaxpose pretrain")
     return run(_VERB, config, options)
 
 
@@ -252,7 +252,7 @@ def run(verb: str, config: Config, options: Options) -> int:
     """
     if options.dry_run == "data":
         if config.pretrain.method != "none":
-            raise UserError("--dry_run=data shows labels, which a pretraining does not read; give --dry_run")
+            raise UserError("--dry_run=data shows labels, which pretraining does not read; use --dry_run")
         show_data(config)
         return DONE
 

@@ -68,10 +68,10 @@ def test_a_host_with_problems(tmp_path: Path, capsys: Capture, monkeypatch: Patc
         "this would be process 1 of 2, with process 0 at no-such-host.invalid:5 (JAXPOSE_COORDINATOR=no-such-host"
     )
     assert lines["coordinator"][0] == "problem"
-    assert "the name no-such-host.invalid is not known here" in lines["coordinator"][1]
+    assert "this machine does not know the host name no-such-host.invalid" in lines["coordinator"][1]
     assert lines["proxies"][0] == "warning" and "unset https_proxy" in lines["proxies"][1]
     verdict, text = lines["out"]
-    assert verdict == "warning" and f"{tmp_path} is on ext4, which only this machine has" in text
+    assert verdict == "warning" and f"{tmp_path} is on ext4, which only this machine can see" in text
 
 
 def test_a_mistake_in_the_arguments(capsys: Capture) -> None:
@@ -89,7 +89,7 @@ def test_devices_that_do_not_answer_are_not_waited_for() -> None:
     [
         ({"jaxlib": "0.9.1"}, ("warning", "jax and jaxlib differ: pip install jaxlib==")),
         ({"optax": None, "grain": None}, ("problem", "not installed: optax, grain: pip install .")),
-        ({"jax-cuda12-plugin": "0.9.1"}, ("problem", "is not of jaxlib's version: pip install jax-cuda12-plugin==")),
+        ({"jax-cuda12-plugin": "0.9.1"}, ("problem", "not have jaxlib's version: pip install jax-cuda12-plugin==")),
     ],
 )  # fmt: skip
 def test_versions_that_do_not_fit(changed: dict[str, str | None], expected: tuple[str, str], monkeypatch: Patch):
@@ -154,10 +154,10 @@ def test_proxies(variables: dict[str, str], count: int, verdict: str, monkeypatc
 @pytest.mark.parametrize(
     ("affinity", "per_task", "verdict", "text"),
     [
-        (8, None, "ok", "8 of 16 may be used; threads that decode and load: 7"),
-        (8, "4", "ok", "8 of 16 may be used, SLURM_CPUS_PER_TASK=4; threads that decode and load: 3"),
-        (1, None, "warning", "ask for more (#SBATCH --cpus-per-task=8)"),
-        (1, "8", "warning", "tasks are bound to fewer: export SRUN_CPUS_PER_TASK"),
+        (8, None, "ok", "jaxpose may use 8 of 16; threads that decode and load: 7"),
+        (8, "4", "ok", "jaxpose may use 8 of 16, SLURM_CPUS_PER_TASK=4; threads that decode and load: 3"),
+        (1, None, "warning", "request more (#SBATCH --cpus-per-task=8)"),
+        (1, "8", "warning", "SLURM binds each task to fewer: export SRUN_CPUS_PER_TASK"),
     ],
 )
 def test_cores(affinity: int, per_task: str | None, verdict: str, text: str, monkeypatch: Patch) -> None:

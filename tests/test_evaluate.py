@@ -226,7 +226,7 @@ def test_a_comparison_counts_frames_of_other_labels_and_notices_a_change_by_hand
     evaluate.evaluate(run, project=str(project), devices=1)
     capsys.readouterr()
     assert compare_main([str(trained_run), str(run)]) == 0
-    assert "compared by the labels of each run: 12 images that the runs measured" in capsys.readouterr().out
+    assert "compared by each run's own labels: 12 images that the runs measured" in capsys.readouterr().out
     for name in ("predictions_pixel_error.csv", "predictions.csv", "evaluation.json"):
         content = (run / name).read_bytes()
         (run / name).write_bytes(content.replace(b"\n", b"\r\n"))

@@ -124,7 +124,7 @@ def test_a_count_of_restarts_with_another_content_is_begun_again(run: Path, tmp_
         shutil.copy(run / name, tmp_path / "restarts.json")
         with logged("jaxpose.run.status") as log:
             refuse_stuck_requeue(tmp_path, 0, slurm)
-        assert f"{tmp_path}/restarts.json is another file of jaxpose under this name: it has no job" in log.lines[0]
+        assert f"{tmp_path}/restarts.json is a different jaxpose file under this name: it has no job" in log.lines[0]
         assert read_json(tmp_path / "restarts.json")["turns"] == 1
 
 
@@ -182,7 +182,7 @@ def test_a_value_comes_back_as_it_was(tmp_path: Path) -> None:
         (b"[" * 200_000, "nested too deeply"),
         (b'{"a": ' * 900 + b"1" + b"}" * 900, "has no checksum"),
         (b'{"a": ' + b"9" * 9999 + b"}", "cannot be read as JSON"),
-        (b'{"a": NaN}', "NaN is not a number of JSON"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
         (b'{"a": 1e999}', "has no checksum"),
         (b'{"a": "\xff"}', "cannot be read as JSON"),
     ],

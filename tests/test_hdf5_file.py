@@ -83,7 +83,7 @@ def test_values_in_another_file_are_refused_with_its_name(
         store(opened, name, secret)
     with pytest.raises(UserError) as refused:
         read()
-    assert str(file) in str(refused.value) and f"lies in another file, {str(secret)!r}" in str(refused.value)
+    assert str(file) in str(refused.value) and f"is stored in another file, {str(secret)!r}" in str(refused.value)
 
 
 @pytest.mark.parametrize("make", [slp, cameras, analysis, deeplabcut])
@@ -95,7 +95,9 @@ def test_a_dataset_that_announces_more_than_the_file_can_hold_is_refused(
         kind = opened[name].dtype
         del opened[name]
         opened.create_dataset(name, (2**33,), kind, chunks=(1,))
-    with pytest.raises(UserError, match=rf"{file.name}.* announces 8589934592 values .*; such a table may have 2 GiB"):
+    with pytest.raises(
+        UserError, match=rf"{file.name}.* declares 8589934592 values .*; a table of this kind may have at most 2 GiB"
+    ):
         read()
 
 
@@ -129,7 +131,7 @@ def test_a_file_behind_a_block_of_the_user_is_no_way_round(tmp_path: Path) -> No
         video.replace_filename(str(images), open=False)
         video.backend_metadata = {"type": "HDF5Video", "dataset": "frames", "filename": str(images)}
     file = save(labels, tmp_path / "labels.slp")
-    with pytest.raises(UserError, match="lies in another file"):
+    with pytest.raises(UserError, match="is stored in another file"):
         prepare(read_project(c.DataConfig(project=str(file))))
 
 

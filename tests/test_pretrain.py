@@ -242,7 +242,7 @@ def test_the_videos_that_a_deeplabcut_config_names_are_learned_from(tmp_path: Pa
 def test_the_verb_says_what_it_does_not_show(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = command(make_config(project, tmp_path / "run", **OPTIONS), tmp_path)
     assert command_line.run(main, [*given, "--dry_run=data"], verb="jaxpose.pretrain", description="") == 2
-    assert "--dry_run=data shows labels, which a pretraining does not read" in capsys.readouterr().err
+    assert "--dry_run=data shows labels, which pretraining does not read" in capsys.readouterr().err
     assert command_line.run(main, [*given, "--dry_run"], verb="jaxpose.pretrain", description="") == 0
     assert "would start" in capsys.readouterr().out
 

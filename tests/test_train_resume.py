@@ -85,7 +85,7 @@ def test_a_finished_run_says_so_and_a_changed_one_is_refused(
     assert call(make_config(project, whole, log__frames=3), tmp_path) == 0
     assert capsys.readouterr().out == (
         f"{whole} is finished; nothing to do (resume=extend with more train.steps or train.epochs trains "
-        "longer, resume=overwrite starts anew, jaxpose predict predicts videos)\n"
+        "longer, resume=overwrite starts over, jaxpose predict predicts videos)\n"
     )
     assert (
         train(make_config(project, whole))["best_step"]
@@ -107,7 +107,7 @@ def test_dry_run_tells_what_would_become_of_the_run_folder(
     before = files_in(run), files_in(whole)
     for out, resume, text in (
         (run, "auto", f"run folder   {run}: would resume from step {step}\n"),
-        (run, "overwrite", f"run folder   {run}: would start anew, without what jaxpose wrote there\n"),
+        (run, "overwrite", f"run folder   {run}: would start over and delete what jaxpose wrote there\n"),
         (whole, "must", f"run folder   {whole}: is finished, nothing would be done\n"),
     ):
         assert call(make_config(project, out, resume=resume), tmp_path, "--dry_run") == 0

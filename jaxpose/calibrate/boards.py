@@ -160,9 +160,9 @@ def read_board(text: str) -> Board:
         raise UserError(f"--board is {text}; a marker is smaller than a square")
     if kind == CHESSBOARD and (columns + rows) % 2 == 0:
         raise UserError(
-            f"--board is {text}; a chessboard of {columns} x {rows} squares looks the same upside down, so cameras "
-            "cannot agree about its corners: use one with an even and an odd number, or a ChArUco board; outer squares "
-            "count"
+            f"--board is {text}; a chessboard of {columns} x {rows} squares looks the same upside down, so its corners "
+            "are ambiguous: use one with an even and an odd number of squares (count the outer ones), or a ChArUco "
+            "board"
         )
     if kind == CHARUCO and columns * rows // 2 > max(map(_size_of, _FAMILIES)):
         raise UserError(f"--board is {text}; no known dictionary has {columns * rows // 2} markers")

@@ -31,7 +31,7 @@ def check_calibration(given: argparse.Namespace) -> int:
       OSError: a file cannot be written.
     """
     if given.floor is not None:
-        raise UserError(f"--floor is {given.floor}, which --check does not use")
+        raise UserError(f"--floor is {given.floor}, which --check does not use: leave it out")
     file = Path(given.check).expanduser()
     cameras = read_cameras(file)
     if not given.board:
@@ -80,12 +80,17 @@ def _check_tables(given: argparse.Namespace, file: Path, cameras: Cameras) -> in
     before_px, after_px = (
         triangulate(one, points_px[:, is_out], confidence[:, is_out], noise_px).errors_px for one in (cameras, refined)
     )
-    lines.append("in every other frame, and with positions and directions refined by the frames between them:")
+    lines.append(
+        "errors in every other frame, before and after the frames between them refine positions and directions:"
+    )
     lines += _moves(cameras, refined, before_px, after_px, given.unit)
     if out:
         with output_folder(out.parent, given.overwrite) as folder:
             write_cameras(folder / out.name, ANIPOSE, refined)
-        lines.append(f"{out}: the refined cameras; the first one keeps its place, and so does their mean distance")
+        lines.append(
+            f"{out}: the refined cameras; the first one has not moved, and the mean distance between cameras is "
+            "unchanged"
+        )
     print_lines("\n".join([*lines, *views.notes]))
     return FAILED if faults else DONE
 

@@ -72,18 +72,18 @@ def _report(file: Path, found: Calibration, unit: str) -> list[str]:
     names = found.used.names
     lines = [
         f"{file}: {count(len(names), 'camera')} from {count(len(found.used.frames), 'frame')}",
-        f"lens: {found.lens}, which predict frames that were left out best",
-        f"error: {error_text(found.errors_px)}; of frames that were left out: {error_text(found.held_out_px)}",
+        f"lens: {found.lens}, which predict the held-out frames best",
+        f"error: {error_text(found.errors_px)}; on held-out frames: {error_text(found.held_out_px)}",
     ]
     width = max(map(len, names))
     for name, errors_px, held_out_px in zip(names, found.errors_px, found.held_out_px, strict=True):
         frames = count(int(np.isfinite(errors_px).any(axis=1).sum()), "frame")
-        lines.append(f"  {name:{width}}  error: {error_text(errors_px)}; left out: {error_text(held_out_px)}; {frames}")
+        lines.append(f"  {name:{width}}  error: {error_text(errors_px)}; held out: {error_text(held_out_px)}; {frames}")
     if len(found.square):
         off = np.abs(found.square - found.used.square)
         lines.append(
             f"a square in 3D: median {np.median(found.square):.3f} {unit}, on the board {found.used.square:g} {unit}; "
-            f"half of them are off by less than {np.median(off):.3g} {unit}"
+            f"half of the squares are off by less than {np.median(off):.3g} {unit}"
         )
     return lines
 

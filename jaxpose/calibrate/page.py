@@ -42,13 +42,16 @@ def _worst_pictures(found: Calibration, recordings: Mapping[str, Recording]) -> 
         there_px, seen_px = predicted_px[view, at], used.corners_px[view, at]
         picture = draw_picture(image, names, [], caption, _LONGEST_PX, predicted_px=there_px, labelled_px=seen_px)
         parts.append(f"<figure>{picture}<figcaption>{escaped(caption)}</figcaption></figure>")
-    text = "Rings are the detected corners, dots are where the calibrated cameras see them."
+    text = "Rings are the detected corners; dots are where the calibrated cameras expect them."
     return paragraph(text) + f'<div class="frames">{"".join(parts)}</div>'
 
 
 def _cell_tables(found: Calibration) -> str:
     """Returns a table for each camera: the median error and the number of corners in each cell of its image."""
-    text = "Each cell has the median error in px and the number of corners. Cells without corners are extrapolated."
+    text = (
+        "Each cell shows the median error in px and the number of corners. In cells without corners, the lens is "
+        "extrapolated."
+    )
     parts = [paragraph(text)]
     head = ["", *(f"column {column + 1}" for column in range(CELLS))]
     for view, (name, size_px) in enumerate(zip(found.used.names, found.used.sizes_px, strict=True)):

@@ -85,7 +85,7 @@ def find_recordings(folder: Path) -> dict[str, Recording]:
             if (other := seen.setdefault(one_name(name), name)) in found:
                 note = spelling_note(other, name)
                 raise UserError(
-                    f"{folder} has {found[other].path.name} and {path.name}{note}: one recording for each camera"
+                    f"{folder} has {found[other].path.name} and {path.name}{note}: keep one recording per camera"
                 )
             found[name] = recording
     _refuse_unnumbered(found)
@@ -118,9 +118,9 @@ def _refuse_unnumbered(found: dict[str, Recording]) -> None:
     if unnumbered and (len(unnumbered) < len(folders) or len(set(counts.values())) > 1):
         each = ", ".join(f"{name} {number}" for name, number in counts.items())
         raise UserError(
-            f"{folders[unnumbered[0]].path}: the names of the images have no number of a frame, so nothing says which "
-            f"images of the other cameras show the same moment ({each}): name images of one moment by one number, "
-            "such as img007.png"
+            f"{folders[unnumbered[0]].path}: the image names contain no frame number, so it is unknown which images of "
+            f"the other cameras show the same moment ({each}): give the images of one moment the same number, such as "
+            "img007.png"
         )
 
 

@@ -110,7 +110,8 @@ def calibrate_alone(detections: Detections) -> tuple[np.ndarray, list[Camera]]:
         if len(frames) < LEAST_FRAMES:
             raise UserError(
                 f"camera {name} sees the board in {count(len(frames), 'frame')}; at least {LEAST_FRAMES} with "
-                f"{LEAST_CORNERS} corners each are needed: is --board that of the videos, and is it sharp?"
+                f"{LEAST_CORNERS} corners each are needed: does --board describe the board in the videos, and are they "
+                "sharp?"
             )
         alone = detections.part([view], frames)
         chosen = choose_frames(alone, np.ones((1, len(frames)), bool))

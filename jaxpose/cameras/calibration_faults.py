@@ -61,7 +61,7 @@ def refuse_unconnected(detections: Detections, is_posed: np.ndarray) -> None:
     others = ", ".join(name for view, name in enumerate(detections.names) if view not in alone)
     raise UserError(
         f"no overlap: {names} never see{'s' * (len(alone) == 1)} the board in the same frame as {others}: show the "
-        "board to both at once, or leave the camera out; frames belong together by their number"
+        "board to both at once, or leave the camera out; frames with the same number must show the same moment"
     )
 
 
@@ -79,8 +79,8 @@ def refuse_out_of_step(detections: Detections, poses: np.ndarray) -> None:
     late = int(np.median(of_view))
     what = f"{count(abs(late), 'frame')} {'late' if late > 0 else 'early'}"
     raise UserError(
-        f"out of step: camera {detections.names[view]} is {what}: only with its frames shifted, it keeps its place "
-        "relative to the other cameras; cut the videos so that they start at the same moment"
+        f"out of step: camera {detections.names[view]} is {what}: it keeps its place relative to the other cameras "
+        "only if its frames are shifted; cut the videos so that they start at the same moment"
     )
 
 

@@ -111,11 +111,11 @@ def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
         )
     fish = [camera.name for camera in cameras.each if camera.is_fisheye]
     if fish and form in (*_FOLDERS, DANNCE, SLEAP):
-        raise UserError(f"{form} knows no fisheye lens, which {', '.join(fish)} has: write anipose or caliscope")
+        raise UserError(f"{form} cannot describe the fisheye lens of {', '.join(fish)}: use anipose or caliscope")
     if form in _FOLDERS:
         for camera in cameras.each:
             if Path(camera.name).name != camera.name:
-                raise UserError(f"camera {camera.name!r} cannot be the name of a file in {path}; rename it")
+                raise UserError(f"camera {camera.name!r} cannot be used as a file name in {path}; rename it")
             write_atomic(path / f"{camera.name}.yaml", _yaml_text(camera, form).encode())
     elif form == DANNCE:
         write_atomic(path, _dannce_content(cameras))
@@ -280,7 +280,7 @@ def _read_slp(file: Path) -> list[Camera]:
     except (OSError, RecursionError, *_WRONG) as error:
         raise UserError(f"{file} is not a readable SLEAP project: {excerpt(str(error), quoted=False)}") from None
     if len(rigs) != 1:
-        raise UserError(f"{file} has {len(rigs)} recording sessions; a calibration is of one")
+        raise UserError(f"{file} has {len(rigs)} recording sessions; a calibration must have one")
     return [_from_table(file, name, table) for name, table in rigs[0].items() if name != "metadata"]
 
 
@@ -325,8 +325,8 @@ def _near_matrices(file: Path, text: str) -> str:
         comment = _COMMENTS.get(text.lstrip()[:1])
         if comment and comment in text:
             raise UserError(
-                f"{file} is long and has a comment ({comment}), in which a matrix would be taken for one of the "
-                "camera: take the comments out"
+                f"{file} is long and has a comment ({comment}); a matrix in a comment would be taken for one of the "
+                "camera: remove the comments"
             )
         text = _entries(text)
         if not 0 < len(text) <= _MOST_TEXT:

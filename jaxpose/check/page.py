@@ -67,7 +67,7 @@ def marked_section(
         more = f" The first {_LISTED:,} are listed." if len(refused) > _LISTED else ""
         parts.append(
             paragraph(
-                f"{count(len(refused), 'row')} cannot be used: a training stops with them, or leaves them out with "
+                f"{count(len(refused), 'row')} cannot be used: training stops with an error, or skips them with "
                 f"data.on_bad_frame=skip.{more}"
             )
         )
@@ -150,7 +150,7 @@ def summary_section(
         "network's input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
     if extra := extra_label_files(data):
-        rows["also checked"] = f"{', '.join(extra)}: a training only measures errors on them"
+        rows["also checked"] = f"{', '.join(extra)}: training only measures errors on them"
     terms = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(text)}</dd>" for name, text in rows.items())
     notes = "".join(paragraph(note, "note") for note in project.notes)
     body = f'<p class="result">{escaped(result)}.</p><dl>{terms}</dl>{notes}{_sizes(project)}'
@@ -207,7 +207,7 @@ def split_section(project: Project, sets: np.ndarray | None, problem: str, data:
     if len(by_video) > _VIDEOS:
         text += f"Showing the first {_VIDEOS:,} of {len(by_video):,} videos. "
     if len(set(project.views)) > 1:
-        text += "The views of one moment are in one set, and each counts here. "
+        text += "The views of one moment are in one set, and each is counted here. "
     return Section("split", title, paragraph(text) + table(["video", "frames", *present], rows, "Frames of each set"))
 
 
@@ -302,7 +302,7 @@ def _caption(frame: Frame, names: Sequence[str]) -> str:
     lines = [escaped(frame.image) + (f" <span class=set>{escaped(frame.set)}</span>" if frame.set else "")]
     lines += [f"<strong>refused</strong> {escaped(text)}" for text in frame.refused]
     if frame.refused and frame.is_usable:
-        lines.append("The row that is shown is used.")
+        lines.append("Only the row that is shown here is used.")
     if frame.outlier:
         lines.append(f"<strong>outlier</strong> {escaped(frame.outlier.text(names))}")
     return f"<figcaption>{'<br>'.join(lines)}</figcaption>"

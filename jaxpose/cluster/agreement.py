@@ -286,8 +286,8 @@ def _reasons(index: int, own: list[float], data: list[float], steps: list[float]
     reasons = []
     if own[index] - own_of_others > _SHARE_OF_STEP * statistics.median(steps):
         reasons.append(
-            f"its host needs {1000 * own[index]:.0f} ms a step ({1000 * data[index]:.0f} ms of them waiting for data), "
-            f"the others {1000 * own_of_others:.0f} ms"
+            f"its host needs {1000 * own[index]:.0f} ms per step ({1000 * data[index]:.0f} ms of this waiting for "
+            f"data), the others {1000 * own_of_others:.0f} ms"
         )
     if probes[index] > _TIMES * probe_of_others:
         reasons.append(f"its device takes {probes[index] / probe_of_others:.1f} times as long for the same work")

@@ -307,8 +307,8 @@ def _gather(
                 arrivals.accept(server)
                 if time.monotonic() > until and (missing := arrivals.missing()):
                     arrivals.give_up(
-                        f"process {missing} of {process.count} did not arrive at {process.address} within "
-                        f"{start_s:g} s; {', '.join(arrivals.names())} did"
+                        f"process {missing} of {process.count} did not connect to {process.address} within {start_s:g} "
+                        f"s; {', '.join(arrivals.names())} did"
                     )
                 if time.monotonic() > remind:
                     say(f"process 0 still waits for process {missing}")

@@ -118,11 +118,11 @@ def format_frames(found: Comparison, letters: Sequence[str]) -> str:
         lines.append(f"left out: {count(absent, 'frame')} that are missing from a run")
     if frames.other_labels:
         images = count(frames.other_labels, "image")
-        what = "left out" if frames.is_paired else "compared by the labels of each run"
+        what = "left out" if frames.is_paired else "compared by each run's own labels"
         lines.append(f"{what}: {images} that the runs measured from different labels")
         lines.append("  (jaxpose evaluate --run RUN uses the current labels)")
     if frames.unknown:
-        lines.append(f"left out: {count(frames.unknown, 'row')} of frames that were labelled after the training")
+        lines.append(f"left out: {count(frames.unknown, 'row')} of frames that were labelled after training")
     return "\n".join([*lines, *_today_lines(found, letters)])
 
 

@@ -188,7 +188,7 @@ class Arguments(argparse.ArgumentParser):
             return f"there is no flag {flag}; give {name.upper()} without it: {self.prog} {name.upper()}"
         if options and name == "overwrite":
             return (
-                "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts anew"
+                "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts over"
             )
         value = text if equals else next((text for text in rest[:1] if not _is_flag(text)), "VALUE")
         if meant := [name] if name in options else options_called(name, options):

@@ -67,7 +67,10 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         return []
     remote, complete = RemoteFolder(config.log.remote_url, run_name(folder)), folder / RESTORED_FOLDER
     if remote.path and remote.path.resolve() == folder.resolve():
-        raise UserError(f"log.remote_url is {config.log.remote_url}, so the copy of {folder} would be itself")
+        raise UserError(
+            f"log.remote_url is {config.log.remote_url}, so the copy would be the run folder {folder} itself: choose "
+            "another log.remote_url"
+        )
     is_empty = not folder.is_dir() or {entry.name for entry in folder.iterdir()} <= NO_RUN
     overwrites = config.resume == "overwrite"
     if complete.is_dir() and not dry_run and not overwrites:
@@ -88,7 +91,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         reason = f"{remote.url} cannot be read: {error}"
         if is_empty and not overwrites:
             raise UserError(
-                f"{reason}. It may hold this run's copy; resume=overwrite would start anew without looking"
+                f"{reason}. It may hold this run's copy; resume=overwrite would start over without checking"
             ) from None
         return [f"{reason}; the run continues from its own folder, and jaxpose tries the copy again"]
     if config.resume == "never":
@@ -197,8 +200,8 @@ def _refuse_other_run(config: Config, stored: Config, remote: RemoteFolder) -> N
     if differing := differing_keys(stored, compared):
         differences = "; ".join(f"{key} {old!r} -> {new!r}" for key, (old, new) in differing.items())
         raise UserError(
-            f"{remote.url} holds the copy of another run; differing: {differences}. "
-            "Choose another out or log.remote_url, or resume=overwrite to start anew"
+            f"{remote.url} holds the copy of another run; differing: {differences}. Choose another out or "
+            "log.remote_url, or resume=overwrite to start over"
         )
 
 
@@ -214,7 +217,7 @@ def _refuse_ahead(remote: RemoteFolder, folder: Path) -> None:
     if ahead := copy_is_ahead(remote, folder):
         raise UserError(
             f"{remote.url} is ahead of the run folder: {ahead}. Move {folder} away to continue from the copy, or "
-            "choose another log.remote_url; resume=overwrite would start anew"
+            "choose another log.remote_url; resume=overwrite would start over"
         )
 
 
@@ -235,7 +238,7 @@ def _download(remote: RemoteFolder, staging: Path) -> list[str]:
         if data is None or (not checkpoint and recorded not in (None, size_and_checksum(data))):
             problem = f"{remote.url}/{path} is damaged: it differs from what was uploaded"
             if path == CONFIG_FILE:
-                raise UserError(f"{problem}; choose another out, or resume=overwrite to start anew")
+                raise UserError(f"{problem}; choose another out, or resume=overwrite to start over")
             messages.append(f"{problem}; it was not downloaded")
             continue
         (staging / path).parent.mkdir(parents=True, exist_ok=True)

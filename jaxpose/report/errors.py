@@ -41,7 +41,7 @@ RESAMPLES = 2_000
 _SEED = 0
 _THRESHOLDS = 101
 NOT_MEASURED = (
-    "The labelled frames are not predicted yet: finish the training, or run jaxpose evaluate, then write the report "
+    "The labelled frames have not been predicted yet: finish training, or run jaxpose evaluate, then write the report "
     "again."
 )
 
@@ -76,8 +76,8 @@ def errors_section(facts: RunFacts) -> Section:
     figures = _error_figure(frames, shown, means, intervals, trained), _pck_figure(frames, shown, facts)
     text = (
         f"The error is the distance between prediction and label in pixels of the frame. Bars are {PERCENT} % "
-        f"bootstrap intervals of the mean: frames are drawn again {RESAMPLES:,} times, each with all its keypoints. "
-        f"A mean over fewer than {LEAST_FRAMES} frames has no interval. "
+        f"bootstrap intervals of the mean: frames are resampled {RESAMPLES:,} times, each with all its keypoints. A "
+        f"mean over fewer than {LEAST_FRAMES} frames has no interval. "
     )
     text += "Hollow points are the training frames, which every network fits better. " if trained is not None else ""
     text += "PCK is the share of labelled points nearer than a distance; points without a prediction do not count."
@@ -288,7 +288,7 @@ def _scatter(
     }
     is_large = errors_px >= np.percentile(errors_px, 90)
     alt = (
-        f"Each of {len(errors_px):,} points: its error over its confidence. The median confidence is "
+        f"Each of {len(errors_px):,} points: its error against its confidence. The median confidence is "
         f"{np.median(confidence):.2f}; of the tenth of the points with the largest errors it is "
         f"{np.median(confidence[is_large]):.2f}."
     )
@@ -370,7 +370,7 @@ def confusions_section(facts: RunFacts, project: Project | None) -> Section:
     names = frames.poses.keypoint_names
     pairs = find_pairs(names, facts.config.data.flip_pairs)
     if not pairs:
-        text = "The names of the keypoints show no pairs of sides; a training can name them in data.flip_pairs."
+        text = "The keypoint names contain no left and right pairs; data.flip_pairs can name them for training."
         return Section("sides", _TITLE, paragraph(text))
     if project is None:
         return Section(
@@ -425,11 +425,11 @@ def worst_section(facts: RunFacts, project: Project | None) -> Section:
                 f'<div class="frames">{"".join(_picture(facts, project, row) for row in chosen.tolist())}</div>'
             )
     if not parts:
-        return Section("worst", title, paragraph("No frame was held out from the training."))
+        return Section("worst", title, paragraph("No frame was held out from training."))
     text = (
-        "A ring is a label, a dot is a prediction of the same colour, and a line joins the two. The names of the "
-        "farthest keypoints are written; hover over a mark to see the others. Frames are cut to the points. Some of "
-        "the labels may be wrong."
+        "A ring is a label, a dot is a prediction of the same colour, and a line joins the two. The keypoints with "
+        "the largest errors are named; hover over a mark to see its name. Frames are cut to the points. Some of the "
+        "labels may be wrong."
     )
     return Section("worst", title, paragraph(text) + "".join(parts))
 

@@ -187,12 +187,12 @@ _POSE_ERRORS = ("_pca_singleview_error", "_pca_multiview_error")
 _UNUSUAL = float(np.log1p(3))
 # Maximum share of suspicious frames: in a poor run, most frames are unusual.
 _SHARE = 0.05
-# Suspicious frames with at most this many others between them form one stretch.
+# Suspicious frames with at most this many others between them form one segment.
 _APART = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Stretch:
+class Segment:
     """Consecutive frames of a video with something unusual in most of them.
 
     Attributes:
@@ -220,14 +220,14 @@ class Recording:
       video: the file, which may be on another machine.
       poses: its n frames, with the column POSE_ERROR_PX where it is known.
       steps_px: (n, k) how far each keypoint moved since the previous frame.
-      stretches: suspicious ones, the most unusual first.
+      segments: suspicious ones, the most unusual first.
     """
 
     name: str
     video: Path
     poses: Poses
     steps_px: np.ndarray
-    stretches: list[Stretch]
+    segments: list[Segment]
 
 
 def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
@@ -252,7 +252,7 @@ def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
             video,
             of_video,
             step_lengths_px(of_video.points_px[:, 0], None),
-            find_stretches(found, signals, least),
+            find_segments(found, signals, least),
         )
         for (table, video), of_video, found in zip(tables, predicted, evidence, strict=True)
     ]
@@ -265,8 +265,8 @@ def least_evidence(evidence: list[np.ndarray]) -> float:
     return max(_UNUSUAL, float(np.quantile(largest, 1 - _SHARE)))
 
 
-def find_stretches(evidence: np.ndarray, signals: list[str], least: float) -> list[Stretch]:
-    """Returns the suspicious stretches of a video, the most unusual first.
+def find_segments(evidence: np.ndarray, signals: list[str], least: float) -> list[Segment]:
+    """Returns the suspicious segments of a video, the most unusual first.
 
     Args:
       evidence: (n, signals, k) of `find_evidence`.
@@ -275,14 +275,14 @@ def find_stretches(evidence: np.ndarray, signals: list[str], least: float) -> li
     """
     largest = evidence.reshape(len(evidence), -1).max(axis=1, initial=0.0)
     frames = np.flatnonzero(largest > least)
-    stretches = []
+    segments = []
     for part in np.split(frames, np.flatnonzero(np.diff(frames) > _APART + 1) + 1) if len(frames) else ():
         worst = int(part[largest[part].argmax()])
         signal, keypoint = np.unravel_index(evidence[worst].argmax(), evidence.shape[1:])
-        stretches.append(
-            Stretch(int(part[0]), int(part[-1]), worst, float(largest[worst]), signals[int(signal)], int(keypoint))
+        segments.append(
+            Segment(int(part[0]), int(part[-1]), worst, float(largest[worst]), signals[int(signal)], int(keypoint))
         )
-    return sorted(stretches, key=lambda stretch: -stretch.evidence)
+    return sorted(segments, key=lambda segment: -segment.evidence)
 
 
 def _read_poses(table: Path, names: tuple[str, ...]) -> Poses:

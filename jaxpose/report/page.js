@@ -105,7 +105,7 @@
     const layout = {
       showlegend: false, hovermode: "closest", uirevision: video.name,
       xaxis: { title: { text: "frame" }, anchor: `y${video.series.length}`, range: [left, right] },
-      shapes: video.stretches.map(([begin, last]) => ({
+      shapes: video.segments.map(([begin, last]) => ({
         type: "rect", x0: begin - 0.5, x1: last + 0.5, y0: (1 - panel) * share, y1: 1, yref: "paper", layer: "below",
         line: { width: 0 }, fillcolor: css("--mark"),
       })),

@@ -1,4 +1,4 @@
-"""The section of the videos: traces of every keypoint, suspicious stretches and the lengths of steps.
+"""The section of the videos: traces of every keypoint, suspicious segments and the lengths of steps.
 
 The page holds each trace as base64 of float32 and draws the part in view, thinned to the width of the screen (page.js).
 If all traces together are too large for a page, they are thinned here first.
@@ -13,7 +13,7 @@ import numpy as np
 from jaxpose.config.losses import weights
 from jaxpose.errors import UserError
 from jaxpose.labelling.recordings import POSE_ERROR_PX
-from jaxpose.report.facts import Recording, RunFacts, Stretch, read_recordings
+from jaxpose.report.facts import Recording, RunFacts, Segment, read_recordings
 from jaxpose.report.page import (
     Figure,
     Section,
@@ -32,22 +32,22 @@ from jaxpose.terminal import count
 from jaxpose.video.decoding import RangeReader
 from jaxpose.video.index import Stopped, VideoIndex, as_labelled, labelled_sizes_px, read_index
 
-# Pictures of the worst frames of suspicious stretches, read from the videos.
+# Pictures of the worst frames of suspicious segments, read from the videos.
 
 _PICTURES, _LONGEST_PX = 9, 400
 # Maximum time for a picture: a long video whose key frames cannot be trusted is decoded from its start.
 _PATIENCE_S = 30.0
 
 
-def stretch_pictures(facts: RunFacts, stretches: list[tuple[Recording, Stretch]]) -> str:
-    """Returns HTML with the worst frames of the first stretches, and why some of them have no picture."""
+def segment_pictures(facts: RunFacts, segments: list[tuple[Recording, Segment]]) -> str:
+    """Returns HTML with the worst frames of the first segments, and why some of them have no picture."""
     begun, parts, problems = time.monotonic(), [], dict[str, None]()
     indexes: dict[str, VideoIndex] = {}
-    for recording, stretch in stretches[:_PICTURES]:
+    for recording, segment in segments[:_PICTURES]:
         try:
             if recording.name not in indexes:
                 indexes[recording.name] = as_labelled(read_index(recording.video), labelled_sizes_px(facts.config.data))
-            image = _read_frame(indexes[recording.name], stretch.worst, begun + _PATIENCE_S)
+            image = _read_frame(indexes[recording.name], segment.worst, begun + _PATIENCE_S)
         except Stopped:
             problems[f"Reading more frames of the videos would take longer than {_PATIENCE_S:g} s."] = None
             break
@@ -55,8 +55,8 @@ def stretch_pictures(facts: RunFacts, stretches: list[tuple[Recording, Stretch]]
             problems[f"No picture of {recording.name}: {error}"] = None
             continue
         names = recording.poses.keypoint_names
-        text = f"{recording.name}, frame {stretch.worst:,}: {stretch.signal}, {names[stretch.keypoint]}"
-        keypoints_px = recording.poses.points_px[stretch.worst, 0]
+        text = f"{recording.name}, frame {segment.worst:,}: {segment.signal}, {names[segment.keypoint]}"
+        keypoints_px = recording.poses.points_px[segment.worst, 0]
         image, corner_px = cut_around(image, keypoints_px)
         picture = draw_picture(image, names, (), text, _LONGEST_PX, predicted_px=keypoints_px - corner_px)
         parts.append(f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>")
@@ -80,7 +80,7 @@ def _read_frame(index: VideoIndex, number: int, until: float) -> np.ndarray:
 
 # Maximum number of values in all traces: 4 bytes each, 5.3 in base64.
 _MOST_NUMBERS = 2_500_000
-# Number of stretches marked in a video, and of those in the table.
+# Number of segments marked in a video, and of those in the table.
 _MARKED, _LISTED = 200, 30
 # Edges of the bins of steps, in px; steps above this percentile are left out.
 _STEP_EDGES_PX = np.geomspace(0.05, 2000, 47)
@@ -105,7 +105,7 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     block = block_length(frames * series * len(facts.config.data.keypoint_names), _MOST_NUMBERS)
     packed = [pack(recording, block) for recording in recordings]
     text = (
-        "Choose a video; drag over a part of a trace to zoom in, double-click to see all. Shaded stretches are "
+        "Choose a video; drag over a part of a trace to zoom in, double-click to see all. Shaded segments are "
         "unusual for this run: a keypoint jumps, the pose is unlike the labelled ones, or the confidence is low, by "
         "more than six robust standard deviations of that keypoint. At most one frame in twenty is shaded, the most "
         "unusual ones, and not every one is an error."
@@ -125,19 +125,19 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     chooser = f'<p><label>video <select id="video">{options}</select></label></p>'
     plot = (
         '<figure><figcaption>Traces by frame</figcaption><div id="traces" class="plot tall" role="img" '
-        'aria-label="Traces of every keypoint over the frames of the chosen video, suspicious stretches '
+        'aria-label="Traces of every keypoint over the frames of the chosen video, suspicious segments '
         'shaded; they are listed below."></div><p id="shown" aria-live="polite"></p></figure>'
     )
     figure = _steps_figure(recordings, facts.config.data.keypoint_names)
-    body = paragraph(text) + chooser + plot + _stretches(facts, recordings) + figure.html()
+    body = paragraph(text) + chooser + plot + _segments(facts, recordings) + figure.html()
     return Section("videos", title, body, (figure,)), packed
 
 
 def pack(recording: Recording, block: int) -> dict[str, Any]:
-    """Returns a video for the page: `name`, `frames`, `block`, `series` and `stretches`, JSON-ready.
+    """Returns a video for the page: `name`, `frames`, `block`, `series` and `segments`, JSON-ready.
 
     Each series has a `title`, and `values`: base64 of float32, first all points of the first keypoint.
-    Point i is of frame i, or with a block above 1, from frame i block / 2 on. A stretch is its first and last frame.
+    Point i is of frame i, or with a block above 1, from frame i block / 2 on. A segment is its first and last frame.
     """
     points_px, confidence = recording.poses.one_animal()
     series = {
@@ -153,7 +153,7 @@ def pack(recording: Recording, block: int) -> dict[str, Any]:
         "frames": len(recording.steps_px),
         "block": block,
         "series": [{"title": title, "values": _encode(values, block)} for title, values in series.items()],
-        "stretches": [[one.first, one.last] for one in recording.stretches[:_MARKED]],
+        "segments": [[one.first, one.last] for one in recording.segments[:_MARKED]],
     }
 
 
@@ -162,32 +162,32 @@ def _encode(values: np.ndarray, block: int) -> str:
     return base64.b64encode(np.ascontiguousarray(points.T, "<f4").tobytes()).decode()
 
 
-def _stretches(facts: RunFacts, recordings: list[Recording]) -> str:
-    """Returns the pictures and the table of the most suspicious stretches of all videos."""
-    found = [(one, stretch) for one in recordings for stretch in one.stretches]
+def _segments(facts: RunFacts, recordings: list[Recording]) -> str:
+    """Returns the pictures and the table of the most suspicious segments of all videos."""
+    found = [(one, segment) for one in recordings for segment in one.segments]
     found.sort(key=lambda pair: -pair[1].evidence)
     if not found:
-        return paragraph("No stretch is suspicious.")
+        return paragraph("No segment is suspicious.")
     names = facts.config.data.keypoint_names
-    many = [f"{one.name} ({len(one.stretches):,})" for one in recordings if len(one.stretches) > _MARKED]
-    text = f"{count(len(found), 'suspicious stretch', 'suspicious stretches')} in all."
+    many = [f"{one.name} ({len(one.segments):,})" for one in recordings if len(one.segments) > _MARKED]
+    text = f"{count(len(found), 'suspicious segment', 'suspicious segments')} in all."
     text += f" Only the {_MARKED} most unusual ones of a video are shaded: {', '.join(many)}." if many else ""
-    rows = [_row(one, stretch, names) for one, stretch in found[:_LISTED]]
+    rows = [_row(one, segment, names) for one, segment in found[:_LISTED]]
     head = ["video", "frames", "worst frame", "what", "keypoint", "largest step px", "confidence"]
-    listed = table(head, rows, "The most unusual stretches" if len(found) > _LISTED else "Suspicious stretches")
+    listed = table(head, rows, "The most unusual segments" if len(found) > _LISTED else "Suspicious segments")
     if len(found) > _LISTED:
         listed = paragraph(f"The table has the {_LISTED} most unusual of them.") + listed
-    return paragraph(text) + stretch_pictures(facts, found) + folded("Suspicious stretches as a table", listed)
+    return paragraph(text) + segment_pictures(facts, found) + folded("Suspicious segments as a table", listed)
 
 
-def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list[object]:
-    frames = f"{stretch.first:,} to {stretch.last:,}" if stretch.last > stretch.first else f"{stretch.first:,}"
-    # A jump may be the step out of the worst frame, or lie at another frame of the stretch.
-    steps_px = recording.steps_px[stretch.first : stretch.last + 2, stretch.keypoint]
+def _row(recording: Recording, segment: Segment, names: tuple[str, ...]) -> list[object]:
+    frames = f"{segment.first:,} to {segment.last:,}" if segment.last > segment.first else f"{segment.first:,}"
+    # A jump may be the step out of the worst frame, or lie at another frame of the segment.
+    steps_px = recording.steps_px[segment.first : segment.last + 2, segment.keypoint]
     step_px = number(float(np.fmax.reduce(steps_px)), 1)
-    confidence = number(float(recording.poses.one_animal()[1][stretch.worst, stretch.keypoint]))
-    keypoint = names[stretch.keypoint]
-    return [recording.name, frames, f"{stretch.worst:,}", stretch.signal, keypoint, step_px, confidence]
+    confidence = number(float(recording.poses.one_animal()[1][segment.worst, segment.keypoint]))
+    keypoint = names[segment.keypoint]
+    return [recording.name, frames, f"{segment.worst:,}", segment.signal, keypoint, step_px, confidence]
 
 
 def _steps_figure(recordings: list[Recording], names: tuple[str, ...]) -> Figure:

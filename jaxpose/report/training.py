@@ -80,9 +80,9 @@ def learning_section(facts: RunFacts, history: History) -> Section:
         )
     best = facts.summary.get("best_step")
     figure, thinned = _figure(history, panels, best)
-    text = "Validation frames are predicted during the training; the error is the mean distance from their labels. "
+    text = "Validation frames are predicted during training; the error is the mean distance from their labels. "
     text += f"The dashed line is step {best}, whose weights the run keeps. " if best else ""
-    text += f"Of long curves, the smallest and the largest of every {thinned} points are shown. " if thinned > 1 else ""
+    text += f"Long curves show only the smallest and the largest of every {thinned} points. " if thinned > 1 else ""
     return Section("learning", "Learning curves", paragraph(text) + figure.html(), (figure,))
 
 
@@ -219,8 +219,8 @@ def _time_rows(facts: RunFacts, found: RunTimes, history: History) -> list[list[
             ["goodput", f"{duration(trained_s)} of training whose steps count{share * (trained_s <= found.wall_s)}"]
         )
     if np.isfinite(found.images_per_s):
-        rows.append(["speed", f"{three_digits(found.images_per_s)} labelled frames a second, the median of the log"])
-        rows.append(["waiting", f"devices waited for data {found.waiting_share:.0%} of the time, the mean of the log"])
+        rows.append(["speed", f"{three_digits(found.images_per_s)} labelled frames per second (median of the log)"])
+        rows.append(["waiting", f"devices waited for data {found.waiting_share:.0%} of the time (mean of the log)"])
     return rows
 
 

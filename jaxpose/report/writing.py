@@ -52,9 +52,9 @@ def augmented_section(facts: RunFacts, project: Project | None) -> Section:
         pictures.append(f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>")
     height, width = shown.shape[1:3]
     text = (
-        f"The first {len(pictures)} samples of the training, drawn again from its seeds: labelled frames, fitted into "
-        f"the network's input of {width} x {height} px and augmented (augment.preset: {facts.config.augment.preset}), "
-        "with their labels as rings. The rings must lie on the keypoints."
+        f"The first {len(pictures)} training samples, drawn again from the seeds of the run: labelled frames, fitted "
+        f"into the network's input of {width} x {height} px and augmented (augment.preset: "
+        f"{facts.config.augment.preset}), with their labels as rings. The rings must lie on the keypoints."
         + " A keypoint that a moved part covers has none (augment.move_p)."
         * (facts.config.augment.move_p != 0)
     )
@@ -73,7 +73,7 @@ def first_samples(facts: RunFacts, project: Project) -> tuple[Poses, np.ndarray]
     config, split = facts.config, facts.split
     assert split is not None
     if list(project.poses.frames) != list(split.sets):
-        raise UserError("the labelled frames of the project changed since the training")
+        raise UserError("the labelled frames of the project have changed since training")
     rows = np.flatnonzero(np.array(list(split.sets.values())) == TRAIN)
     views = views_at_once(config.model, config.data.views)
     if views > 1:
@@ -160,7 +160,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
             running_section(facts, history),
         ]
         if problem:
-            sections.insert(1, Section("problem", "Not everything is here", paragraph(problem)))
+            sections.insert(1, Section("problem", "Missing from this page", paragraph(problem)))
         page = make_page(f"Run {run.resolve().name}", sections, videos, facts.config.data.keypoint_names)
         write_atomic(file, page.encode())
     return file

@@ -134,7 +134,7 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
             f"with each of its frames in its set, add data.split={name} {start_options(run, config)}{size}{out}; "
             "this run stays as it is"
         )
-    return "Choose another out, or resume=overwrite to start anew"
+    return "Choose another out, or resume=overwrite to start over"
 
 
 def start_options(run: Path, config: Config) -> str:

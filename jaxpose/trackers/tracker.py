@@ -89,7 +89,7 @@ class Tracker:
                 messages.pop(0)
             limit_s = min(limit_s, STOPS_S) if hurries() else limit_s
             if time.monotonic() - started > limit_s:
-                self._warn(f"it did not take everything in the {limit_s:g} s after the training")
+                self._warn(f"it did not accept all records within {limit_s:g} s after training")
                 break
         if self._lost:
             self._warn(f"it is too slow: {self._lost} records were not sent")
@@ -138,7 +138,9 @@ class Tracker:
         try:
             write_json(self._folder / TRACKER_FILE, {"tracker": self._name} | answer)
         except OSError as error:
-            self._warn(f"{TRACKER_FILE} cannot be written ({error}): a resume would begin another run there")
+            self._warn(
+                f"{TRACKER_FILE} cannot be written ({error}): after a resume, the tracker would start another run"
+            )
         _logger.info(f"{self._name} tracks this run as {answer['url'] or answer['id']}")
 
     def _known_id(self) -> str:
@@ -149,7 +151,7 @@ class Tracker:
         try:
             known = read_json(file, keys=("id", "tracker"))
         except (DamagedFile, OSError) as error:
-            self._warn(f"the run begins anew there: {error}")
+            self._warn(f"the tracker starts a new run: {error}")
             return ""
         return known["id"] if known["tracker"] == self._name else ""
 
@@ -172,8 +174,8 @@ class Tracker:
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                f"log.tracker={self._name}: {reason}; the run continues, and the tracker may lack a part of it "
-                f"(see {TRACKER_LOG_FILE} in the run folder)"
+                f"log.tracker={self._name}: {reason}; the run continues, but the tracker may miss part of it (see "
+                f"{TRACKER_LOG_FILE} in the run folder)"
             )
 
 

@@ -46,7 +46,7 @@ _BETWEEN = 8
 # of the clip's box, and does not leave that box.
 _MOST_MOTION = 0.5
 _HEADER = ("video", "tracklet", "frame", "x", "y", "h", "w")
-_MEND = "put the original file back, or start anew with resume=overwrite"
+_MEND = "put the original file back, or start over with resume=overwrite"
 
 # A row of clip_boxes.csv without its video: tracklet, frame, x, y, side.
 _Row = tuple[int, int, int, int, int]
@@ -198,7 +198,7 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
         if row["video"] not in of_video:
             raise UserError(
                 f"{file} has boxes of {row['video']}, but the videos of the project are {', '.join(names)}: they were "
-                "renamed, or another version of jaxpose named them; name them as before, or start anew with "
+                "renamed, or another version of jaxpose named them; name them as before, or start over with "
                 "resume=overwrite"
             )
         tracklet, frame, x, y, _, width = (int(row[name]) for name in _HEADER[1:])

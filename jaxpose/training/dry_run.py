@@ -171,5 +171,7 @@ def _prospect(folder: RunFolder, first_step: int) -> str:
     if folder.action == "resume":
         return f"would resume from step {first_step}"
     return (
-        "would start anew, without what jaxpose wrote there" if (folder.path / CONFIG_FILE).exists() else "would start"
+        "would start over and delete what jaxpose wrote there"
+        if (folder.path / CONFIG_FILE).exists()
+        else "would start"
     )

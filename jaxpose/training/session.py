@@ -148,7 +148,7 @@ def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -
     if jax.process_index() == 0:
         text = (
             f"{folder.path} is finished; nothing to do (resume=extend with more train.steps or "
-            "train.epochs trains longer, resume=overwrite starts anew, jaxpose predict predicts videos)"
+            "train.epochs trains longer, resume=overwrite starts over, jaxpose predict predicts videos)"
         )
         report = folder.path / REPORT_FILE
         text += f"\nreport: {report}; open it in a browser" if report.is_file() else ""

@@ -12,7 +12,9 @@ from jaxpose.early_signals import exit_with
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
-    arguments = Arguments("jaxpose.triangulate", "Makes points in 3D of the predictions of several calibrated cameras.")
+    arguments = Arguments(
+        "jaxpose.triangulate", "Triangulates the predictions of several calibrated cameras into 3D points."
+    )
     arguments.add_argument(
         "views",
         nargs="+",

@@ -34,7 +34,7 @@ def triangulate_tables(given: argparse.Namespace) -> int:
     for name in animals:
         # Path("..").name is "..": the reprojections would go to the folder above theirs.
         if Path(name).name != name or name == "..":
-            raise UserError(f"the animal {name!r} cannot be part of the name of a file; rename its track")
+            raise UserError(f"the name of the animal {name!r} cannot be part of a file name; rename its track")
     known: set[str] = set()
     for name, views in animals.items():
         _triangulate(given, file.with_stem(f"{file.stem}_{name}") if name else file, form, views, Path(name), known)

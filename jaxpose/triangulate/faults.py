@@ -38,12 +38,12 @@ def find_faults(views: Views, points: Points) -> list[str]:
     for view, share, table in zip(views.cameras.names, agreeing, views.tables, strict=True):
         if share < _LEAST_AGREEING:
             lines.append(
-                f"{view} agrees with only {100 * share:.0f} % of its points: is {table} of another view or "
+                f"{view} agrees with only {100 * share:.0f} % of its points: is {table} from another view or "
                 "recording, or is its calibration wrong?"
             )
     if is_noisy:
         lines.append(
-            f"the views disagree by {noise_px:.1f} px: are the tables of the views that they are given for, of one "
+            f"the views disagree by {noise_px:.1f} px: does each table belong to its view, are all tables from one "
             "recording, and is the calibration right?"
         )
     return lines

@@ -145,10 +145,11 @@ def _space_section(points: PointTable, places: np.ndarray, pairs: Sequence[tuple
         "scene": _axes(places[frames]) | {"aspectmode": "data", "camera": camera},
         "sliders": [{"steps": steps, "currentvalue": {"prefix": "frame "}, "pad": {"t": 10, "b": 40}}],
     }  # fmt: skip
-    figure = Figure("space", "The animal in 3D", "Keypoints in 3D, which can be turned", traces, layout, 640)
+    figure = Figure("space", "The animal in 3D", "Keypoints in 3D, in a view that can be rotated", traces, layout, 640)
     text = (
-        f"{len(frames)} evenly spaced frames, first as {points.views.cameras.names[0]} sees them. Drag to turn, scroll "
-        "to come closer; the slider changes the frame. Lines connect the pairs of the lengths above."
+        f"{len(frames)} evenly spaced frames, at first as {points.views.cameras.names[0]} sees them. Drag to rotate, "
+        "scroll to zoom; the slider changes the frame. Lines connect the pairs of keypoints whose lengths are shown "
+        "above."
     )
     return Section("space", "In 3D", paragraph(text) + figure.html(), (figure,))
 

@@ -95,7 +95,10 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
     if all(table.has_one_place for of_view in tables.values() for table in of_view):
         return {"": _of_one_animal(cameras, tables)}
     if any(len(of_view) > 1 for of_view in tables.values()):
-        raise UserError("the tables are of several animals, of which ensembles are not combined: give one table a view")
+        raise UserError(
+            "the tables contain several animals, and ensembles of such tables cannot be combined: give one table per "
+            "view"
+        )
     tables = {view: [table.placed() for table in of_view] for view, of_view in tables.items()}
     names, notes = _names_and_notes(tables)
     poses = [table.poses.with_keypoints(names) for (table,) in tables.values()]
@@ -106,7 +109,7 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
             confidence[at] = np.moveaxis(one.confidence, 0, 1)
     found = match_tracks(cameras, points_px, confidence)
     if not len(found):
-        raise UserError("no two views show the same animal: are the tables of the views that they are given for?")
+        raise UserError("no two views show the same animal: does each table belong to its view?")
     unique = {name for (table,) in tables.values() if table.unique for name in table.unique.keypoint_names}
     if unique:
         notes.append(f"left out, because they belong to no animal: {listed(sorted(unique), _MOST_NAMED)}")
@@ -189,8 +192,10 @@ def _choose_views(words: Sequence[str], cameras: Cameras, calibration: str) -> t
         raise UserError(f"only the view {view} is given; 3D needs the tables of at least two views")
     if len({len(of_view) for of_view in files.values()}) > 1:
         each = ", ".join(f"{view} {len(of_view)}" for view, of_view in files.items())
-        raise UserError(f"the views have different numbers of tables: {each}; give one table for each view, or that of "
-                        "each member of an ensemble")  # fmt: skip
+        raise UserError(
+            f"the views have different numbers of tables: {each}; give one table per view, or one per view for each "
+            "member of an ensemble"
+        )  # fmt: skip
     return Cameras([cameras.each[cameras.names.index(view)] for view in files]), files
 
 

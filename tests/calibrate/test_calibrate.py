@@ -68,7 +68,7 @@ def test_the_number_that_varies_is_the_frame_number(tmp_path: Path) -> None:
     for name, wanted in frames.items():
         for file, letter in zip(sorted((tmp_path / name).iterdir()), "abcde"[: len(wanted)], strict=True):
             file.rename(tmp_path / name / f"{letter}.png")
-    with pytest.raises(UserError, match=r"have no number of a frame.*\(left 5, right 4\)"):
+    with pytest.raises(UserError, match=r"contain no frame number.*\(left 5, right 4\)"):
         find_recordings(tmp_path)
     (tmp_path / "left" / "e.png").unlink()
     assert [sorted(one.images) for one in find_recordings(tmp_path).values()] == [[0, 1, 2, 3]] * 2

@@ -106,8 +106,8 @@ def cameras(calibrated: tuple[Path, str]) -> Cameras:
 def test_the_real_boards_meet_the_bars(calibrated: tuple[Path, str]) -> None:
     """Held out: median 0.21 px; a square: 0.07 mm."""
     file, out = calibrated
-    held_out = re.search(r"of frames that were left out: median (\S+) px", out)
-    square = re.search(r"a square in 3D: median (\S+) mm, .* half of them are off by less than (\S+) mm", out)
+    held_out = re.search(r"on held-out frames: median (\S+) px", out)
+    square = re.search(r"a square in 3D: median (\S+) mm, .* half of the squares are off by less than (\S+) mm", out)
     assert held_out and square
     assert float(held_out[1]) <= 0.21 and float(square[2]) <= 0.07 and abs(float(square[1]) - 24) < 0.02
     assert read_cameras(file).names == ("back", "mid", "side", "top")

@@ -179,7 +179,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
         for name in ("/2.png", "/3.png", "/4.png", "absent.png", "outside.png")
     )
     assert "has only one of x and y" in only_x and circles_px(only_x).tolist() == [[5, 6]]
-    assert "The row that is shown is used." in twice and "is already labelled in line 6" in twice
+    assert "Only the row that is shown here is used." in twice and "is already labelled in line 6" in twice
     assert circles_px(twice).tolist() == [[3, 4]] and "class=set>train" in twice
     assert circles_px(outside).tolist() == [[3, 4], [500, 6]]
     assert "<svg" not in absent and "does not exist" in absent
@@ -214,7 +214,7 @@ def test_a_sleap_frame_that_is_listed_twice_is_shown_once_and_marked(tmp_path: P
     labels.labeled_frames[0].instances[0].points["visible"][0] = False
     page = checked(save(labels, tmp_path / "a.slp"), folder=tmp_path)
     (marked,) = re.findall(r"<figure class=marked>.*?</figure>", page.source, re.DOTALL)
-    assert "is already labelled in" in marked and "The row that is shown is used." in marked
+    assert "is already labelled in" in marked and "Only the row that is shown here is used." in marked
     assert len(circles_px(marked)) == 3
     assert len(page.rows("first")[1:]) == 1
     assert page.section("frames").count("<figure") == 5

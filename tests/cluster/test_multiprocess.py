@@ -193,7 +193,7 @@ def test_another_version_is_refused_with_both(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("present", "coordinator", "code", "message"),
     [
-        (0, "localhost:{port}", 1, "process 1 of 2 did not arrive at localhost:"),
+        (0, "localhost:{port}", 1, "process 1 of 2 did not connect to localhost:"),
         pytest.param(1, "localhost:{port}", 1, "process 0 did not answer at localhost:", marks=pytest.mark.slow),
         pytest.param(
             1,

@@ -103,7 +103,7 @@ def test_who_does_not_come_is_named_to_those_who_did() -> None:
     found = all_meet((0, 4, VERSIONS, 0), (2, 4, VERSIONS, 0), start_s=0.8)
     for error in found:
         assert isinstance(error, ConnectionError)
-        assert re.search(r"process 1, 3 of 4 did not arrive at localhost:\d+ within 0.8 s; process 0 on "
+        assert re.search(r"process 1, 3 of 4 did not connect to localhost:\d+ within 0.8 s; process 0 on "
                          rf"{re.escape(HERE)}, process 2 on {re.escape(HERE)} did$", str(error))  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--zzzz"], "there is no flag --zzzz; the flags are --help, --config, --dry_run, --quiet, --help_options"),
         (
             ["--overwrite"],
-            "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts anew",
+            "there is no flag --overwrite for a run: write resume=overwrite, which deletes the run and starts over",
         ),
         (["--quiet=false"], "--quiet takes no value, but was given false"),
         (

@@ -96,7 +96,7 @@ def test_store_that_dies_does_not_stop_the_run_and_the_exit_code_is_3(
     ("option", "value", "message"),
     [
         ("log__remote_hook", "jaxpose_absent.hooks:send", "cannot be imported: ModuleNotFoundError"),
-        ("log__remote_url", "{above}", "would be itself"),
+        ("log__remote_url", "{above}", "itself: choose another log.remote_url"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(

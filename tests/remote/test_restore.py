@@ -138,7 +138,7 @@ def test_store_that_cannot_be_read_stops_an_empty_machine_alone(tmp_path: Path):
     run, url = tmp_path / "run", "switched://copies"
     copy_a_run(run, url, 10)
     Switched.is_off = True
-    with pytest.raises(ValueError, match=r"switched://copies/run cannot be read: call .* start anew"):
+    with pytest.raises(ValueError, match=r"switched://copies/run cannot be read: call .* start over"):
         opened(config_of(run, url))
     with opened(config_of(run, url, resume="overwrite")) as folder:
         assert folder.action == "start"
@@ -185,7 +185,7 @@ def test_never_must_and_a_finished_run(tmp_path: Path):
 
 def test_folder_that_is_no_copy_is_refused(tmp_path: Path):
     run = tmp_path / "run"
-    with pytest.raises(ValueError, match="would be itself"):
+    with pytest.raises(ValueError, match="so the copy would be the run folder .* itself"):
         opened(config_of(run, str(tmp_path)))
     (tmp_path / "mounted" / "run").mkdir(parents=True)
     (tmp_path / "mounted" / "run" / "thesis.txt").write_text("mine")
@@ -278,7 +278,7 @@ def test_folder_that_its_copy_has_left_behind_is_refused(
             restore(config_of(run, url), run, dry_run=dry_run)
         assert str(refused.value) == (
             f"{url}/run is ahead of the run folder: it is {there}, and {run} {here}. Move {run} away to continue from "
-            "the copy, or choose another log.remote_url; resume=overwrite would start anew"
+            "the copy, or choose another log.remote_url; resume=overwrite would start over"
         )
     assert files_at(url) == before
     # The ways out.

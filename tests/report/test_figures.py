@@ -15,7 +15,7 @@ from jaxpose.checksums import write_csv
 from jaxpose.data.project import read_project
 from jaxpose.data.split import split_text
 from jaxpose.report.errors import calibrate, count_by_folder, count_confusions, errors_section, find_pairs, measure, pck
-from jaxpose.report.facts import errors_of_frames, find_stretches, least_evidence, read_facts
+from jaxpose.report.facts import errors_of_frames, find_segments, least_evidence, read_facts
 from jaxpose.report.headline import headline_section, result
 from jaxpose.report.traces import traces_section
 from jaxpose.report.training import learning_section, read_history, read_times
@@ -214,7 +214,7 @@ def test_stretches_are_frames_with_evidence_close_together() -> None:
     evidence[12, 1, 2] = 3.0
     evidence[60, 0, 0] = 5.0
     evidence[80, 0, 0] = 1.0
-    first, second = find_stretches(evidence, ["jump", "low confidence"], 1.5)
+    first, second = find_segments(evidence, ["jump", "low confidence"], 1.5)
     assert (first.first, first.last, first.signal, first.keypoint) == (60, 60, "jump", 0)
     assert (second.first, second.last, second.worst, second.signal, second.keypoint) == (
         10,
@@ -223,7 +223,7 @@ def test_stretches_are_frames_with_evidence_close_together() -> None:
         "low confidence",
         2,
     )
-    assert find_stretches(evidence[:10], ["jump", "low confidence"], 1.5) == []
+    assert find_segments(evidence[:10], ["jump", "low confidence"], 1.5) == []
 
 
 def test_at_most_one_frame_in_twenty_is_suspicious_and_none_of_a_quiet_video() -> None:

@@ -12,7 +12,7 @@ import pytest
 from jaxpose.labelling.recordings import POSE_ERROR_PX
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.poses import Poses
-from jaxpose.report.facts import Recording, Stretch, read_facts
+from jaxpose.report.facts import Recording, Segment, read_facts
 from jaxpose.report.page import colours, table
 from jaxpose.report.traces import traces_section
 from jaxpose.report.writing import write_report
@@ -109,7 +109,7 @@ def test_a_figure_in_the_page_has_its_place_and_traces_have_all_frames(page: str
     keypoints_px[100, 0] += 500
     values = np.frombuffer(base64.b64decode(video["series"][0]["values"]), "<f4").reshape(2, 300)
     np.testing.assert_array_equal(values, keypoints_px[..., 0].T.astype(np.float32))
-    assert any(first <= 100 <= last for first, last in video["stretches"])
+    assert any(first <= 100 <= last for first, last in video["segments"])
 
 
 def test_20_000_frames_of_17_keypoints_stay_below_25_mb_with_every_frame(
@@ -123,8 +123,8 @@ def test_20_000_frames_of_17_keypoints_stay_below_25_mb_with_every_frame(
     tracks = Poses.of_one_animal(
         names, range(20_000), keypoints_px, rng.random((20_000, 17)), columns={POSE_ERROR_PX: rng.random((20_000, 17))}
     )
-    stretches = [Stretch(place, place + 3, place, 2.0, "jump", 0) for place in range(0, 20_000, 90)]
-    recording = Recording("long", tmp_path / "absent.mp4", tracks, step_lengths_px(keypoints_px, None), stretches)
+    segments = [Segment(place, place + 3, place, 2.0, "jump", 0) for place in range(0, 20_000, 90)]
+    recording = Recording("long", tmp_path / "absent.mp4", tracks, step_lengths_px(keypoints_px, None), segments)
     monkeypatch.setattr("jaxpose.report.traces.read_recordings", lambda facts: ([recording], []))
     file = write_report(run)
     assert 10e6 < file.stat().st_size < 25e6

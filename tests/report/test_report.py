@@ -51,7 +51,7 @@ def test_a_report_that_fails_is_a_warning(run: Path, monkeypatch: pytest.MonkeyP
     with logged("jaxpose.train") as log:
         assert verb._write_report(folder, setup) is None  # pyright: ignore
     assert log.lines == [
-        "warning: the report is not written (ZeroDivisionError: by chance); write it by jaxpose report "
+        "warning: the report could not be written (ZeroDivisionError: by chance); to try again: jaxpose report "
         f"{shlex.quote(str(run))}"
     ]
 

@@ -364,7 +364,7 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: 
         (["--animals", "4"], "--animals is 4, but .* finds at most 3 animals in a frame: train it with data.animals=4"),
         (["--animals", "two"], "--animals is two; it must be a whole number from 1"),
         (["--to", "nwb"], "--to is nwb; it must be one of csv, deeplabcut, sleap-analysis, slp"),
-        (["--smooth", "median"], "--smooth is median, but .* is of several animals"),
+        (["--smooth", "median"], "--smooth is median, but .* predicts several animals"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(

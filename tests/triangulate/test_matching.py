@@ -97,7 +97,9 @@ def test_each_animal_gets_its_own_tables(tmp_path: Path, capsys: pytest.CaptureF
         assert (tmp_path / f"points_{name}.html").is_file() and (folder / name / "c2.csv").is_file()
     copies = [f"{view}={shutil.copy(tmp_path / f'{view}.csv', tmp_path / f'{view}_1.csv')}" for view in cameras.names]
     assert main([*arguments, *copies, "--out", str(tmp_path / "other.csv")]) == 2
-    assert "the tables are of several animals, of which ensembles are not combined" in capsys.readouterr().err
+    assert (
+        "the tables contain several animals, and ensembles of such tables cannot be combined" in capsys.readouterr().err
+    )
 
 
 def test_a_fault_of_two_views_is_named_once_for_all_animals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,5 +139,5 @@ def test_a_track_whose_name_is_a_path_is_refused(name: str, tmp_path: Path, caps
         arguments.append(f"{view}={write_tracks(tmp_path / f'{view}.csv', tracks, names)}")
     out = tmp_path / "out"
     assert main([*arguments, "--out", str(out / "p.csv"), "--reprojections", str(out / "sub" / "re")]) == 2
-    assert f"the animal '{name}' cannot be part of the name of a file" in capsys.readouterr().err
+    assert f"the name of the animal '{name}' cannot be part of a file name" in capsys.readouterr().err
     assert not out.exists()

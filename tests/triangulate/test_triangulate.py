@@ -211,7 +211,7 @@ def test_mistakes_are_one_line_each(views: list[str], tmp_path: Path, capsys: py
     assert "side.csv is not VIEW=TABLE; the views of" in fails(capsys, calibration, first, "side.csv", out)
     assert "c0.csv is given for c0 and for c0; each view" in fails(capsys, calibration, first, first, out)
     message = fails(capsys, calibration, first, second, second.replace("c1.csv", "c2.csv"), out)
-    assert "different numbers of tables: c0 1, c1 2; give one table for each view" in message
+    assert "different numbers of tables: c0 1, c1 2; give one table per view" in message
     assert "only the view c0 is given; 3D needs" in fails(capsys, calibration, first, out)
     assert "its name must end in .csv, .h5, .trc, .nwb" in fails(capsys, *views, f"--out={tmp_path / 'points.txt'}")
     assert "a file for --to trc ends in .trc" in fails(capsys, *views, out, "--to=trc")
