@@ -228,7 +228,7 @@ _HEAD = "model.heads.bodypart"
         ("model.backbone.output_stride", 32, "heatmap_config.strides = [2]; jaxpose needs as many as halve model.back"),
         ("metadata.bodyparts", ["a", "a", "c"], "has 'a' in metadata.bodyparts; each keypoint needs a name of its own"),
         ("metadata.bodyparts", [["a", "b"], "c", "d"], "has ['a', 'b'] in metadata.bodyparts; each keypoint needs"),
-        ("model.heads.identity", {}, "has model.heads.identity, which jaxpose has not"),
+        ("model.heads.identity", {}, "has model.heads.identity, which jaxpose does not have"),
         ("metadata.bodyparts", ["snout", "tail"], "of another network than {file}: keypoints 2, and 3 in the snapshot"),
         ("model.backbone.model_name", "resnet34", "snapshot-200.pt does not fit model.backbone=resnet34"),
         ("metadata.project_path", "/gone", "is not on this machine; give --project FOLDER, or give the size of the"),
@@ -257,7 +257,9 @@ def test_mistakes_of_the_command_line(run: Path, project: Path, tmp_path: Path, 
     assert "gives two keypoints the name snout" in fails(file, "--out", out, "--rename", "tail=snout")
     assert f"--out is {run}, which holds files" in fails(file, "--out", str(run))
     (tmp_path / "alone.pt").symlink_to(file)
-    assert "pytorch_config.yaml, the config of the training; give it" in fails(str(tmp_path / "alone.pt"), "--out", out)
+    assert "pytorch_config.yaml, the config that the network was trained with, does not exist; give it" in fails(
+        str(tmp_path / "alone.pt"), "--out", out
+    )
     torch.save({"model": {"heads.bodypart.heatmap_head": torch.tensor([torch.inf])}}, tmp_path / "failed.pt")
     assert "not finite, in heads.bodypart.heatmap_head: its" in fails(str(tmp_path / "failed.pt"), "--out", out)
     assert "config.yaml is the config of a project" in fails(file, "--out", out, "--config", f"{project}/config.yaml")

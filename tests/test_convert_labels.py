@@ -182,7 +182,7 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     file = save(make_labels(tmp_path), tmp_path / "labels.slp")
     assert run(file, "--to", "deeplabcut", "--scorer", "you", "--out", tmp_path / "dlc") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "left out: 1 frame without labels of a person"
+    assert out[0] == "left out: 1 frame without labels made by a person"
     assert out[-1] == "dropped: 2 predicted instances; 2 links to videos, whose labelled frames are kept as images"
     table = read_label_table(c.DataConfig(project=str(tmp_path / "dlc")))
     assert table.scorer == "you" and table.poses.frames[0] == "labeled-data/cam1_day/img00000003.png"

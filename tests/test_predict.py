@@ -147,7 +147,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
         assert predict.main([*arguments, *out]) == 0
         shown = capsys.readouterr().out
         for frames in (1, 5, 33):
-            assert f"of{frames}.avi: {count(frames, 'frame')} of {frames} announced, " in shown and "frames/s" in shown
+            assert f"of{frames}.avi: {frames} of {count(frames, 'frame')}, " in shown and "frames/s" in shown
     files = [tmp_path / "on1" / "video_preds" / f"of{frames}.csv" for frames in (1, 5, 33)]
     for file, frames in zip(files, (1, 5, 33), strict=True):
         found = read_predictions(file)
@@ -195,7 +195,7 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
     arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(out)]
     assert predict.main([*arguments, str(cut), str(text), str(images), str(whole)]) == 4
     shown = capsys.readouterr()
-    assert "whole.avi: 20 frames of 20 announced" in shown.out
+    assert "whole.avi: 20 of 20 frames, " in shown.out
     assert "text.mp4 is not a readable video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
     assert sorted(path.name for path in (out / "video_preds").iterdir()) == [
         "cut.csv.partial", "cut_temporal_norm.csv.partial", "whole.csv", "whole_temporal_norm.csv",

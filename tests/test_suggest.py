@@ -192,7 +192,7 @@ def test_a_video_that_breaks_off_is_told_of(walked: Path, tmp_path: Path, capsys
     assert suggest.main([str(video), "--frames", "3", "--out", str(out), "--project", str(walked)]) == 0
     assert len(_suggested(out)) == 3
     shown = capsys.readouterr().out
-    assert re.search(rf"{re.escape(str(video))}: .* but the file announces 300", shown)
+    assert re.search(rf"{re.escape(str(video))}: .* but the file states 300", shown)
     # No network has predicted anything.
     assert "label the images there, then: " in shown and "correct" not in shown
 

@@ -181,7 +181,7 @@ def test_a_dry_run_of_the_data_says_how_to_get_a_test_set(
     labels = (own / "CollectedData.csv").read_text().splitlines(keepends=True)
     (own / "CollectedData.csv").write_text("".join(labels[:11]))
     assert call(make_config(own, tmp_path / "run", data__split="frame", **asked), tmp_path, "--dry_run=data") == 0
-    assert "a test set has at least 5 frames, too many of 8: label more frames" in capsys.readouterr().out
+    assert "a test set has at least 5 frames, too many to take from 8: label more frames" in capsys.readouterr().out
 
 
 def spoil(project: Path, folder: Path) -> Path:

@@ -39,7 +39,7 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
         ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck contains a side"),
         ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
         ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
-        ({"data__boxes": "boxes"}, "there is no file of boxes {project}/boxes; jaxpose crop makes one"),
+        ({"data__boxes": "boxes"}, "the box file {project}/boxes does not exist; jaxpose crop writes one"),
         (
             {"data__split": "absent"},
             "data.split is 'absent'; it must be frame, video, moment, a CSV file with",

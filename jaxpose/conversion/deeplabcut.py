@@ -73,8 +73,9 @@ def convert_snapshot(source: Source, out: Path, overwrite: bool = False) -> None
     config_file = source.config_file or file.parent / _NETWORK_FILE
     if not config_file.is_file():
         raise UserError(
-            f"there is no {config_file}, the config of the training; give it with --config FILE (for a SuperAnimal, "
-            "the file of its keypoints in the package deeplabcut: modelzoo/project_configs/superanimal_*.yaml)"
+            f"{config_file}, the config that the network was trained with, does not exist; give it with --config FILE "
+            "(for a SuperAnimal, the file of its keypoints in the package deeplabcut: "
+            "modelzoo/project_configs/superanimal_*.yaml)"
         )
     facts = read_network(config_file)
     tensors = sort_tensors(snapshot.tensors)
@@ -201,6 +202,6 @@ def _refuse_other_head(tensors: Tensors, facts: NetworkFacts, file: Path, config
     ):
         if seen != said and not (what == "location refinement" and seen):
             raise UserError(
-                f"{config_file} is of another network than {file}: {what} {said}, and {seen} in the snapshot; give its "
-                "own with --config FILE"
+                f"{config_file} belongs to another network than {file}: {what} {said}, and {seen} in the snapshot; "
+                "give its own with --config FILE"
             )

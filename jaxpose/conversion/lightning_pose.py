@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 # tb_logs/<name>/version_0/checkpoints below it.
 _CONFIG_NAMES = ("config.yaml", ".hydra/config.yaml")
 _LEVELS = 5
-_GIVE_CONFIG = "give the config.yaml of its training with --config FILE"
+_GIVE_CONFIG = "give the config.yaml that it was trained with: --config FILE"
 _PREDICTIONS = "predictions.csv"
 
 
@@ -112,8 +112,8 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
     kind, stride, width, _ = head_options(tensors)
     if (model.kind, model.heatmap_stride) != (kind, stride):
         raise UserError(
-            f"{file} is of a network with model.kind {model.kind} and stride {model.heatmap_stride}, but the "
-            f"checkpoint is one of {kind} and stride {stride}; {_GIVE_CONFIG}"
+            f"{file} describes a network with model.kind {model.kind} and stride {model.heatmap_stride}, but the "
+            f"checkpoint has {kind} and stride {stride}; {_GIVE_CONFIG}"
         )
     model = dataclasses.replace(model, head="lightning_pose", head_width=width, decoding="lightning_pose")
     data = dataclasses.replace(config.data, resize="lightning_pose")

@@ -110,7 +110,7 @@ def read_boxes(file: Path) -> BoxTable:
         )
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise UserError(f"there is no file of boxes {file}; jaxpose crop makes one") from None
+        raise UserError(f"the box file {file} does not exist; jaxpose crop writes one") from None
     except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
     header = rows[0][1] if rows else []
@@ -287,7 +287,7 @@ def video_box_file(folder: Path, video: Path) -> Path:
     """
     file = folder / box_file_name(video)
     if not file.is_file():
-        raise UserError(f"{video} needs boxes, but there is no file {file}; jaxpose crop makes it")
+        raise UserError(f"{video} needs boxes, but {file} does not exist; jaxpose crop writes it")
     return file
 
 
@@ -319,7 +319,7 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
     table, size_px = read_boxes(file), (video.width_px, video.height_px)
     for number, (name, line) in enumerate(zip(table.names, table.lines, strict=True)):
         if name != str(number):
-            raise UserError(f"{file}:{line}: the first cell is {name!r}; it must be {number}, the number of the frame")
+            raise UserError(f"{file}:{line}: the first cell is {name!r}; it must be {number}, the frame number")
     rows, frames = len(table.names), video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
     if rows != frames:
         # A video may announce more frames than it has; only reading all of it shows this.
@@ -328,7 +328,7 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
         raise UserError(f"{file} has {rows} rows, but {video.path} has {frames} frames; each frame needs a row")
     is_box = table.boxes_px[:, 2] > 0
     if not is_box.any():
-        raise UserError(f"{file} has no box at all; without one, the network sees nothing of {video.path}")
+        raise UserError(f"{file} contains no boxes, so the network would see nothing of {video.path}")
     clamped = clamp_boxes(table.boxes_px, size_px)
     outside = np.flatnonzero(is_box & (clamped[:, 2:].min(axis=1) < LEAST_PX)).tolist()
     if outside:

@@ -211,7 +211,10 @@ def refuse_name_outside(name: str) -> None:
         place = "/".join(
             ["labeled-data", *[part for part in parts if part not in ("/", "..") and part[1:] != ":"][-2:]]
         )
-        raise UserError(f"{name} leaves the project folder, and the project has no such image: put it at {place} there")
+        raise UserError(
+            f"{name} lies outside of the project folder, and the project has no such image: put it at {place} in the "
+            "project"
+        )
 
 
 def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:

@@ -308,8 +308,8 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
         # Quoted: a name such as 1 would be read as a number.
         have = ",".join(f'"{name}"' for name in found.poses.keypoint_names)
         raise UserError(
-            f"the project names the keypoints {', '.join(found.unlabelled_names)}, and no label file has them; correct "
-            f"the names, or train the others alone: data.keypoint_names='({have},)'"
+            f"the project names the keypoints {', '.join(found.unlabelled_names)}, but no label file has them; correct "
+            f"the names, or train only the others: data.keypoint_names='({have},)'"
         )
     if not data.keypoint_names:
         return found

@@ -492,11 +492,13 @@ def refuse_number_kind(tags: dict[int, int]) -> None:
     bits, kind = tags.get(BITS, 1), tags.get(SAMPLE_FORMAT, WHOLE_NUMBERS)
     if kind == FLOATS and bits < 32:
         raise UserError(
-            f"it is a TIFF file of {bits}-bit floating-point numbers; save it with those of 32 bits, or with whole "
-            "numbers of 8 or 16 bits"
+            f"it is a TIFF file of {bits}-bit floating-point numbers; save it with 32-bit floating-point numbers, or "
+            "with whole numbers of 8 or 16 bits"
         )
     if kind == SIGNED and bits == 8:
-        raise UserError("it is a TIFF file of signed 8-bit numbers, -128 to 127; save it with those from 0 to 255")
+        raise UserError(
+            "it is a TIFF file of signed 8-bit numbers, -128 to 127; save it with unsigned numbers, 0 to 255"
+        )
 
 
 def _becomes_8_bits(tags: dict[int, int]) -> bool:

@@ -201,7 +201,7 @@ def _both_write(one: Path, other: Path, table: str, other_table: str) -> str:
     advice = "give one of them another name, or predict them with different --out"
     if table != other_table:
         note = spelling_note(table, other_table)
-        return f"{one} and {other} would write tables that are one file on some systems{note}; {advice}"
+        return f"{one} and {other} would write tables that are the same file on some systems{note}; {advice}"
     return f"{one} and {other} would both write {table}; {advice}"
 
 
@@ -343,7 +343,7 @@ def _refuse_other_spelling(name: str, file: Path, seen: dict[str, tuple[str, Pat
         parts = zip(other.with_suffix("").parts, file.with_suffix("").parts, strict=False)
         differ = ((a, b) for a, b in parts if a != b and one_name(a) == one_name(b))
         note = spelling_note(*next(differ, (other_name, name)))
-        raise UserError(f"{other} and {file} have names that are one on some systems{note}; rename one of them")
+        raise UserError(f"{other} and {file} have names that are the same on some systems{note}; rename one of them")
 
 
 def _given_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
@@ -367,7 +367,9 @@ def _given_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     seen: dict[str, tuple[str, Path]] = {}
     for name, file in zip(found, files, strict=True):
         if name in first:
-            both = f"{file} twice" if file == first[name] else f"{first[name]} and {file}, which would have one name"
+            both = (
+                f"{file} twice" if file == first[name] else f"{first[name]} and {file}, which would have the same name"
+            )
             raise UserError(f"video.files has {both}; keep one of them")
         first[name] = file
         _refuse_other_spelling(name, file, seen)

@@ -332,8 +332,8 @@ def refuse_several(table: LabelTable) -> None:
     """Raises UserError if an image has several animals, for commands that do not know them."""
     if table.most_animals > 1:
         raise UserError(
-            f"{table.file} has up to {table.most_animals} animals in an image; this command reads only labels of one "
-            "animal an image (jaxpose train, evaluate and check read several)"
+            f"{table.file} has up to {table.most_animals} animals in an image; this command reads only labels with one "
+            "animal per image (jaxpose train, evaluate and check read several)"
         )
 
 

@@ -150,8 +150,8 @@ def refuse_several(file: Path, individuals: Sequence[str]) -> None:
     """Raises UserError if an individuals row names more than one animal; one may be unnamed."""
     if len(animals := names_of(individuals)) > 1:
         raise UserError(
-            f"{file} has the individuals {', '.join(animals)}: it is of a project with several animals; jaxpose needs "
-            "one of one animal"
+            f"{file} has the individuals {', '.join(animals)}: it belongs to a project with several animals; jaxpose "
+            "needs labels of one animal here"
         )
 
 

@@ -163,7 +163,7 @@ def _match_end(name: str, known: _Names, places: Sequence[Sequence[Path]], listi
                 return Match(None, _shared(files[0], name, known.other(name, length), places[0][0] / end), end)
             if len(files) > 1:
                 shown = " and ".join(map(str, files[:2]))
-                return Match(None, f"{shown} both fit {name}, and differ: keep the right one of them", end)
+                return Match(None, f"{shown} both match {name}, but differ: keep only the right one", end)
             if files:
                 return Match(files[0], "", end)
     return Match(None, "", end)

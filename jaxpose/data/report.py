@@ -57,7 +57,7 @@ def data_report(config: Config, found: Project) -> list[str]:
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     lines += [f"{'note':12} {note}" for note in _notes(found, of_frames, data)]
     if found.problems:
-        lines.append(f"{'left out':12} {count(len(found.problems), 'row')}, that cannot be used:")
+        lines.append(f"{'left out':12} {count(len(found.problems), 'row')} that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
         lines += [f"  and {len(found.problems) - LISTED_PROBLEMS} more"] * (len(found.problems) > LISTED_PROBLEMS)
     return lines + _videos(list(video_files(data, config.video).values()), config, found)
@@ -104,7 +104,9 @@ def _shares_for_test(data: DataConfig, moments: int, noun: str) -> str:
         if test := sizes_by_frame(asked, moments)[2]:
             about = "about " * (data.split == "moment")
             return f"data.train_share={share:g} data.val_share=0.1 leave {about}{count(test, noun)} for it"
-    return f"a test set has at least {count(FEWEST_TEST_FRAMES, noun)}, too many of {moments}: label more frames"
+    return (
+        f"a test set has at least {count(FEWEST_TEST_FRAMES, noun)}, too many to take from {moments}: label more frames"
+    )
 
 
 def _labels(found: Project) -> str:

@@ -105,7 +105,7 @@ def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
     for pair in given:
         left, _, right = pair.partition(":")
         for name in {left, right} & set(partners):
-            raise UserError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
+            raise UserError(f"data.flip_pairs names {name!r} twice; a keypoint can have only one partner")
         partners |= {left: right, right: left}
     forgotten = [name for name in names if name not in partners and (_swapped(name) or _joined(name, names))]
     if forgotten:

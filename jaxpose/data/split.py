@@ -55,8 +55,8 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
         train, validation = train - 1, 1
     if moments == 1:
         raise UserError(
-            "1 labelled frame cannot both train and validate; label another one, or name a file of sets in which it "
-            "trains (data.split=FILE.csv, with the columns path and set)"
+            "1 labelled frame cannot both train and validate; label another one, or put it into the set train with "
+            "data.split=FILE.csv, a file with the columns path and set"
         )
     if train < 1:
         raise UserError(
@@ -261,7 +261,7 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
         _set_known(sets, project, known, file)
         unknown = new[sets[new] == ""]
         if len(unknown) == len(sets) or (len(unknown) and not is_of_a_run):
-            rule = "is it of another project?" if is_of_a_run else "every frame needs a set (it may be unused)"
+            rule = "is it from another project?" if is_of_a_run else "every frame needs a set (it may be unused)"
             first = moments[unknown[0]]
             raise UserError(f"{file} has no row for {len(unknown)} of {len(sets)} frames, the first is {first}; {rule}")
         if is_of_a_run:

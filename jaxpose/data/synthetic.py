@@ -122,7 +122,7 @@ def _check_sizes(
     if not is_possible or side_px < 32 or side_px % 2:
         raise UserError(
             f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
-            f"{leaves=}, {looks=}, {animals=}, {cameras=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= "
+            f"{leaves=}, {looks=}, {animals=}, {cameras=}; required: seed >= 0, videos >= 1, 1 <= labelled_frames <= "
             "video_frames, an even side_px >= 32, leaves >= 0, looks >= 0, animals >= 1 and cameras >= 1, and one of "
             "the last two is 1"
         )
@@ -142,7 +142,7 @@ def _holds(folder: Path, parameters: dict[str, int]) -> bool:
     found = marker.read_text()
     if found != json.dumps(parameters, indent=1) + "\n":
         raise UserError(
-            f"{folder} holds another synthetic project than {parameters} (see {marker}); delete it or give another "
+            f"{folder} holds a synthetic project other than {parameters} (see {marker}); delete it or give another "
             "folder"
         )
     return True

@@ -247,7 +247,7 @@ def read_tree(file: Path) -> dict[str, Any]:
     for name in ("images", "annotations", "categories"):
         if not isinstance(tree, dict) or not isinstance(tree.get(name), list):
             is_result = isinstance(tree, list) and all(isinstance(entry, dict) and "score" in entry for entry in tree)
-            found = "; it is a list of predictions, without their images: give the file of the labels" * is_result
+            found = "; it is a list of predictions, without their images: give the label file" * is_result
             raise UserError(
                 f"{file} is not a COCO file: it must have the lists images, annotations and categories{found}"
             )

@@ -16,9 +16,7 @@ from jaxpose.files import sha256_of
 from jaxpose.formats.prediction_table import Footage, PredictionTable
 from jaxpose.hdf5_file import write_hdf5
 
-NEEDS_START = (
-    "NWB files hold the time when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
-)
+NEEDS_START = "NWB files record when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
 _FRAME = "(0, 0) is the centre of the top left pixel of the video; x goes to the right, y down"
 # Containers round timestamps to a millisecond or finer.
 _ROUNDING_S = 0.001
@@ -174,5 +172,5 @@ def _times(footage: Footage, count: int) -> dict[str, Any]:
     if steady_s is not None and (not len(footage.times_s) or np.abs(footage.times_s - steady_s).max() <= _ROUNDING_S):
         return {"rate": footage.fps, "starting_time": 0.0}
     if len(footage.times_s) != count:
-        raise UserError(f"{footage.path} does not say when its frames are shown, which NWB needs")
+        raise UserError(f"{footage.path} does not state when its frames are shown, which NWB needs")
     return {"timestamps": footage.times_s}

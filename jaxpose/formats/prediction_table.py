@@ -77,7 +77,9 @@ class PredictionTable:
         try:
             poses = self.poses.by_identity()
         except ValueError:
-            raise UserError(f"{self.file} has a frame with one track twice; jaxpose track makes other tracks") from None
+            raise UserError(
+                f"{self.file} has a frame with the same track twice; jaxpose track makes new tracks"
+            ) from None
         return dataclasses.replace(self, poses=poses, by_hand=None)
 
 

@@ -230,7 +230,7 @@ def recognise(data: DataConfig) -> str:
     if kind != LIGHTNING_POSE:
         for name in ("labels", "views"):
             if (given := getattr(data, name)) != getattr(DataConfig(), name):
-                raise UserError(f"data.{name} is {given!r}, but {path} is a project of {kind}, which has no use for it")
+                raise UserError(f"data.{name} is {given!r}, but {path} is a {kind} project, which does not use it")
     return kind
 
 
@@ -248,8 +248,8 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     files = sorted(file for file in found if file.suffix.lower() in _FILES)
     if files:
         raise UserError(
-            f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as the project: "
-            f"{listed(list(map(str, files)), _LISTED)}"
+            f"{folder} has no label file (.csv); if a SLEAP or COCO file holds the labels, give that file as the "
+            f"project: {listed(list(map(str, files)), _LISTED)}"
         )
     return LIGHTNING_POSE
 
@@ -270,7 +270,7 @@ def _refuse_part_of_deeplabcut(folder: Path) -> None:
     parts = {folder.name: folder.parent, folder.parent.name: folder.parent.parent}
     project = parts.get(IMAGES_FOLDER)
     if project and deeplabcut.is_project(project):
-        raise UserError(f"{folder} is a part of the DeepLabCut project {project}; give that folder")
+        raise UserError(f"{folder} is part of the DeepLabCut project {project}; give the folder of the project")
 
 
 def _kind_of_file(file: Path) -> str:

@@ -219,7 +219,7 @@ def _rows(
     if len({row.entry for row in rows}) == len(rows):
         negatives.clear()
     left -= len(negatives)
-    notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
+    notes = [f"left out: {count(left, 'frame')} without labels made by a person"] if left else []
     notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
     return rows, negatives, notes
 

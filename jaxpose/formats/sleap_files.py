@@ -221,8 +221,8 @@ def read_slp(file: Path) -> PredictionTable:
     names = sleap.keypoint_names(file, labels)
     if len(labels.videos) > 1:
         raise UserError(
-            f"{file} has {count(len(labels.videos), 'video')}; a table of predictions is of one: remove the others in "
-            "SLEAP, or export the analysis HDF5 of each"
+            f"{file} has {count(len(labels.videos), 'video')}; a table of predictions must have one: remove the others "
+            "in SLEAP, or export the analysis HDF5 of each"
         )
     predicted: dict[int, list[Any]] = {}
     placed: dict[int, list[Any]] = {}
@@ -251,7 +251,7 @@ def read_slp(file: Path) -> PredictionTable:
     found = dataclasses.replace(found, footage=footage)
     if is_of_one:
         by_hand = sum(map(bool, placed.values()))
-        notes = [f"{file}: labels of a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
+        notes = [f"{file}: labels made by a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
         return dataclasses.replace(found, notes=(*notes, *found.notes))
     return _with_tracks(found, labels, instances)
 

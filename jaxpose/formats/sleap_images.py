@@ -79,8 +79,8 @@ class ExtractedFrames:
         needed = count * frame_bytes
         if needed > self._limit_gib * cache.GIB:
             raise UserError(
-                f"{count} labelled frames take {needed / cache.GIB:.2f} GiB, above data.cache_limit_gib = "
-                f"{self._limit_gib:g}; raise it"
+                f"{count} labelled frames take {needed / cache.GIB:.2f} GiB, more than data.cache_limit_gib = "
+                f"{self._limit_gib:g}; raise this limit"
             )
         self._folder.mkdir(parents=True, exist_ok=True)
         cache.make_room(self._folder, self._limit_gib * cache.GIB - needed, _SUFFIXES)
@@ -334,7 +334,9 @@ def _as_rgb(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     if values.dtype.kind not in "biu" or values.min() < 0 or values.max() > _MOST:
-        raise UserError(f"it holds {values.dtype} from {values.min()} to {values.max()}; needed are 0 to {_MOST}")
+        raise UserError(
+            f"it holds {values.dtype} from {values.min()} to {values.max()}; they must be from 0 to {_MOST}"
+        )
     return values.astype(np.uint8) * np.uint8(255) if values.dtype.kind == "b" else values.astype(np.uint16)
 
 

@@ -161,10 +161,10 @@ def _refuse_damage(file: Path, is_archive: bool) -> None:
         raise UserError(f"{file} is damaged: {error}; copy or download it again") from None
     if announced > size:
         raise UserError(
-            f"{file} announces parts of {announced:,} bytes and has {size:,}; it is damaged, or not a file of torch"
+            f"{file} declares parts of {announced:,} bytes, but has {size:,}; it is damaged, or not a file of torch"
         )
     if damaged:
         raise UserError(
-            f"{file} is damaged: its part {damaged} has another checksum than when it was written; copy or download "
-            "it again"
+            f"{file} is damaged: its part {damaged} has a different checksum than when it was written; copy or "
+            "download it again"
         )

@@ -55,10 +55,11 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
         rows, seconds, arithmetic = joined
         outcomes.settle_done(job, rows, seconds, arithmetic)
         noun = "frame" if job.video else "image"
-        announced = f" of {job.row.frames_announced} announced" if job.video else ""
-        if job.video and not job.video.states_length:
-            announced = " read (the file does not state how many it had)"
-        rows_text = f"{rows} {noun if rows == 1 else f'{noun}s'}{announced}"
+        rows_text = count(rows, noun)
+        if job.video and job.video.states_length:
+            rows_text = f"{rows:,} of {count(job.row.frames_announced, noun)}"
+        elif job.video:
+            rows_text += " read (the file does not state how many it had)"
         _logger.info(f"{job.name}: {rows_text}, {rows / seconds:.1f} {noun}s/s, in {job.table}")
 
 

@@ -468,7 +468,7 @@ class ClipSource:
         if fitting < len(indexes):
             notes.append(
                 f"{len(indexes) - fitting} of {len(indexes)} videos are decoded again in every pass: all of them take "
-                f"{sizes[-1] / cache.GIB:.2f} GiB, above data.cache_limit_gib = {self._data.cache_limit_gib:g}"
+                f"{sizes[-1] / cache.GIB:.2f} GiB, more than data.cache_limit_gib = {self._data.cache_limit_gib:g}"
             )
         return frozenset(index.path for index in indexes[:fitting]), notes
 

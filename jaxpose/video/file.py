@@ -132,7 +132,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     if is_black:
         raise UserError(
             f"{path} has a format of {bits} bits per channel, but its first frame uses only 12 or fewer, so all would "
-            "be nearly black: save it with 8 bits, or in a format of the bits that it uses"
+            "be nearly black: save it with 8 bits, or in a format with only the bits that it uses"
         )
     fps = float(rate or 0) / places
     return Video(

@@ -163,7 +163,7 @@ def _make_index(path: Path) -> dict[str, Any]:
     if packets.stopped:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
     elif count != announced:
-        problem = f"{path}: the file announces {announced} frames, but holds {count}"
+        problem = f"{path}: the file states {announced} frames, but holds {count}"
     else:
         lack, breaks_off = file_damage(path, packets.unshown)
         problem = f"{path}: {lack}, with {count} frames" if lack else ""
@@ -367,4 +367,7 @@ def describe_rotation(video: AnyVideo, sizes_px: Sizes) -> str:
     stored = turned_size_px(video.width_px, video.height_px, video.quarter_turns)
     if (shown.width_px, shown.height_px) in sizes_px and stored not in sizes_px:
         return f"{noted}; it is applied, because the labelled images have the size of the upright frames, {size}"
-    return f"{noted}; it is applied, frames are {size}; the sizes of the labelled images do not decide it"
+    return (
+        f"{noted}; it is applied, so frames are {size}, because the sizes of the labelled images do not decide the "
+        "matter"
+    )

@@ -98,5 +98,5 @@ def _describe(path: Path, recording: Recording, there: str, said: str) -> str:
     named = "it" if recording.name == str(path) else recording.name
     return (
         f"{path} has {there}, but {named} had {said} when it was labelled: it is another recording, or was cut or "
-        "converted since; put the original there, or exchange the video in the label tool"
+        "converted since; put the original there, or replace the video in the label tool"
     )

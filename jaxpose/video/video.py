@@ -315,15 +315,14 @@ def _problem(
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
-        parts.append(f"{_were(count, 'frame')} decoded{of}, but the file announces {announced}")
+        parts.append(f"{_were(count, 'frame')} decoded{of}, but the file states {announced}")
     elif not segment and (lack := file_damage(video.path, unshown)[0]):
         parts.append(f"{_were(count, 'frame')} decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
         parts.append(
-            f"{_were(len(mended), 'damaged frame')} repaired by the decoder (frame {some}); all up to the "
-            "next key frame "
-            "may be wrong"
+            f"{_were(len(mended), 'damaged frame')} repaired by the decoder (frame {some}); all frames up to the next "
+            "key frame may be wrong"
         )
     return f"{video.path}: {'; '.join(parts)}" if parts else ""
 

@@ -168,7 +168,7 @@ def test_boxes_that_cannot_be_meant_are_refused(boxed: c.Config) -> None:
     with pytest.raises(UserError, match="data.boxes is bbox.csv and data.crop_px is .* give one"):
         c.resolve(boxed)
     boxed.data.crop_px, boxed.data.boxes = (), "none.csv"
-    with pytest.raises(UserError, match="there is no file of boxes .*none.csv; jaxpose crop makes one"):
+    with pytest.raises(UserError, match="the box file .*none.csv does not exist; jaxpose crop writes one"):
         dataset.prepare(boxed)
 
 

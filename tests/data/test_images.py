@@ -285,7 +285,7 @@ def test_the_oldest_entries_leave_the_cache_first(cache_folder: Path) -> None:
     cache.store("c", shape, [row], limit_gib)
     assert sorted(path.name for path in (cache_folder / "frames").iterdir()) == [fresh.name, "a.npy", "c.npy"]
     assert (cache_folder / "frames" / "a.npy").stat().st_mtime > time.time() - 60
-    with pytest.raises(ValueError, match="above data.cache_limit_gib = 0.0001"):
+    with pytest.raises(ValueError, match="more than data.cache_limit_gib = 0.0001"):
         cache.store("d", shape, [row], 0.0001)
 
 

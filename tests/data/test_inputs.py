@@ -135,7 +135,9 @@ def test_two_spellings_of_a_name_are_one_name(tree: Path, one: str, other: str, 
             (tree / "alike" / file).parent.mkdir(parents=True, exist_ok=True)
             (tree / "alike" / file).write_text("")
     for names in ([f"alike/{one}.mp4", f"alike/{other}.mp4"], [f"alike/{one}/1.png", f"alike/{other}/1.png"]):
-        with pytest.raises(ValueError, match=f"would write tables that are one file on some systems .*{difference}"):
+        with pytest.raises(
+            ValueError, match=f"would write tables that are the same file on some systems .*{difference}"
+        ):
             find_inputs(names)
     with pytest.raises(ValueError, match=r"\(.*/predictions.csv'? and .*/predictions.csv'? differ only"):
         find_inputs(names)
@@ -147,7 +149,7 @@ def test_two_spellings_of_a_name_are_one_name(tree: Path, one: str, other: str, 
         c.VideoConfig(folder=f"{tree}/alike"),
         c.VideoConfig(files=(f"alike/{one}.mp4", f"alike/{other}.mp4")),
     ):
-        with pytest.raises(ValueError, match=f"have names that are one on some systems .*{difference}"):
+        with pytest.raises(ValueError, match=f"have names that are the same on some systems .*{difference}"):
             video_files(data, video)
     video = c.VideoConfig(files=(f"alike/{one}.mp4", f"b/{other}.mp4"))
     assert list(video_files(data, video)) == [f"alike_{one}", f"b_{other}"]

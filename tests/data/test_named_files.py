@@ -68,7 +68,7 @@ def test_two_files_that_fit_are_refused_unless_they_are_copies(tmp_path: Path) -
     (reason,) = found(tmp_path, "a/img.png")
     assert (
         reason
-        == f"{tmp_path}/a/IMG.png and {tmp_path}/a/img.PNG both fit a/img.png, and differ: keep the right one of them"
+        == f"{tmp_path}/a/IMG.png and {tmp_path}/a/img.PNG both match a/img.png, but differ: keep only the right one"
     )
     (tmp_path / "a/img.PNG").write_text("0")
     assert found(tmp_path, "a/img.png") == ["a/IMG.png"]

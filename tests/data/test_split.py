@@ -352,7 +352,7 @@ def test_predictions_give_sets_and_new_frames_are_divided(tmp_path: Path) -> Non
     np.testing.assert_array_equal(sets[30:], old)
     assert count_sets(sets[:30]) == (18, 6, 6, 0)
 
-    with pytest.raises(ValueError, match="no row for 9 of 9 frames, .*is it of another project"):
+    with pytest.raises(ValueError, match="no row for 9 of 9 frames, .*is it from another project"):
         assign_sets(make_project(frames(9, "c")), data)
     write_predictions(file, images, ["nose"], np.zeros((40, 1, 2)), np.ones((40, 1)))
     with pytest.raises(ValueError, match="predictions.csv has no column 'set'"):

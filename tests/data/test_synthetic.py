@@ -178,7 +178,7 @@ def test_an_existing_project_is_kept_and_anything_else_refused(tmp_path: Path):
     assert make_project(folder, **SMALL) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     assert [path.name for path in folder.parent.iterdir()] == ["project"]
-    with pytest.raises(ValueError, match="holds another synthetic project"):
+    with pytest.raises(ValueError, match="holds a synthetic project other than"):
         make_project(folder, seed=1, **SMALL)
     foreign = tmp_path / "foreign"
     foreign.mkdir()

@@ -137,7 +137,7 @@ def test_an_inverted_file_is_not_a_negative() -> None:
     [
         (GREY.astype(np.float32) - 3, 255, "values from -3 to 252; they must be finite and at least 0"),
         (np.where(GREY == 255, np.nan, GREY / 255).astype(np.float32), 1, "pixels that are NaN; they must be"),
-        ((GREY / 255).astype(np.float16), 1, "TIFF file of 16-bit floating-point numbers; save it with those of 32"),
+        ((GREY / 255).astype(np.float16), 1, "TIFF file of 16-bit floating-point numbers; save it with 32-bit"),
         (np.dstack([GREY / 255] * 3).astype(np.float16), 1, "TIFF file of 16-bit floating-point numbers"),
         (GREY.astype(np.int8), 0, "TIFF file of signed 8-bit numbers, -128 to 127"),
         (GREY.astype(np.uint32) * 300, 0, "values up to 76500, and the run has no labelled image of more than 8"),

@@ -136,8 +136,8 @@ def test_images_are_found_in_the_folder_of_their_subset(tmp_path: Path, images: 
     if name != "labels.json":
         assert read(file).poses.frames[4] == f"{images}/day2/img07.png"
         return
-    reason = f"{tmp_path}/train/day2/img07.png and {tmp_path}/val/day2/img07.png both fit day2/img07.png, and differ"
-    with pytest.raises(UserError, match=f"1 of 6 rows.*\n.*annotation 104: {reason}: keep the right one"):
+    reason = f"{tmp_path}/train/day2/img07.png and {tmp_path}/val/day2/img07.png both match day2/img07.png, but differ"
+    with pytest.raises(UserError, match=f"1 of 6 rows.*\n.*annotation 104: {reason}: keep only the right one"):
         read(file)
 
 
@@ -281,7 +281,7 @@ def test_animals_that_share_keypoints_are_one_kind_and_convert_says_so(tmp_path:
 def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
     file = coco_project(tmp_path)
     for options in ({"labels": "Mine.csv"}, {"views": ("top", "side")}):
-        with pytest.raises(UserError, match=f"data.{next(iter(options))} is .* a project of COCO, which has no use"):
+        with pytest.raises(UserError, match=f"data.{next(iter(options))} is .* a COCO project, which does not use"):
             read(file, **options)
     other = tmp_path / "labels.xml"
     other.write_text("<xml/>")

@@ -88,7 +88,7 @@ def test_the_own_label_file_of_a_project_comes_first(tmp_path: Path) -> None:
     assert read(tmp_path / "two").kind.startswith("DeepLabCut project")
     (tmp_path / "three").mkdir()
     (tmp_path / "three/labels.v001.slp").write_bytes(b"")
-    with pytest.raises(UserError, match="has no label file .*, give it as the project: .*/labels.v001.slp"):
+    with pytest.raises(UserError, match="has no label file .*, give that file as the project: .*/labels.v001.slp"):
         refuse_absent(c.DataConfig(project=str(tmp_path / "three")))
     with pytest.raises(UserError, match="data.labels is 'Mine.csv', but .* its CSV files are CollectedData.csv, Coll"):
         refuse_absent(c.DataConfig(project=str(tmp_path / "one"), labels="Mine.csv"))

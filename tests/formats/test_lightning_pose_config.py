@@ -585,7 +585,7 @@ def test_transforms_are_taken_over_as_far_as_they_exist(mirror: dict[str, Any], 
         "training.imgaug.Affine.kwargs.shear = [-5, 5] is not used because jaxpose has no such number",
         "training.imgaug.LinearContrast.kwargs.alpha = [0.5, 1.6] is not used because jaxpose needs [1 - x, 1 + x]",
         "training.imgaug.MotionBlur.kwargs.angle = [-45, 45] is not used because jaxpose needs [-90, 90]",
-        "training.imgaug.MotionBlur gives no k; imgaug then chooses it, and jaxpose uses augment.motion_blur_px = 5.0",
+        "training.imgaug.MotionBlur gives no k, which imgaug would choose; jaxpose uses augment.motion_blur_px = 5.0",
         "training.imgaug.Emboss is not used because its args have no names; write them under kwargs",
         "training.imgaug.Jigsaw is not used because jaxpose has no such augmentation",
         "training.imgaug.Rot90 is not used because its p is 0.5; jaxpose draws quarter turns for every frame",
@@ -599,8 +599,8 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
     # A key that is null is one that is not given.
     assert not any(" = None " in message for message in messages)
     assert messages[-2:] == [
-        "training.trian_prob = 0.9 is not used because jaxpose knows no such key; did you mean training.train_prob?",
-        "eval.fiftyone.port = 5151 is not used because jaxpose knows no such key",
+        "training.trian_prob = 0.9 is not used because jaxpose has no such key; did you mean training.train_prob?",
+        "eval.fiftyone.port = 5151 is not used because jaxpose has no such key",
     ]
 
 

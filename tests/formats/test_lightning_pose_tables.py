@@ -149,7 +149,7 @@ def test_a_file_that_is_no_prediction_file_is_refused_with_its_row(text: str, me
     (tmp_path / "a.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=message):
         read_predictions(tmp_path / "a.csv")
-    with pytest.raises(ValueError, match="there is no such prediction file"):
+    with pytest.raises(ValueError, match="the prediction file .* does not exist"):
         read_predictions(tmp_path / "b.csv")
 
 

@@ -64,7 +64,7 @@ def assert_as_sleap_io_reads(found: Project, file: Path) -> None:
 def test_labels_and_images_are_as_sleap_io_reads_them(tmp_path: Path, embed: bool) -> None:
     file = save(make_labels(tmp_path), tmp_path / ("labels.pkg.slp" if embed else "labels.slp"), embed=embed)
     found = read(file)
-    assert found.folder == tmp_path and found.notes == ("left out: 1 frame without labels of a person",)
+    assert found.folder == tmp_path and found.notes == ("left out: 1 frame without labels made by a person",)
     assert found.kind == f"SLEAP file {file.name} with 2 videos" and found.problems == ()
     assert found.videos == ("cam1_day",) * 3 + ("cam2_day",) * 3
     assert found.poses.frames[0] == f"{file.name}/cam1_day/img00000003.bmp"

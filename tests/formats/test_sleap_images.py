@@ -142,7 +142,7 @@ def test_a_frame_that_cannot_be_read_is_named_and_others_are_read(tmp_path: Path
         read_project(DataConfig(project=str(package)))
     found = read_project(DataConfig(project=str(package), on_bad_frame="skip"))
     assert [decode_image(path.read_bytes()).tolist() for path in found.paths] == COLOUR[[2, 5]].tolist()
-    with pytest.raises(UserError, match="above data.cache_limit_gib"):
+    with pytest.raises(UserError, match="more than data.cache_limit_gib"):
         read_project(DataConfig(project=str(save(tmp_path / "b", hdf5(tmp_path / "b", GREY))), cache_limit_gib=1e-6))
 
 

@@ -138,7 +138,7 @@ def quantised(tensor: torch.Tensor) -> torch.Tensor:
     ("name", "make", "message"),
     [
         ("a.pth", damage_names, "is damaged: .*; copy or download it again"),
-        ("a.pth", pack_zeros, r"announces parts of 67,\d+,\d+ bytes and has \d+,\d+"),
+        ("a.pth", pack_zeros, r"declares parts of 67,\d+,\d+ bytes, but has \d+,\d+"),
         ("a.safetensors", lambda file: None, "there is no file"),
         ("a.onnx", Path.touch, "its name must end in .safetensors, .pth, .pt, .bin"),
         ("a.safetensors", lambda file: [save_safetensors(file), cut(file)], "cannot be read as safetensors"),
@@ -146,7 +146,7 @@ def quantised(tensor: torch.Tensor) -> torch.Tensor:
         (
             "a.pth",
             lambda file: [save_of_mmpose(file), flip_a_weight(file)],
-            "its part .*/data/0 has another",
+            "its part .*/data/0 has a different",
         ),
         ("a.pth", lambda file: torch.save({"a": 1}, file), "holds 'a', which is not a tensor"),
         ("a.pth", lambda file: torch.save([torch.ones(2)], file), "holds no named tensors"),

@@ -75,5 +75,5 @@ def test_other_boxes_of_clips_are_another_run(boxed: Path) -> None:
     write_boxes(file, NUMBERS, boxes_px)
     assert "data.boxes gives other boxes" in refusal_of(config_of(boxed, **options))
     file.unlink()
-    with pytest.raises(UserError, match="session01.mp4 needs boxes, but there is no file .*session01_bbox.csv"):
+    with pytest.raises(UserError, match="session01.mp4 needs boxes, but .*session01_bbox.csv does not exist"):
         begin(config_of(boxed, **options))

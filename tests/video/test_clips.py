@@ -319,7 +319,7 @@ def test_what_exceeds_the_limit_is_decoded_from_the_video(three_videos: list[Pat
     assert len(source.notes) == 2
     assert source.notes[0].startswith("2 of 3 videos are decoded once")
     assert source.notes[1].startswith(
-        "1 of 3 videos are decoded again in every pass: all of them take 0.01 GiB, above "
+        "1 of 3 videos are decoded again in every pass: all of them take 0.01 GiB, more than "
     )
     for draw in windows(source, [300, 17, 530])[::2]:
         np.testing.assert_array_equal(source.frames(draw), reference.frames(draw))

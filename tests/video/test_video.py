@@ -275,7 +275,7 @@ def test_a_file_that_begins_late_is_whole(tmp_path: Path, name: str, codec: str)
     index = read_index(path)
     assert (index.frame_count, index.announced_frames, index.problem) == (40, 40, "")
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
-    assert 30 < read_index(path).announced_frames <= 40 and "the file announces" in read_index(path).problem
+    assert 30 < read_index(path).announced_frames <= 40 and "the file states" in read_index(path).problem
 
 
 @pytest.mark.parametrize("name", ["s.mkv", "s.avi"])
@@ -283,10 +283,10 @@ def test_a_truncated_file_with_sound_is_told(tmp_path: Path, name: str):
     path = _write_with_sound(tmp_path / name, 75, 6 if name == "s.mkv" else 3)
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
     reader, _ = _whole(scan(path))
-    assert 30 < reader.delivered < 60 and f"{reader.delivered} frames were decoded, but the file announces 75" in (
+    assert 30 < reader.delivered < 60 and f"{reader.delivered} frames were decoded, but the file states 75" in (
         reader.problem
     )
-    assert f"{name}: the file announces 75 frames" in read_index(path).problem
+    assert f"{name}: the file states 75 frames" in read_index(path).problem
 
 
 def test_a_matroska_file_without_durations_is_told_by_its_length(tmp_path: Path):
@@ -355,7 +355,7 @@ def test_a_wrong_count_is_said(tmp_path: Path):
     video = scan(_write(tmp_path / "count.mp4", 5))
     reader, _ = _whole(Video(video.path, video.width_px, video.height_px, video.fps, announced_frames=9))
     assert reader.delivered == 5
-    assert reader.problem.endswith("count.mp4: 5 frames were decoded, but the file announces 9")
+    assert reader.problem.endswith("count.mp4: 5 frames were decoded, but the file states 9")
 
 
 def test_a_change_of_size_stops_the_reading(tmp_path: Path):

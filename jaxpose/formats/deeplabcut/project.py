@@ -79,10 +79,12 @@ def read_config(file: Path) -> ProjectConfig:
         crop = options.get("crop") if isinstance(options, dict) else None
         crop_px = _crop(file, f"crop of {path}", str(crop).split(",")) if crop is not None else ()
         if name in videos and crops_px.get(name, ()) != crop_px:
-            raise UserError(f"{file}: {videos[name]} and {path} have one name, but different crops; rename one of them")
+            raise UserError(
+                f"{file}: {videos[name]} and {path} have the same name, but different crops; rename one of them"
+            )
         if name in videos and _ending(videos[name]) != _ending(path):
             raise UserError(
-                f"{file}: {videos[name]} and {path} have one name, so either could show the images in "
+                f"{file}: {videos[name]} and {path} have the same name, so either could show the images in "
                 f"labeled-data/{name}; remove the other one from video_sets"
             )
         videos[name] = str(path)

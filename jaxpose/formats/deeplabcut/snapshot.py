@@ -160,7 +160,7 @@ class _Network:
             ("data.colormode", ("RGB",), "train on RGB images"),
             ("data.inference.normalize_images", (True,), "train with normalised images"),
             ("data.inference.scale_to_unit_range", (None, False), "train with normalised images only"),
-            ("data.inference.resize", (None, False), "jaxpose resizes in another way; train on images of one size"),
+            ("data.inference.resize", (None, False), "jaxpose resizes images differently; train on images of one size"),
             ("data.inference.longest_max_size", (None,), "train on images of one size"),
             ("data.inference.auto_padding", (None,), "train without it"),
             ("data.inference.top_down_crop.margin", (None, 0), "set it to 0 and enlarge the boxes by it"),
@@ -178,8 +178,8 @@ class _Network:
                 self._refuse(key, rule, fix)
         if others := [name for name in self._get("model.heads") if name != "bodypart"]:
             raise UserError(
-                f"{self._file} has model.heads.{others[0]}, which jaxpose has not: it converts networks with the head "
-                "bodypart alone"
+                f"{self._file} has model.heads.{others[0]}, which jaxpose does not have: it converts only networks "
+                "whose one head is bodypart"
             )
 
     def _doublings(self, key: str) -> tuple[int, int]:

@@ -77,7 +77,7 @@ def read_h5(file: Path, several: bool = False) -> Table:
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(f"{file} is not a readable table of DeepLabCut: {error}") from None
     if not tables:
-        raise UserError(f"{file} has no table of pandas")
+        raise UserError(f"{file} has no pandas table")
     # A table that is not from DeepLabCut may be next to one.
     known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
     first, *others = [_with_header(file, table, several) for table in known.values()]
@@ -376,7 +376,7 @@ def file_name(video: str, scorer: str) -> str:
     reserved = [part for part in _RESERVED if part in stem] + [end for end in _ENDINGS if stem.endswith(end)]
     if reserved:
         raise UserError(
-            f"DeepLabCut would not find {stem}.h5: it keeps {reserved[0]!r} in names for other results; rename the "
+            f"DeepLabCut would not find {stem}.h5: it reserves {reserved[0]!r} in names for other results; rename the "
             "video, or choose another --scorer"
         )
     return f"{stem}.h5"

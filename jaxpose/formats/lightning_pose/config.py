@@ -198,7 +198,7 @@ def _add_transform(
     for name, argument in known.items():
         if name not in arguments and argument.options and p_option != "clahe_p":
             values = ", ".join(f"augment.{option} = {PRESETS['none'][option]}" for option in argument.options)
-            found.messages.append(f"{key} gives no {name}; imgaug then chooses it, and jaxpose uses {values}")
+            found.messages.append(f"{key} gives no {name}, which imgaug would choose; jaxpose uses {values}")
 
 
 def _add_parts(found: Augmentation, key: str, p: Any, arguments: dict, known: dict[str, tuple[str, _Argument]]) -> None:

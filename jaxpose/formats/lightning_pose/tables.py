@@ -300,7 +300,7 @@ def read_predictions(file: Path) -> PredictionTable:
       UserError: the file does not exist or is not a prediction file; the message names the row.
     """
     if not file.is_file():
-        raise UserError(f"{file}: there is no such prediction file")
+        raise UserError(f"the prediction file {file} does not exist")
     try:
         with open_unicode(file) as stream:
             lines = csv.reader(stream)
@@ -503,7 +503,7 @@ def read_errors(file: Path) -> ErrorTable:
       UserError: the file does not exist or is not such a file; the message names the line.
     """
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file of errors")
+        raise UserError(f"the error file {file} does not exist")
     try:
         with file.open(newline="", encoding="utf-8") as stream:
             header, *rows = csv.reader(stream) if file.stat().st_size else [[]]

@@ -115,7 +115,7 @@ class Keys:
                 continue
             near = difflib.get_close_matches(key, known, 1, 0.85)
             hint = f"; did you mean {near[0]}?" if near else ""
-            self.messages.append(f"{self.shown(key)} is not used because jaxpose knows no such key{hint}")
+            self.messages.append(f"{self.shown(key)} is not used because jaxpose has no such key{hint}")
 
     def refuse_misspelt(self, file: Path, known: Collection[str], needed: Collection[str]) -> None:
         """Refuses a misspelt section, or a misspelt key if the file lacks the needed key of a similar name.

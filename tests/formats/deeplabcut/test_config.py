@@ -66,7 +66,7 @@ def test_a_config_in_utf_16_is_read(tmp_path: Path) -> None:
 
 def test_a_bodypart_that_no_label_file_has_is_refused_unless_the_others_are_named(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", ["nose", "left_ear", "rihgt_ear", "tail"], list(KEYPOINTS))
-    with pytest.raises(UserError, match="names the keypoints rihgt_ear, and no label file has them") as caught:
+    with pytest.raises(UserError, match="names the keypoints rihgt_ear, but no label file has them") as caught:
         read(folder)
     (option,) = shlex.split(str(caught.value).rpartition(": ")[2])
     config, _ = command_line.read([str(folder), option])

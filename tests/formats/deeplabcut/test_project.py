@@ -258,7 +258,7 @@ def textured_video(path: Path, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("part", ["labeled-data", "labeled-data/day2"])
 def test_a_part_of_a_project_names_the_project(tmp_path: Path, part: str) -> None:
     deeplabcut_project(tmp_path)
-    with pytest.raises(UserError, match=f"{part} is a part of the DeepLabCut project {tmp_path}; give that folder"):
+    with pytest.raises(UserError, match=f"{part} is part of the DeepLabCut project {tmp_path}; give the folder"):
         read(tmp_path / part)
 
 
@@ -370,7 +370,10 @@ def test_names_in_another_unicode_form_and_paths_of_windows_are_found(tmp_path: 
         ({"video_sets": {"/a/day1.mp4": {"crop": "0, 5"}}}, "crop of /a/day1.mp4 is .*x1, x2, y1, y2"),
         ({"video_sets": {"/a/day1.mp4": {"crop": "5, 5, 0, 9"}}}, "crop of /a/day1.mp4 is"),
         ({"video_sets": {"/a/d.avi": {"crop": "0, 5, 0, 9"}, "/b/d.avi": {"crop": "0, 5, 0, 8"}}}, "different crops"),
-        ({"video_sets": {"/a/d.avi": {}, "/b/d.avi": {}}}, "/a/d.avi and /b/d.avi have one name, so either could show"),
+        (
+            {"video_sets": {"/a/d.avi": {}, "/b/d.avi": {}}},
+            "/a/d.avi and /b/d.avi have the same name, so either could show",
+        ),
         ({"cropping": True}, "x1, x2, y1, y2 is"),
     ],
 )
