@@ -229,7 +229,7 @@ _HEAD = "model.heads.bodypart"
         ("metadata.bodyparts", ["a", "a", "c"], "has 'a' in metadata.bodyparts; each keypoint needs a name of its own"),
         ("metadata.bodyparts", [["a", "b"], "c", "d"], "has ['a', 'b'] in metadata.bodyparts; each keypoint needs"),
         ("model.heads.identity", {}, "has model.heads.identity, which jaxpose does not have"),
-        ("metadata.bodyparts", ["snout", "tail"], "of another network than {file}: keypoints 2, and 3 in the snapshot"),
+        ("metadata.bodyparts", ["snout", "tail"], "to another network than {file}: keypoints 2, and 3 in the snapshot"),
         ("model.backbone.model_name", "resnet34", "snapshot-200.pt does not fit model.backbone=resnet34"),
         ("metadata.project_path", "/gone", "is not on this machine; give --project FOLDER, or give the size of the"),
     ],

@@ -135,7 +135,7 @@ def test_the_scorer_of_a_deeplabcut_project_is_kept_on_the_way_there_and_back(
     assert "DeepLabCut's scorers begin with DLC" in message
     (tmp_path / "day_skeleton.csv").write_bytes(table.read_bytes())
     message = fails(capsys, tmp_path / "day_skeleton.csv", "--to", "deeplabcut", "--out", tmp_path)
-    assert "DeepLabCut would not find day_skeletonDLC_jaxpose.h5: it keeps 'skeleton' in names" in message
+    assert "DeepLabCut would not find day_skeletonDLC_jaxpose.h5: it reserves 'skeleton' in names" in message
 
 
 @pytest.mark.parametrize("pandas_form", ["fixed", "table"])

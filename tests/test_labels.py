@@ -142,14 +142,14 @@ def test_a_deeplabcut_project_has_a_file_in_each_folder(
     first, second = (project / f"labeled-data/{video}/CollectedData_me.csv" for video in "ab")
     assert first.read_text().endswith("img001.png,1,2,3,4\nlabeled-data,a,img005.png,1,2,3,4\n")
     assert second.read_text() == (new / "labeled-data/b/CollectedData_me.csv").read_text()
-    assert "a/CollectedData_me.h5: written anew from the CSV" in capsys.readouterr().out
+    assert "a/CollectedData_me.h5: rewritten from the CSV" in capsys.readouterr().out
     # A single file: its images lie beside its folder of images. Without PyTables, DeepLabCut makes the HDF5 file.
     shutil.rmtree(project / "labeled-data" / "b")
     monkeypatch.setattr(project_labels, "MODULES", ("pandas", "absent_module"))
     assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 0
     assert second.is_file() and (project / "labeled-data/b/img003.png").is_file()
     shown = capsys.readouterr().out
-    assert "b/CollectedData_me.h5 lacks the new rows: make it in DeepLabCut by convertcsv2h5" in shown
+    assert "b/CollectedData_me.h5 lacks the new rows: make it again in DeepLabCut with convertcsv2h5" in shown
     assert "pip install 'jaxpose[deeplabcut]', and the next merge" in shown
     # napari-deeplabcut may leave the corrected labels in the .h5 alone.
     second.unlink()

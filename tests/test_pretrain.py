@@ -159,7 +159,7 @@ def test_options_of_a_pretraining_are_refused_in_a_training() -> None:
 
 
 def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, capsys: pytest.CaptureFixture) -> None:
-    message = f"{alone} is a run of jaxpose pretrain, which finds no keypoints"
+    message = f"{alone} is a run of jaxpose pretrain, which does not predict keypoints"
     for read in (load, read_run_errors):
         with pytest.raises(UserError, match=message):
             read(alone)
@@ -184,11 +184,11 @@ def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, ca
             {"pretrain__method": "distill", "pretrain__teacher": "/nowhere/teacher.pth"},
             "pretrain.teacher is '/nowhere/teacher.pth'; there is no such file or folder",
         ),
-        ({"model__kind": "regression"}, "model.kind is regression; a pretraining needs heatmap"),
-        ({"model__norm": "sync", "train__shards": 0}, "model.norm is sync; a pretraining needs the norm of a shard"),
+        ({"model__kind": "regression"}, "model.kind is regression; pretraining needs heatmap"),
+        ({"model__norm": "sync", "train__shards": 0}, "model.norm is sync; pretraining needs the norm of a shard"),
         ({"losses__temporal__weight": 1.0}, "losses.temporal is on; it needs labels"),
         ({"losses__consistency__weight": 1.0, "optim__ema_decay": 0.9}, "losses.consistency is on; it needs labels"),
-        ({"data__keypoint_names": ("nose",)}, "data.keypoint_names is given; a pretraining has no keypoints"),
+        ({"data__keypoint_names": ("nose",)}, "data.keypoint_names is given; pretraining uses no keypoints"),
         ({"pretrain__square_px": 12}, "pretrain.square_px is 12; it must be 8, 16 or 32"),
         (
             {"model__backbone": "vit_small", "model__width": 64, "data__input_width_px": 48, "pretrain__square_px": 32},
@@ -198,7 +198,7 @@ def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, ca
             {"pretrain__method": "distill", "pretrain__teacher": "vit_small_dino", "pretrain__hidden_share": 0.5},
             "pretrain.hidden_share is 0.5, and pretrain.method is distill; only masked uses it",
         ),
-        ({"train__members": 2}, "train.members is 2; a pretraining makes one backbone"),
+        ({"train__members": 2}, "train.members is 2; pretraining makes one backbone"),
         ({"pretrain__scale_min": 2.0}, "pretrain.scale_min is 2, above pretrain.scale_max = 1.25"),
         ({"video__folder": "labeled-data"}, "a pretraining learns from videos, but there are no videos"),
         (

@@ -241,7 +241,7 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
         (["{videos}", "--project", "{tmp}/gone"], "gone does not exist; give the folder of a project, or its file"),
         (["{videos}", "--project", "{tmp}"], "has no label file CollectedData.csv; name it with --labels FILE"),
         (["--run", "{run}", "{run}", "{videos}/session00.mp4"], "--run names a run twice"),
-        (["--run", "{run}", "{other}", "{videos}/session00.mp4"], "has the keypoints of {run} in another order"),
+        (["--run", "{run}", "{other}", "{videos}/session00.mp4"], "has the keypoints of {run} in a different order"),
         (["--run", "{changed}", "{videos}/session00.mp4"], "session00.csv is absent, damaged or changed; make it with"),
     ],
 )

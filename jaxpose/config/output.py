@@ -21,7 +21,7 @@ class LogConfig(Section):
         harmless=True,
         common=True,
     )
-    report: bool = option(True, "write report.html at the end of a training", harmless=True)
+    report: bool = option(True, "write report.html at the end of training", harmless=True)
     profile_steps: str = option("", "first and last step of a profiler trace, such as 10:15; '' = none", harmless=True)
     pace_s: float = option(
         60.0, "several processes: seconds between comparisons of their speed", minimum=0.0, harmless=True

@@ -69,15 +69,15 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         sides = f"{config.data.input_width_px} x {config.data.input_height_px} px"
         yield f"pretrain.square_px is {pretrain.square_px}; it must divide the sides of the input, {sides}"
     if config.model.kind != "heatmap":
-        yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
+        yield f"{method}, and model.kind is {config.model.kind}; pretraining needs heatmap, the default"
     if config.train.shards < 0:
-        yield f"{method}, and train.shards is {config.train.shards}; a pretraining needs shards: leave it out"
+        yield f"{method}, and train.shards is {config.train.shards}; pretraining needs shards: leave it out"
     if norm_of(config.model) == "sync":
-        yield f"{method}, and model.norm is sync; a pretraining needs the norm of a shard or a frame: leave it out"
+        yield f"{method}, and model.norm is sync; pretraining needs the norm of a shard or a frame: leave it out"
     if config.train.members > 1:
-        yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"
+        yield f"{method}, and train.members is {config.train.members}; pretraining makes one backbone: leave it out"
     if config.data.keypoint_names:
-        yield f"{method}, and data.keypoint_names is given; a pretraining has no keypoints"
+        yield f"{method}, and data.keypoint_names is given; pretraining uses no keypoints: leave it out"
     for name in losses.all_on(config.losses):
         yield f"{method}, and losses.{name} is on; it needs labels: set its weight to 0"
 

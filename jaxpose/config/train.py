@@ -31,10 +31,8 @@ class TrainConfig(Section):
         minimum=-1,
         maximum=1024,
     )
-    epochs: int = option(
-        300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0, common=True
-    )
-    steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0, common=True)
+    epochs: int = option(300, "length of training in epochs of ceil(frames / batch_size) steps", minimum=0, common=True)
+    steps: int = option(0, "length of training in steps; replaces epochs if above 0", minimum=0, common=True)
     seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0, common=True)
     members: int = option(
         1,

@@ -98,7 +98,7 @@ def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Conf
     if set(names) != set(predictions.poses.keypoint_names):
         raise UserError(
             f"the run {run} has the keypoints {', '.join(names)}, but {predictions.file} has "
-            f"{', '.join(predictions.poses.keypoint_names)}; give with --run the run that predicted it"
+            f"{', '.join(predictions.poses.keypoint_names)}; name the run that predicted it with --run"
         )
     return config
 

@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a user error)."""
     arguments = Arguments(
         "jaxpose.init",
-        "Writes a config file for a project, each choice with its reason. OPTION=VALUE fixes an option, such as "
+        "Writes a config file for a project, with the reason for each choice. OPTION=VALUE fixes an option, such as "
         "data.views=top,side.",
         f"{program('jaxpose.init')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("project", metavar="PROJECT", help="the project")
     arguments.add_argument("--out", metavar="FILE.py", help="file to write; default: PROJECT.py in this folder")
     arguments.add_argument(
-        "--gpu_gib", type=float, metavar="G", help="GPU memory of the training machine; default: of this one"
+        "--gpu_gib", type=float, metavar="G", help="GPU memory of the machine that trains; default: of this machine"
     )
     arguments.add_overwrite()
     return arguments.run(_write, argv)

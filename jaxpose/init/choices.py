@@ -283,8 +283,8 @@ def _start(facts: Facts, config: Config) -> Iterator[Choice]:
     if epochs >= 2 * TrainConfig.epochs:
         longer = epochs / TrainConfig.epochs
         reason = (
-            "They start, and grow to their weights, at the same fractions of the training as with the default "
-            f"{TrainConfig.epochs} epochs, because the network must predict well first."
+            "They start, and grow to their weights, at the same fractions of training as with the default "
+            "{TrainConfig.epochs} epochs, because the network must predict well first."
         )
         options = {
             "losses.anneal_start_epochs": round(LossesConfig.anneal_start_epochs * longer, 1),
@@ -404,7 +404,7 @@ def batch(facts: Facts, config: Config) -> Iterator[Choice]:
         fit = f"by an estimate for {backbone}, the {most} that are computed at once fit"
     else:
         fits = f"{most} fits" if most == 1 else f"{most} fit"
-        fit = f"by an estimate for {backbone}, {fits} into a pass (another number is another run)"
+        fit = f"by an estimate for {backbone}, {fits} into a pass (a different number makes a different run)"
     yield Choice(
         "Batch",
         f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows the needs of a step.",

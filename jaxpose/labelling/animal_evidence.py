@@ -82,7 +82,7 @@ def _read_review(file: Path, frames: int) -> list[Doubt]:
             if not 0 <= first <= last < frames or not np.isfinite(margin):
                 shown = excerpt(f"{first} to {last}", quoted=False)
                 raise UserError(
-                    f"{file}:{reader.line_num} has the frames {shown}, and its video has {frames:,}: make the tracks "
+                    f"{file}:{reader.line_num} names the frames {shown}, but its video has {frames:,}: make the tracks "
                     "of this video again"
                 )
             doubts.append(Doubt(row["kind"], first, last, float(1 / (1 + np.exp(np.clip(margin, -50, 50))))))

@@ -128,11 +128,11 @@ def _report(
     if untouched := count_untouched(new, found):
         print_lines(f"{untouched_text(untouched)}: if nobody looked at them, correct them in {project.folder}")
     if merged.backups:
-        print_lines(f"the label files before: {', '.join(map(str, merged.backups))}")
+        print_lines(f"backups of the label files: {', '.join(map(str, merged.backups))}")
     for file in merged.h5:
-        print_lines(f"{file}: written anew from the CSV")
+        print_lines(f"{file}: rewritten from the CSV")
     for file in merged.stale:
-        print_lines(f"{file} lacks the new rows: make it in DeepLabCut by convertcsv2h5")
+        print_lines(f"{file} lacks the new rows: make it again in DeepLabCut with convertcsv2h5")
     if merged.stale and not can_write():
         print_lines("pip install 'jaxpose[deeplabcut]', and the next merge writes these files itself")
     if project.kind == DEEPLABCUT:

@@ -79,8 +79,8 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
     """
     if target.is_symlink():
         return (
-            f"{target} is a link to {os.path.realpath(target)}, and a merge would put a file in its place: merge into "
-            "the project of that file, or copy it here"
+            f"{target} is a link to {os.path.realpath(target)}, and a merge would replace the link by a file: merge "
+            "into the project of that file, or copy it here"
         )
     if not target.is_file() and target.with_suffix(".h5").is_file():
         return (
@@ -174,7 +174,7 @@ def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: 
     except UserError as error:
         return str(error)
     if image not in copied_px and beside.is_file() and beside.read_bytes() != inside.read_bytes():
-        return f"{image} in {folder} is another image than the one in {project.folder}"
+        return f"{image} in {folder} differs from the image of this name in {project.folder}"
     video = PurePosixPath(image).parent.name
     crop_px = project.crop_px(video)
     known_px = {crop_px[2:]} if crop_px else project.sizes_px(video)

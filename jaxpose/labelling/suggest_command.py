@@ -248,7 +248,7 @@ def _report(
     print_lines(f"{out}: {count(images, 'image')}{around}")
     if project and (bad := sum(len(table.problems) for table in project.all_tables())):
         which = f"{count(bad, 'row')} of the labels"
-        print_lines(f"{which} cannot be used (see jaxpose check); their frames may be here")
+        print_lines(f"{which} cannot be used (see jaxpose check); their frames may be among the suggested ones")
     say(_next_step(given, out, project, is_predicted))
 
 

@@ -77,7 +77,10 @@ def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> li
             _logger.warning(f"{out / name} is not written: {len(runs) - len(done)} of {len(runs)} runs lack {name}")
             continue
         if len({row.files for row in done}) > 1:
-            raise UserError(f"{name} is of other files in {runs[0]} than in another run; predict it with --overwrite")
+            raise UserError(
+                f"{name} was made from different files in {runs[0]} than in another run; predict it again with "
+                "--overwrite"
+            )
         for run, row in zip(runs, done, strict=True):
             if not sha256_of(run / name).startswith(row.table_sha256):
                 raise UserError(f"{run / name} was damaged or changed by hand; --overwrite predicts it again")
@@ -112,7 +115,7 @@ def smoother_command(runs: Sequence[Path], tables: Sequence[Path], views: Sequen
 def _write(file: Path, tables: Sequence[Poses]) -> None:
     first = tables[0]
     if any(table.frames != first.frames or table.keypoint_names != first.keypoint_names for table in tables):
-        raise UserError(f"{file.name}: the runs have predicted other frames; predict it again with --overwrite")
+        raise UserError(f"{file.name}: the runs have predicted different frames; predict it again with --overwrite")
     places = np.stack([table.points_px[:, 0] for table in tables])
     median, variance = np.median(places, axis=0), places.var(axis=0)
     confidence = np.mean([table.one_animal()[1] for table in tables], axis=0)
@@ -415,13 +418,13 @@ def _report(
 ) -> None:
     for name, errors in members.items():
         _logger.info(
-            f"{name} set: the median of the members errs by {medians[name]:.2f} px, a member by "
-            f"{np.mean(errors):.2f} px on average ({min(errors):.2f} to {max(errors):.2f})"
+            f"{name} set: mean error {medians[name]:.2f} px for the median of the members, {np.mean(errors):.2f} px "
+            f"for a single member ({min(errors):.2f} to {max(errors):.2f})"
         )
         if areas[name]["spread"] is not None:
             found = areas[name]
             _logger.info(
-                f"{name} set: {found['wrong']} of {found['points']} points err by more than {metrics.WRONG_PX:g} "
+                f"{name} set: {found['wrong']} of {found['points']} points have an error above {metrics.WRONG_PX:g} "
                 f"px; AUROC of the spread {found['spread']:.3f}, of the confidence {found['confidence']:.3f}"
             )
     if fitted:

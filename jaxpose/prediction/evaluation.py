@@ -444,8 +444,8 @@ def _decode(config: Config, found: Project, split: KnownSplit, sets: np.ndarray)
     """Decodes and returns a project's labelled frames; reports labels that changed since the training."""
     if changed := dataset.changed_labels(found, split):
         _logger.info(
-            f"the labels of {count(changed, 'frame')} changed since the training; "
-            "the errors are measured from the new labels"
+            f"the labels of {count(changed, 'frame')} changed since training; the errors are measured from the new "
+            "labels"
         )
     samples, messages = dataset.decode(found, config)
     for message in messages:

@@ -497,8 +497,8 @@ class PredictionIndex:
                     kept = edited_name(table)
                     os.replace(table, kept)
                     _logger.warning(
-                        f"{table} was changed since it was written: it is written again, and the changed file "
-                        f"is kept as {kept}"
+                        f"{table} was changed since it was written: jaxpose writes it again, and keeps the changed "
+                        f"file as {kept}"
                     )
 
         self._write(change)

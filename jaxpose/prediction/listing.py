@@ -218,8 +218,8 @@ def announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
             view for view, video in zip(predictor.config.data.views, job.views, strict=True) if video is None
         ]  # fmt: skip
         _logger.warning(
-            f"{job.name}: its session has no video of {', '.join(absent)}; it is predicted without, which the network "
-            "did not learn"
+            f"{job.name}: its session has no video of {', '.join(absent)}; it is predicted without them, which the "
+            "network has not learned"
         )
     if needed > free:
         raise UserError(

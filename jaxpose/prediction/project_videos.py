@@ -122,7 +122,7 @@ def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
     tables = {view: read_predictions(session.files[view]).poses for view in session.targets}
     if len({len(table.frames) for table in tables.values()}) > 1:
         shown = ", ".join(f"{view} {len(table.frames)}" for view, table in tables.items())
-        return f"its views differ in frames: {shown}"
+        return f"its views differ in length: {shown}"
     rows = np.concatenate([table.points_px[:, 0] for table in tables.values()])
     moments = np.arange(len(rows)).reshape(len(tables), -1).T
     errors = pose_errors_px({_NAME: pca}, rows, moments)[_NAME]
@@ -180,7 +180,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     command = _command(folder, files)
     if jax.process_count() > 1:
-        _logger.info(f"the videos are not predicted by several processes; predict them by {command}")
+        _logger.info(f"the videos are not predicted by several processes; to predict them: {command}")
         return
     videos = []
     for file in files:
@@ -203,13 +203,13 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
                 if needed_s > AUTO_S:
                     frames = count(sum(video.expected_frames for video in videos), "frame")
                     _logger.info(
-                        f"the {frames} of video would take about {duration(needed_s)}; predict them by {command}"
+                        f"the {frames} of video would take about {duration(needed_s)}; to predict them: {command}"
                     )
                     return
             if not _predict(predictor, jobs, index, claims, stops):
                 _logger.warning(f"some videos are not predicted (see above); to try them again: {command}")
     except (UserError, OSError) as error:
-        _logger.warning(f"the videos are not predicted: {error}; predict them by {command}")
+        _logger.warning(f"the videos are not predicted: {error}; to predict them: {command}")
 
 
 def _is_begun(index: PredictionIndex, jobs: list[Job]) -> bool:

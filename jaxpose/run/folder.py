@@ -130,9 +130,9 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
         name, out = shlex.quote(str(run)), " out=NEW_FOLDER" if config.out else ""
         size = "".join(f" {key}={before}" for key, (before, _) in keys.items() if key in _INPUT)
         return (
-            f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
-            f"with each of its frames in its set, add data.split={name} {start_options(run, config)}{size}{out}; "
-            "this run stays as it is"
+            f"{_new_frames(len(new.keys() - old.keys()))}To train on the current labels, starting from the weights of "
+            f"this run and keeping its frames in their sets, add data.split={name} "
+            f"{start_options(run, config)}{size}{out}; this run stays unchanged"
         )
     return "Choose another out, or resume=overwrite to start over"
 
@@ -196,8 +196,8 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         return "finished", unchecked, None
     if is_finished and (why_not := _why_not_longer(read_summary(path).get("reason"), config)):
         raise UserError(
-            f"resume is extend, but the run in {path} {why_not}; {start_options(path, config)} without "
-            "resume=extend starts another run from its weights"
+            f"resume is extend, but the run in {path} {why_not}; {start_options(path, config)} without resume=extend "
+            "starts a new run from its weights"
         )
     messages = extension.messages() if extension else ()
     if extension and not config.out:

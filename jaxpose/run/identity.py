@@ -59,7 +59,7 @@ def refuse_pretraining(run: Path, config: Config) -> None:
     """Raises a UserError if a run folder is a pretraining, which has no keypoints."""
     if config.pretrain.method != "none":
         raise UserError(
-            f"{run} is a run of jaxpose pretrain, which finds no keypoints; train a network from it with "
+            f"{run} is a run of jaxpose pretrain, which does not predict keypoints; train a network from it with "
             f"model.weights={run}"
         )
 
@@ -280,7 +280,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     frames = count_training_frames(parse_split_rows(split_text).values(), config.model.kind)
     if not frames and not (stored.train.steps and config.train.steps):
         raise UserError(
-            f"resume is extend, and the pretraining in {run} is counted in epochs; only train.steps extends"
+            f"resume is extend, but the length of the pretraining run {run} is in epochs; only train.steps extends it"
         )
     old_steps, new_steps = total_steps(stored.train, frames), total_steps(config.train, frames)
     if new_steps <= old_steps:
@@ -377,7 +377,9 @@ def _notes(config: Config, at_step: int, old_steps: int, new_steps: int, frames:
             f"the result is not that of one run of {new_steps} steps: optim.schedule=cosine followed the length "
             f"{old_steps} up to step {at_step}, and the learning rate rises there to that of {new_steps} steps",
         )
-    same = f"the weights will be those of one run of {new_steps} steps, as no rate and no loss depends on the length"
+    same = (
+        f"the weights will be those of one run of {new_steps} steps, because no rate and no loss depends on the length"
+    )
     val_every = steps_between_validations(train, steps_per_epoch(train, frames))
     if at_step < old_steps or old_steps % val_every == 0 or train.monitor == NO_METRIC:
         return (same,)

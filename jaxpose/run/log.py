@@ -98,7 +98,7 @@ def write_means(run: Path, members: Mapping[Path, int]) -> list[str]:
     for (member, steps), (records, wrong) in zip(members.items(), read.values(), strict=True):
         file = member / METRICS_FILE
         if wrong:
-            problems.append(f"{file} has {count(wrong, 'line')} that this training did not write, which is left out")
+            problems.append(f"{file} has {count(wrong, 'line')} that this run did not write: left out")
         if lacks := sum(key[0] <= steps and key not in records for key in common):
             shown = count(lacks, "record")
             problems.append(f"{file} lacks {shown} of its member, so the means there are of the other members")

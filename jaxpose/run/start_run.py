@@ -44,11 +44,15 @@ def refuse_other_keypoints(runs: Sequence[Path], configs: Sequence[Config]) -> N
         for option, noun in (("keypoint_names", "keypoints"), ("views", "views")):
             first, other = getattr(configs[0].data, option), getattr(config.data, option)
             if first != other and set(first) == set(other):
-                raise UserError(f"{run} has the {noun} of {runs[0]} in another order; predict with runs of one order")
+                raise UserError(
+                    f"{run} has the {noun} of {runs[0]} in a different order; give runs with the same order"
+                )
             if first != other:
                 alone = [", ".join(name for name in names if name not in both) or "none" for names, both in
                          ((first, other), (other, first))]  # fmt: skip
-                raise UserError(f"the runs have other {noun}: only {runs[0]} has {alone[0]}, only {run} has {alone[1]}")
+                raise UserError(
+                    f"the runs have different {noun}: only {runs[0]} has {alone[0]}, only {run} has {alone[1]}"
+                )
 
 
 def member_folders(run: Path, config: Config) -> list[Path]:
@@ -80,7 +84,7 @@ def refuse_ensemble(run: Path, config: Config) -> None:
     """Raises UserError if a run folder holds an ensemble, where one network is needed."""
     if members := member_folders(run, config):
         raise UserError(
-            f"{run} holds an ensemble of {len(members)} networks, and one network is needed: give one of them, such as "
+            f"{run} holds an ensemble of {len(members)} networks, but one network is needed: give one of them, such as "
             f"{members[0]}"
         )
 

@@ -57,7 +57,7 @@ def parse_status(data: bytes, name: str) -> Status:
     """
     if not data:
         return Status()
-    mend = "remove the file; the next start of the run writes it anew"
+    mend = "remove the file; the next start of the run writes it again"
     try:
         return Status(**parse_json(data, name, mend))
     except TypeError:
@@ -273,7 +273,7 @@ def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -
     turns = 1
     if file.exists():
         try:
-            last = read_json(file, "turns are counted from 1 again", [*place, "turns"])
+            last = read_json(file, "attempts are counted from 1 again", [*place, "turns"])
             turns += last["turns"] if place.items() <= last.items() else 0
         except DamagedFile as error:
             # Three more useless turns cost less than a night of training that does not start.
@@ -281,8 +281,8 @@ def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -
     if turns > _MAX_TURNS:
         raise UserError(
             f"SLURM has started job {job} {_MAX_TURNS} times from step {step}, but no later step was saved and no "
-            "segment of video finished: see in the job's log how each turn ended (is the time limit too short for a "
-            "start and a save?), then submit the job again"
+            "segment of video finished: see in the job's log how each attempt ended (is the time limit too short for "
+            "a start and a save?), then submit the job again"
         )
     write_json(file, place | {"turns": turns})
 

@@ -86,7 +86,7 @@ def read_corrections(file: Path) -> list[Correction]:
     try:
         text = read_unicode(file, "CSV file", _RULE)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise UserError(f"there is no file of corrections {file}") from None
+        raise UserError(f"the corrections file {file} does not exist") from None
     if not (corrections := parse_corrections(file, text)):
         raise UserError(f"{file} has no answer; write {', '.join(ANSWERS)} into the column answer of a row")
     return corrections
@@ -222,7 +222,7 @@ def _solve(solution: Solution, number: Number, demands: Sequence[_Demand], areas
 
 
 def _contradiction(demand: _Demand) -> UserError:
-    return UserError(f"{demand.place}: this cannot hold together with the other corrections and --animals")
+    return UserError(f"{demand.place}: this contradicts the other corrections or --animals")
 
 
 def _holds(demand: _Demand, tracks: np.ndarray) -> bool:

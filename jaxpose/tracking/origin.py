@@ -72,7 +72,7 @@ def read_origin(review: Path) -> Origin:
     """
     file = origin_file(review)
     if not file.is_file():
-        raise UserError(f"{review} has no {file.name} next to it, which says how its tracks were made: {_MEND}")
+        raise UserError(f"{review} has no {file.name} next to it, which records how its tracks were made: {_MEND}")
     names = [field.name for field in dataclasses.fields(Origin)]
     content = read_json(file, _MEND, names)
     return Origin(**{name: content[name] for name in names})

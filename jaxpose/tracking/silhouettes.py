@@ -121,7 +121,7 @@ def _frames(video: Video, scale: float, count: int) -> Iterator[tuple[int, np.nd
         why = f": {reader.problem}" if reader.problem else ""
         raise UserError(
             f"{video.path} has {reader.delivered:,} readable frames, but the detections have {count:,}{why}; give the "
-            "video that they are of"
+            "video that they were made from"
         )
 
 

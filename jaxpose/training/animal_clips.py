@@ -191,7 +191,7 @@ def _read(file: Path, names: Sequence[str], run: Path) -> list[list[_Row]] | Non
     """
     if not file.exists():
         if any(run.glob(CHECKPOINT_MANIFESTS)):
-            raise UserError(f"{file} is gone, so this training cannot go on with the same clips: {_MEND}")
+            raise UserError(f"{file} is gone, so this run cannot continue with the same clips: {_MEND}")
         return None
     of_video: dict[str, list[_Row]] = {name: [] for name in names}
     for row in read_csv(file, _MEND, _HEADER):

@@ -124,8 +124,8 @@ def _timm_name(notes: dict[str, Any]) -> str:
 
 
 _OUR_PIXELS = (
-    "jaxpose gives a backbone from a file pixels with the mean and deviation of ImageNet (0.485, 0.456, 0.406 and "
-    "0.229, 0.224, 0.225)"
+    "for a backbone from a file, jaxpose normalises pixels with the mean and deviation of ImageNet (0.485, 0.456, "
+    "0.406 and 0.229, 0.224, 0.225)"
 )
 
 
@@ -306,7 +306,7 @@ def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:
     rest_steps = rest * facts.steps_per_epoch
     why = f"optim.unfreeze_epoch = {optim.unfreeze_epoch}"
     if optim.unfreeze_epoch < 0:
-        why += f": {rest} epochs, as a part of the head is new"
+        why += f": {rest} epochs, because a part of the head is new"
     if rest_steps >= facts.total_steps:
         return f"rate 0 in all {facts.total_steps} steps ({why}); optim.unfreeze_epoch=0 trains it from the first step"
     highest = optim.backbone_lr_factor

@@ -32,7 +32,7 @@ from jaxpose.training.setup import Setup, describe_limits, open_clip_streams
 from jaxpose.video.index import as_labelled, labelled_sizes_px, read_index
 
 _TEACHER = "pretrain.teacher"
-_WHY = "a pretraining learns from videos"
+_WHY = "pretraining learns from videos"
 
 
 def read_videos(config: Config) -> tuple[Config, Dataset]:
@@ -76,7 +76,7 @@ def make_pretrain_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed)
     initial = load_initial_weights(config, data, params, statistics)
     teacher, teacher_params, message = _load_teacher(config)
-    clips, notes = open_clip_streams(config, "a pretraining learns from videos")
+    clips, notes = open_clip_streams(config, "pretraining learns from videos")
     frames = clips["unlabelled"].source.frame_count
     total_steps = lengths.total_steps(train, frames)
     facts = DataFacts(

@@ -200,11 +200,11 @@ def check_losses_on_video(config: Config, facts: DataFacts) -> list[str]:
     losses, messages = config.losses, []
     refuse_epsilons(losses, len(config.data.keypoint_names))
     if weights(losses) and (reason := _why_they_never_count(losses, facts.total_steps, facts.steps_per_epoch)):
-        messages.append(f"the losses on clips never count: {reason}")
+        messages.append(f"the losses on clips never take effect: {reason}")
     if losses.consistency.weight and losses.consistency.start_steps >= facts.total_steps:
         start = f"losses.consistency.start_steps is {losses.consistency.start_steps}"
-        steps = f"the training has {facts.total_steps} steps"
-        messages.append(f"the teacher never counts: {start}, and {steps}; lower it, or train longer")
+        steps = f"the run has {facts.total_steps} steps"
+        messages.append(f"the teacher never takes effect: {start}, and {steps}; lower it, or train longer")
     return messages
 
 
@@ -354,7 +354,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     return Setup(
         config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
         initial.sha256, initial.trained_before, subspaces, messages, rigs=rigs,
-        animal_clips="the finder looks for animals in the videos after its training" * is_later,
+        animal_clips="the finder looks for animals in the videos once it is trained" * is_later,
     )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ def _describe_masks(setup: Setup) -> dict[str, str]:
         return {}
     first, last = mask_steps(augment, setup.facts.steps_per_epoch)
     shares = f"{augment.mask_share_start:.0%} to {augment.mask_share:.0%} of the patches of a frame"
-    ends = f"; the training ends at step {setup.facts.total_steps}" * (last > setup.facts.total_steps)
+    ends = f"; the run ends at step {setup.facts.total_steps}" * (last > setup.facts.total_steps)
     return {"masks": f"{shares}, from step {first} to step {last}{ends}"}
 
 

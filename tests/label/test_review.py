@@ -426,7 +426,7 @@ def test_the_page_shows_why_the_tracks_were_not_made_and_stops_it(
     other = Review(Path("t_review.csv"))
     assert other.state()["tracking"]["name"] == "running"
     for state in (ended(page), ended(other)):
-        assert state["name"] == "failed" and "t_corrections.csv:3: this cannot hold together" in state["text"]
+        assert state["name"] == "failed" and "t_corrections.csv:3: this contradicts" in state["text"]
     page.track()
     while page.stop()["name"] == "running":
         time.sleep(0.05)

@@ -175,7 +175,7 @@ def test_what_cannot_be_suggested_is_said(tmp_path: Path, capsys: Capture) -> No
     assert "whose predictions are not combined: give one run" in capsys.readouterr().err
     review.write_text(review.read_text().replace(",80,80,", ",80,800,"))
     assert suggest.main(["--run", str(run), str(video), *out]) == 2
-    assert "day_tracks_review.csv:2 has the frames 80 to 800, and its video has 120" in capsys.readouterr().err
+    assert "day_tracks_review.csv:2 names the frames 80 to 800, but its video has 120" in capsys.readouterr().err
     review.write_text("a,b\n1,2\n")
     assert suggest.main(["--run", str(run), str(video), *out]) == 2
     assert "day_tracks_review.csv:2 is not a row of a review" in capsys.readouterr().err
@@ -294,7 +294,7 @@ def test_an_animal_that_may_be_another_one_stops_a_merge(tmp_path: Path, capsys:
     shutil.copy(new / IMAGES[0], new / IMAGES[0].replace("img000", "img0"))
     assert merge(new, project) == 2
     shown = capsys.readouterr().err
-    assert f"{IMAGES[2]} in {new} is another image than the one in {project}" in shown
+    assert f"{IMAGES[2]} in {new} differs from the image of this name in {project}" in shown
     assert f"labeled-data/a/img0.png is already labelled in {project}/CollectedData.csv:5 as {IMAGES[0]}" in shown
     assert (project / "CollectedData.csv").read_bytes() == before
 

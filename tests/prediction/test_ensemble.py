@@ -93,8 +93,11 @@ def test_runs_that_do_not_fit_are_refused(trained_run: Path, tmp_path: Path, cap
     other = _member(trained_run, tmp_path / "other", 0, keypoint_names=("snout", *names[1:]))
     first, again = str(trained_run), str(trained_run.parent / "run")
     for arguments, message in (
-        (["--run", first, str(turned), video], f"{turned} has the keypoints of {first} in another order"),
-        (["--run", first, str(other), video], f"other keypoints: only {first} has {names[0]}, only {other} has snout"),
+        (["--run", first, str(turned), video], f"{turned} has the keypoints of {first} in a different order"),
+        (
+            ["--run", first, str(other), video],
+            f"different keypoints: only {first} has {names[0]}, only {other} has snout",
+        ),
         (["--run", first, again, video], "--run names a run twice"),
         (["--run", first, "--run", again, video], "--run names a run twice"),
         (["--run", first, str(_member(trained_run, tmp_path / "b", 1)), video, "--out", first], "which holds a run or"),

@@ -193,7 +193,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
         assert predict.main([*flags, *cut]) == 0
         shown = capsys.readouterr()
         assert (
-            f"{table} was changed since it was written: it is written again, and the changed file is kept as "
+            f"{table} was changed since it was written: jaxpose writes it again, and keeps the changed file as "
             in shown.err
         )
         assert table.read_text() == whole_text and table.with_name(name).read_text().endswith("0" * (number + 1) + "\n")

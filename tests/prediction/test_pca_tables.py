@@ -110,5 +110,5 @@ def test_views_of_unequal_length_are_told(run_with: Callable[..., Path], trained
     with logged("jaxpose.prediction") as log:
         write_moment_errors(predictor, {table: sha256_of(table)[:16] for table in tables})
     assert log.lines == [
-        "warning: session s9 has no pca_multiview errors: its views differ in frames: top 9, left_top 7"
+        "warning: session s9 has no pca_multiview errors: its views differ in length: top 9, left_top 7"
     ]

@@ -68,7 +68,7 @@ def test_auto_gives_the_command_where_it_takes_long(
     monkeypatch.setattr(project_videos, "AUTO_S", 1e-3)
     (said,) = say_of(predictor, tmp_path / "run")
     files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
-    assert said.startswith("the 103 frames of video would take about 1 s; predict them by ")
+    assert said.startswith("the 103 frames of video would take about 1 s; to predict them: ")
     assert said.endswith(f"jaxpose predict --run {tmp_path}/run {files}")
     assert tables_in(tmp_path / "run") == []
 
@@ -168,7 +168,7 @@ def test_a_table_of_other_weights_or_cut_short_is_replaced(predictor: Predictor,
     # Somebody may have worked on it.
     kept = table.with_name("a.edited.csv")
     assert (
-        f"{table} was changed since it was written: it is written again, and the changed file is kept as {kept}"
+        f"{table} was changed since it was written: jaxpose writes it again, and keeps the changed file as {kept}"
         in log.warned
     )
     assert kept.read_bytes() == whole[:-9]

@@ -51,7 +51,7 @@ def test_a_longer_config_takes_back_the_end_and_is_recorded(tmp_path: Path, is_f
     assert (run.action, run.path) == ("resume", tmp_path)
     assert run.messages == (
         "extends the run from 20 to 40 steps",
-        "the weights will be those of one run of 40 steps, as no rate and no loss depends on the length",
+        "the weights will be those of one run of 40 steps, because no rate and no loss depends on the length",
     )
     assert {file.name for file in tmp_path.iterdir()} == {
         ".lock", "config.json", "split.csv", "extensions.json", "status.json", "notes.txt",

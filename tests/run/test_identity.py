@@ -110,14 +110,14 @@ def test_edited_labels_are_refused_by_name(
     run = moved / "run"
     assert (
         f"the labels of 5 frames changed ({', '.join(images[:3])}, and 2 more): put the old labels back to resume, or "
-        "start a new run. To train on the present labels from the weights of this run, with each of its frames in its "
-        f"set, add data.split={run} train.init_from={run} out=NEW_FOLDER; this run stays"
+        "start a new run. To train on the current labels, starting from the weights of this run and keeping its frames "
+        f"in their sets, add data.split={run} train.init_from={run} out=NEW_FOLDER; this run stays"
     ) in capsys.readouterr().err
     assert files_in(moved / "run") == before
     if is_finished:
         with logged("jaxpose") as log:
             evaluate(whole, project=str(moved / "project"), out=tmp_path / "out")
-        assert sum("the labels of 5 frames changed since the training" in line for line in log.lines) == 1
+        assert sum("the labels of 5 frames changed since training" in line for line in log.lines) == 1
         (moved / "project" / "CollectedData.csv").write_bytes(kept)
         assert call(config, tmp_path) == 0
 

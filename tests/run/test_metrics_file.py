@@ -66,7 +66,7 @@ def test_a_line_of_a_member_that_is_not_of_its_training_is_left_out_by_name(
     file.write_bytes(file.read_bytes().splitlines(True)[0] + line.encode("latin-1"))
     found = write_means(tmp_path, {tmp_path / "0": 2, tmp_path / "1": 2})
     lacks = f"{file} lacks 1 record of its member, so the means there are of the other members"
-    wrong = f"{file} has 1 line that this training did not write, which is left out"
+    wrong = f"{file} has 1 line that this run did not write: left out"
     assert found == [wrong, lacks][not is_wrong :]
     assert lines_of(tmp_path) == [{"step": step, "time_s": 1.0 * step, "loss": 1.0} for step in (1, 2)]
 

@@ -133,7 +133,7 @@ def test_answers_that_contradict_each_other_are_refused(tmp_path: Path, capsys: 
     (tmp_path / "c.csv").write_text(f"{head}\nsame,0,40,80,animal1,\ndifferent,0,40,80,animal1,\n")
     command = [str(tmp_path / "in.csv"), "--animals", "2", "--out", str(tmp_path / "o.csv"), "--corrections"]
     assert verb.main([*command, str(tmp_path / "c.csv")]) == 2
-    assert "c.csv:3: this cannot hold together with the other corrections" in capsys.readouterr().err
+    assert "c.csv:3: this contradicts the other corrections" in capsys.readouterr().err
 
 
 def star() -> Poses:
@@ -251,7 +251,7 @@ def test_the_review_itself_is_not_overwritten_by_its_answers(
     ]
     assert verb.main(command) == 2 and "which this command writes" in capsys.readouterr().err
     absent = [*command[:-1], str(tmp_path / "absent.csv")]
-    assert verb.main(absent) == 2 and "there is no file of corrections" in capsys.readouterr().err
+    assert verb.main(absent) == 2 and "absent.csv does not exist" in capsys.readouterr().err
     (tmp_path / "x.csv").write_text("frame,track\n1,2\n")
     assert verb.main([*command[:-1], str(tmp_path / "x.csv")]) == 2
     assert "has no column answer, round, frame_from" in capsys.readouterr().err

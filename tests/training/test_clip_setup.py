@@ -48,7 +48,7 @@ def test_losses_on_clips_that_never_set_in_are_told(project: Path, tmp_path: Pat
         ),
     ):
         setup = begin(make_config(project, tmp_path / "run", **options | annealing))
-        found = [message for message in setup.messages if message.startswith("the losses on clips never count: ")]
+        found = [message for message in setup.messages if message.startswith("the losses on clips never take effect: ")]
         assert len(found) == bool(said) and (not found or said in found[0]), annealing
 
 

@@ -145,7 +145,7 @@ def test_a_training_goes_on_only_with_the_boxes_that_it_began_with(group: Path, 
     ):
         train(make_config(group, again, **longer | {"resume": "auto"}))
     file.unlink()
-    with pytest.raises(UserError, match="clip_boxes.csv is gone, so this training cannot go on with the same clips"):
+    with pytest.raises(UserError, match="clip_boxes.csv is gone, so this run cannot continue with the same clips"):
         train(make_config(group, again, **longer | {"resume": "auto"}))
     file.write_bytes(kept)
     assert train(make_config(group, again, **longer | {"resume": "auto"}))["steps"] == 62

@@ -179,7 +179,7 @@ def test_a_verb_takes_an_ensemble_for_its_members(
 
 
 def test_what_needs_one_network_names_a_member(ensemble: Path, project: Path, tmp_path: Path) -> None:
-    named = f"an ensemble of 3 networks, and one network is needed: give one of them, such as {ensemble}/members/0"
+    named = f"an ensemble of 3 networks, but one network is needed: give one of them, such as {ensemble}/members/0"
     with pytest.raises(UserError, match=named):
         load(ensemble)
     with pytest.raises(UserError, match=named):

@@ -299,7 +299,10 @@ def test_a_session_may_lack_a_camera_but_no_frames(
     capsys.readouterr()
     assert predict(run, *two, "--out", str(tmp_path / "two")) == 0
     err = capsys.readouterr().err
-    assert err.count("its session has no video of c2; it is predicted without, which the network did not learn") == 1
+    assert (
+        err.count("its session has no video of c2; it is predicted without them, which the network has not learned")
+        == 1
+    )
     found = [(tmp_path / out / "video_preds/session01_c1.csv").read_bytes() for out in ("all", "two")]
     assert found[0] != found[1]
     (short := tmp_path / "short").mkdir()
