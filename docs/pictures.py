@@ -1,9 +1,9 @@
-"""Makes the pictures of the documents from real runs.
+"""Makes the pictures in the documents from real runs.
 
     python docs/pictures.py --project PATH/mirror-mouse-example --work FOLDER
 
-Trains the mouse example and the synthetic animal in FOLDER (10 and 3 minutes on 2 quiet cores; a second call finds the
-runs finished), draws their videos, writes their reports, and writes docs/pictures/ anew. Needs Chromium and the extra
+Trains on the mouse example and on the synthetic animal in FOLDER (10 and 3 minutes on 2 quiet cores; a second call uses
+the finished runs), draws their videos, writes their reports, and replaces docs/pictures/. Needs Chromium and the extra
 dev.
 """
 
@@ -25,7 +25,7 @@ from jaxpose.data.synthetic import make_project
 FOLDER = Path(__file__).resolve().parent / "pictures"
 CHROMIUM = "chromium"
 PAGE_PX = (1280, 1330)
-# The best of these qualities with which the file is small enough.
+# The highest of these qualities with which the file is small enough.
 JPEG_QUALITIES, MOST_BYTES = (72, 64, 56, 48), 149_000
 TRAIL_FRAMES = 15
 # Small frames are enlarged by a whole factor up to this width.
@@ -58,13 +58,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def trained(work: Path, name: str, arguments: list[str]) -> Path:
-    """Trains in the folder `name`, or finds that it is done, and returns this run folder."""
+    """Trains in the folder `name`, unless its run is finished, and returns this run folder."""
     jaxpose(["train", *arguments, f"out={work / name}"], work)
     return work / name
 
 
 def jaxpose(arguments: list[str], folder: Path, codes: tuple[int, ...] = (0,)) -> None:
-    """Runs a verb, and ends where its exit code is another than these."""
+    """Runs a verb, and exits if its exit code is not one of these."""
     ended = subprocess.run([sys.executable, "-m", "jaxpose", *arguments], cwd=folder)
     if ended.returncode not in codes:
         sys.exit(f"jaxpose {arguments[0]} ended with exit code {ended.returncode}")
@@ -77,22 +77,22 @@ def report_top(run: Path) -> np.ndarray:
 
 
 def label_page_top(run: Path) -> np.ndarray:
-    """The first screen of the page about the labels of the run's project, (h, w, 3) BGR."""
+    """The first screen of the page that checks the labels of the run's project, (h, w, 3) BGR."""
     page = run.parent / "labels.html"
-    # It ends with 1 where it found something.
+    # The exit code is 1 if there are findings.
     jaxpose(["check", str(project_of(run)), "--out", str(page), f"data.skeleton={SKELETON}"], run.parent, (0, 1))
     return screenshot(page.as_uri(), page.with_suffix(".png"))
 
 
 def label_page(run: Path) -> np.ndarray:
-    """The page to label in, with an image of the run's project, (h, w, 3) BGR."""
+    """The labelling page, with an image of the run's project, (h, w, 3) BGR."""
     copy = run.parent / "labelled"
     shutil.copytree(project_of(run), copy, dirs_exist_ok=True)
     return served([str(copy)], run.parent / "label.png")
 
 
 def label_views(run: Path) -> np.ndarray:
-    """The page to label in, with three cameras, of which the first has a single label, (h, w, 3) BGR."""
+    """The labelling page with three cameras, of which the first has a single label, (h, w, 3) BGR."""
     copy = run.parent / "cameras"
     shutil.rmtree(copy, ignore_errors=True)
     make_project(copy, videos=2, labelled_frames=6, video_frames=40, side_px=256, cameras=3)
@@ -104,7 +104,7 @@ def label_views(run: Path) -> np.ndarray:
 
 
 def served(arguments: list[str], shot: Path) -> np.ndarray:
-    """The page of `jaxpose label`, as it opens."""
+    """The page of `jaxpose label` as it first appears."""
     command = [sys.executable, "-m", "jaxpose", "label", *arguments, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout
@@ -120,10 +120,10 @@ def served(arguments: list[str], shot: Path) -> np.ndarray:
 
 
 def screenshot(address: str, shot: Path) -> np.ndarray:
-    """The top of a page as a light browser shows it."""
+    """The top of a page in a browser with the light colour scheme."""
     width, height = PAGE_PX
     command = [shutil.which(CHROMIUM) or CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    # The time that scripts have to draw the figures, in ms.
+    # Scripts get this many ms to draw the figures.
     command += [f"--screenshot={shot}", f"--window-size={width},{height}", "--virtual-time-budget=15000"]
     subprocess.run([*command, address], check=True, capture_output=True)
     return read(shot)
@@ -136,7 +136,7 @@ def labelled_frame(run: Path) -> np.ndarray:
 
 
 def three_frames(run: Path) -> np.ndarray:
-    """Three frames of the labelled video, of its beginning, its middle and its end, side by side."""
+    """Three frames of the labelled video, from its beginning, middle and end, side by side."""
     frames = labelled_video(run, 0)
     picture = np.hstack([frames[len(frames) * part // 6] for part in (1, 3, 5)])
     scale = max(1, WIDTH_PX // picture.shape[1])
@@ -165,7 +165,7 @@ def project_of(run: Path) -> Path:
 def read(file: Path) -> np.ndarray:
     picture = cv2.imread(str(file))
     if picture is None:
-        sys.exit(f"{file} is no picture")
+        sys.exit(f"{file} is not an image")
     return picture
 
 
@@ -177,7 +177,7 @@ def write(file: Path, picture: np.ndarray) -> None:
     print(f"{file}: {picture.shape[1]} x {picture.shape[0]} px, {file.stat().st_size / 1000:.0f} kB")
 
 
-# {file: (run, what makes the picture of it)}
+# {file: (run, the function that makes the picture)}
 PICTURES: dict[str, tuple[str, Callable[[Path], np.ndarray]]] = {
     "report.jpg": ("mouse", report_top),
     "labels.jpg": ("mouse", label_page_top),
