@@ -1,4 +1,4 @@
-"""How exact and how fast are points in 3D of several cameras?
+"""How accurate and how fast are 3D points from several cameras?
 
     python benchmarks/cameras.py DATA --out benchmarks/cameras.jsonl
 

@@ -1,4 +1,4 @@
-"""Are the animals of a made group found, and do they keep their identities?
+"""Are the animals of a synthetic group found, and do they keep their identities?
 
     python benchmarks/group.py --animals 5 14 --out benchmarks/group.jsonl
 

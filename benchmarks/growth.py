@@ -1,4 +1,4 @@
-"""Do the start, steps and memory of a training stay the same when its project grows?
+"""Do the start, steps and memory of a run stay the same when its project grows?
 
     python benchmarks/growth.py --out benchmarks/growth.jsonl
     python benchmarks/growth.py --out benchmarks/growth.jsonl --rows 100 100000 --videos 1 500 --hours 10 --starts 3

@@ -1,4 +1,4 @@
-"""Does the memory of a training grow with its steps and its saves?
+"""Does the memory of a run grow with its steps and its saves?
 
     python benchmarks/memory.py --out benchmarks/memory.jsonl
     python benchmarks/memory.py --out benchmarks/memory.jsonl --only_saves 400
