@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = Arguments(
         "jaxpose.label",
         "Opens a local page to label the images of a project, or to answer the review of tracks. Ctrl-C ends it. "
-        "OPTION=VALUE, such as train.epochs=60, is for the trainings that the page starts.",
+        "OPTION=VALUE, such as train.epochs=60, applies to the runs that the page trains.",
         f"{program('jaxpose.label')} PROJECT [OPTION=VALUE ...] [flags]",
         takes_options=True,
     )
@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="CSV",
         help="for the answers to a review; default: <tracks>_corrections.csv next to it",
     )
-    arguments.add_argument("--config", metavar="FILE.py", help="for the trainings that the page starts")
+    arguments.add_argument("--config", metavar="FILE.py", help="for the runs that the page trains")
     arguments.add_argument("--port", type=int, metavar="N", help=f"default: {PORT}, or a free one")
     arguments.add_argument("--no-browser", action="store_true", dest="no_browser", help="only print the address")
     arguments.add_argument(
@@ -131,7 +131,9 @@ def _run_review(given: argparse.Namespace) -> int:
         if (value := getattr(given, flag) or "") != defaults.get(flag, ""):
             raise UserError(f"--{flag} is {value}, but {given.project} is a review of tracks: leave it out")
     if given.options:
-        raise UserError(f"{next(iter(given.options))} is for a training, but {given.project} is a review of tracks")
+        raise UserError(
+            f"{next(iter(given.options))} is an option for training, but {given.project} is a review of tracks"
+        )
     from jaxpose.label.guard import Tokens
     from jaxpose.label.review import Review
     from jaxpose.label.review_server import make_review_app
@@ -158,7 +160,7 @@ def _training_config(given: argparse.Namespace) -> "Config":
     """Returns the config of the trainings that the page starts; raises UserError if its options cannot be right."""
     own = {"data.project": "PROJECT", "data.labels": "--labels", "out": "the page, which chooses the run folder"}
     for name in own.keys() & given.options.keys():
-        raise UserError(f"{name} is given for the trainings of the page; it comes from {own[name]}")
+        raise UserError(f"{name} is given, but for the runs of the page it comes from {own[name]}: leave it out")
     config = make_config(given.project, given.options | _labels_option(given), given.config)
     validate_alone(config)
     return config
@@ -176,7 +178,7 @@ def _training_arguments(given: argparse.Namespace, project: "LabelProject", conf
     """
     if config.model.kind == "multiview":
         raise UserError(
-            "model.kind is multiview, and the page predicts single images after a training, which such a network "
+            "model.kind is multiview, and the page predicts single images after training, which such a network "
             "cannot: leave model.kind out, and train this network with jaxpose train"
         )
     # The trainer knows the cameras of a Lightning Pose config file, and does not look for those of a folder.

@@ -68,7 +68,9 @@ class CocoFile(WholeFile):
             return f"{self.file} has no image {image}"
         animal, is_new = slot[0], slot[0] not in self.annotations.get(image, {})
         if is_new and len(self.category_ids) > 1:
-            return f"{self.file} has several categories of animals: add an annotation of {image} that says which it is"
+            return (
+                f"{self.file} has several categories of animals: add an annotation of {image} that names its category"
+            )
         if is_new and (not animal.isdigit() or any(animal in of_image for of_image in self.annotations.values())):
             return f"{self.file} has no annotation {animal} of {image}"
         return ""
@@ -88,7 +90,7 @@ class CocoFile(WholeFile):
         if seen not in (None, facts.stored_px, upright_size_px(facts.stored_px, facts.orientation)):
             raise UserError(
                 f"{path} has {facts.stored_px[0]} x {facts.stored_px[1]} pixels, but {self.file} has labels of an "
-                f"image of {seen[0]} x {seen[1]}: put the image back that was labelled"
+                f"image of {seen[0]} x {seen[1]}: put back the image that was labelled"
             )
         return path
 
@@ -163,8 +165,8 @@ def read_coco_file(file: Path) -> CocoFile:
         marks.update(*(of_animal[:, 2].tolist() for of_animal in of_image))
         if len(places) > 1 and not labelled:
             problems[image] = (
-                f"it has {count(len(places), 'annotation')} without keypoints, and the page does not know which one is "
-                "of which animal: label a keypoint of each in the program that drew them"
+                f"it has {count(len(places), 'annotation')} without keypoints, and the page cannot tell which one "
+                "belongs to which animal: label a keypoint of each in the program that drew them"
             )
             continue
         annotations[image] = {ids_of[place]: place for place in labelled or places}

@@ -103,7 +103,7 @@ async def read_json(request: Request) -> dict[str, Any]:
         await asyncio.wait_for(receive(), _BODY_WAIT_S)
         given = json.loads(body)
     except (TimeoutError, ClientDisconnect):
-        raise HTTPException(408, "the body did not come") from None
+        raise HTTPException(408, "the body did not arrive") from None
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(given, dict):
@@ -142,7 +142,7 @@ class Guard:
         """Returns why a request is refused ("" if it is not), and the cookie to set."""
         host = request.headers.get("host", "")
         if host.rpartition(":")[0] not in _HOSTS and host not in _HOSTS:
-            return "this server answers only its own machine, as 127.0.0.1 or localhost", ""
+            return "this server answers only requests from its own machine, as 127.0.0.1 or localhost", ""
         origin = request.headers.get("origin")
         is_writing = request.method not in ("GET", "HEAD")
         if origin != f"http://{host}" and (is_writing or origin is not None):

@@ -193,7 +193,9 @@ def find_predictions(given: str, project: LabelProject, project_name: str) -> Pr
     own = [run for run in ended if _is_of_project(run, project)]
     if not own:
         if ended:
-            print_lines(f"no predictions to confirm: {runs} has runs of other projects; --predictions can name one")
+            print_lines(
+                f"no predictions to confirm: {runs} has only runs of other projects; name one with --predictions"
+            )
         return None
     try:
         return _read(max(own, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name)), project)

@@ -226,7 +226,7 @@ def open_project(given: str, labels: str, views: tuple[str, ...] = ()) -> LabelP
     if kind == CSV:
         found = ", ".join(file.name for file in label_files(path))
         raise UserError(
-            f"{path} has several label files, or one of another name; name the one to write with --labels: {found}"
+            f"{path} has several label files, or one with another name; choose the one to write with --labels: {found}"
         )
     folder = find_folder(data.project) if kind == LIGHTNING_POSE else path.parent
     file = find_labels(folder, data.labels, "", "--labels") if kind == LIGHTNING_POSE else path
@@ -287,7 +287,7 @@ def _open_views(data: DataConfig) -> LabelProject:
 
 def _refuse_link(file: Path) -> None:
     if file.is_symlink():
-        raise UserError(f"{file} is a link, and saving would put a file in its place: give the project of that file")
+        raise UserError(f"{file} is a link, which saving would replace by a file: give the project of that file")
 
 
 def _open_file(kind: str, file: Path) -> LabelProject:

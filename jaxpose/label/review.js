@@ -151,7 +151,7 @@ class ReviewPage {
   // Until the frame has come with its picture and its tracks, there is nothing to answer.
   canAnswer() {
     const isShown = this.frame === this.shownFrame;
-    if (!isShown) this.say("nothing answered: the frame had not come yet");
+    if (!isShown) this.say("nothing answered: the frame had not arrived yet");
     else if (!this.hasAll) this.say("nothing answered: this frame is not shown, so nobody can judge it");
     return isShown && this.hasAll;
   }
@@ -175,7 +175,7 @@ class ReviewPage {
 
   // The tracks of a place exchange their animals in front of a frame.
   async swapFrom(frame, tracks) {
-    if (!tracks) return this.say("choose a place that names the two tracks");
+    if (!tracks) return this.say("choose a place with two tracks first");
     if (frame < 1) return this.say("go to the first frame in which the tracks show the other animals");
     const place = [String(this.state.round), String(frame - 1), String(frame), ...tracks];
     const known = this.state.rows.find((row) => row.place.join() === place.join());

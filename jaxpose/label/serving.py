@@ -78,8 +78,8 @@ def _lock(what: Path, file: Path) -> int:
             other = os.pread(lock, 300, 0).decode(errors="replace").strip()
             os.close(lock)
             raise UserError(
-                f"jaxpose label is already open for {what}: {other}; use that page (its terminal has the address "
-                "with the token), or end it first"
+                f"jaxpose label is already open for {what}: {other}; use that page (its terminal shows the address "
+                "with the token), or stop it first"
             ) from None
         except OSError:
             pass  # a file system without locks

@@ -146,7 +146,7 @@ class SleapFile(WholeFile):
         tracks = {animal: {**names, **given, **found}.get(animal, "") for animal in now}
         for animal, track in tracks.items():
             if track and track != names.get(animal) and list(tracks.values()).count(track) > 1:
-                raise UserError(f"two animals of {image} would have the track {track}; it can be that of one only")
+                raise UserError(f"two animals of {image} would have the track {track}; only one animal can have it")
         return found
 
     def _confirmed(self, image: str, pose: Sequence[Point | None]) -> str:
@@ -515,7 +515,9 @@ def _read_tables(file: Path, original: bytes) -> tuple[dict[str, np.ndarray], fl
         for name in _COLUMNS:
             columns = {*(content[name].dtype.names or ())} if name in content else set()
             if not _COLUMNS[name] <= columns or (name == _POINTS and columns != _COLUMNS[name]):
-                raise UserError(f"{file} has no table {name} as SLEAP writes it: open it in SLEAP, and save it")
+                raise UserError(
+                    f"{file} has no table {name} as SLEAP writes it: open the file in SLEAP and save it again"
+                )
         version = float(content["metadata"].attrs["format_id"])
         has_sessions = "sessions_json" in content and len(content["sessions_json"]) > 0
         has_links = has_sessions or any(not _WITHOUT_LINKS.fullmatch(str(name)) for name in content)

@@ -20,18 +20,18 @@ export class Training {
     this.state = state;
     this.button.hidden = false;
     this.button.textContent = this.isRunning ? "Stop training" : "Train (Shift+T)";
-    this.button.title = this.isRunning ? "saves the training and stops it" : state.command;
+    this.button.title = this.isRunning ? "saves the run and stops it" : state.command;
     text.textContent = text.title = share.title = state.text;
     text.classList.toggle("bad", state.name === "failed");
     share.hidden = !this.isRunning;
     share.value = state.share;
     if (before === "predicting" && state.name === "done") this.say("trained: hollow points are the new predictions; Enter confirms them");
-    if (before !== state.name && state.name === "failed") this.say(`the training has failed: ${state.text}`);
+    if (before !== state.name && state.name === "failed") this.say(`training has failed: ${state.text}`);
   }
 
   // Starts a training.
   async start() {
-    if (this.isRunning) return this.say("a training is running; the button stops it");
+    if (this.isRunning) return this.say("training is running; the button stops it");
     await this.send("/api/train");
   }
 

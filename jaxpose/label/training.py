@@ -50,7 +50,7 @@ class Training:
         self._record = self._runs / _RECORD_FILE
         self._background = Background(
             self._runs / _LOG_FILE,
-            f"a training of a project named {self._runs.name} is running: wait for its end, or stop it on the page "
+            f"a run of a project named {self._runs.name} is being trained: wait for its end, or stop it on the page "
             "that started it",
         )
         self._lock = threading.Lock()

@@ -53,7 +53,7 @@ class VideoFrames:
         index, before = self._indexes[file]
         if now != before:
             raise UserError(
-                f"{file} has changed since its frames were first shown: end jaxpose label, and start it again"
+                f"{file} has changed since its frames were first shown: stop jaxpose label and start it again"
             )
         return index
 

@@ -310,7 +310,7 @@ def test_what_is_of_other_tracks_is_refused_by_name(
     )
     for flag, value in (("--keypoints", "nose"), ("--labels", "x.csv"), ("--orientation", "upright")):
         assert f"{flag} is {value}, but {review} is a review of tracks" in refused(capsys, review, flag, value)
-    assert "train.epochs is for a training" in refused(capsys, review, "train.epochs=3")
+    assert "train.epochs is an option for training" in refused(capsys, review, "train.epochs=3")
     project = write_project(tmp_path / "p")
     assert "is not a review of tracks" in refused(capsys, project, "--video", video)
     assert "is not a review of tracks" in refused(capsys, project, "--corrections", answers)

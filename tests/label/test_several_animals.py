@@ -259,7 +259,7 @@ def test_instances_of_sleap_get_other_tracks_and_everything_else_stays(tmp_path:
         store.flush()
         assert tracks_of(file) == ["b", "a"]
         # Two animals of an image never have one track.
-        with pytest.raises(UserError, match="two animals of .*img00000003.bmp would have the track a; it can be"):
+        with pytest.raises(UserError, match="two animals of .*img00000003.bmp would have the track a; only one animal"):
             retrack(store, 0, animal_0="a")
         # The first state is back, byte for byte.
         retrack(store, 0, animal_0="a", animal_1="b")
@@ -410,7 +410,7 @@ def test_boxes_of_several_animals_without_keypoints_are_not_guessed(tmp_path: Pa
     before = file.read_bytes()
     with opened(file) as store:
         assert store.counts()[0] == -1
-        with pytest.raises(UserError, match="it has 2 annotations without keypoints, and the page does not know"):
+        with pytest.raises(UserError, match="it has 2 annotations without keypoints, and the page cannot tell"):
             edit(store, 0, 0, nose=NEW)
         store.close()
     assert file.read_bytes() == before

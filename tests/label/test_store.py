@@ -362,7 +362,7 @@ def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path, opened: Open)
         (latin / LABELS, "to use a label file .*, give its folder$"),
         (tmp_path / "a.slp", "a.slp is not a readable SLEAP file"),
         (tmp_path / "b.json", "b.json is not a COCO file: it must have the lists images, annotations and categories"),
-        (folder, "name the one to write with --labels: CollectedData_top.csv"),
+        (folder, "choose the one to write with --labels: CollectedData_top.csv"),
         (latin, "is not a UTF-8 CSV file"),
         (damaged, f"{JOURNAL_FILE}:1 is damaged"),
     ):

@@ -56,7 +56,7 @@ def test_the_loop_of_labelling_training_and_correcting(tmp_path: Path, monkeypat
             page.goto(again.address)
             expect(page.locator("#train-button")).to_have_text("Stop training")
             press(page, "Shift+T")
-            expect(page.locator("#message")).to_have_text("a training is running; the button stops it")
+            expect(page.locator("#message")).to_have_text("training is running; the button stops it")
             is_at(page, 100)
             is_in(page, r"^label_001: \d+\.\d\d px on 1 validation frame$")
             # The predictions of the images without labels are hollow points.
@@ -107,7 +107,9 @@ def test_projects_of_one_name_have_trainings_of_their_own_and_a_changed_config_s
 
     anna.start()
     assert bob.state()["name"] == "none"
-    with pytest.raises(UserError, match="a training of a project named p is running: wait .* on the page that started"):
+    with pytest.raises(
+        UserError, match="a run of a project named p is being trained: wait .* on the page that started"
+    ):
         bob.start()
     bob.stop()
     assert anna.state()["name"] == "training"
@@ -128,7 +130,7 @@ def test_options_of_the_training_are_checked_before_the_page_opens(
     project = write_project(tmp_path / "p", 1)
     for argument, problem in (
         ("train.stepz=4", "there is no option train.stepz"),
-        ("out=x", "out is given for the trainings of the page; it comes from the page, which chooses the run folder"),
+        ("out=x", "out is given, but for the runs of the page it comes from the page, which chooses the run folder"),
         ("--config=absent.py", "there is no file 'absent.py'"),
         ("train.steps=-4", "train.steps is -4"),
     ):
