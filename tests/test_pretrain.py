@@ -154,7 +154,7 @@ def test_a_pretraining_lists_its_videos_and_validates_nothing(alone: Path) -> No
 
 
 def test_options_of_a_pretraining_are_refused_in_a_training() -> None:
-    with pytest.raises(UserError, match="pretrain.square_px is 8, and pretrain.method is none; only masked uses it"):
+    with pytest.raises(UserError, match="pretrain.square_px is 8, but pretrain.method is none; only masked uses it"):
         c.resolve(c.Config(pretrain=c.PretrainConfig(square_px=8)))
 
 
@@ -171,7 +171,7 @@ def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, ca
     ("changes", "message"),
     [
         ({"pretrain__method": "distill"}, "pretrain.teacher is empty; give a name"),
-        ({"pretrain__teacher": "vit_small_dino"}, "pretrain.teacher is vit_small_dino, and pretrain.method is masked"),
+        ({"pretrain__teacher": "vit_small_dino"}, "pretrain.teacher is vit_small_dino, but pretrain.method is masked"),
         (
             {"pretrain__method": "distill", "pretrain__teacher": "resnet50_imagenet"},
             "pretrain.teacher is resnet50_imagenet, a resnet50; give a vision transformer",
@@ -196,7 +196,7 @@ def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, ca
         ),
         (
             {"pretrain__method": "distill", "pretrain__teacher": "vit_small_dino", "pretrain__hidden_share": 0.5},
-            "pretrain.hidden_share is 0.5, and pretrain.method is distill; only masked uses it",
+            "pretrain.hidden_share is 0.5, but pretrain.method is distill; only masked uses it",
         ),
         ({"train__members": 2}, "train.members is 2; pretraining makes one backbone"),
         ({"pretrain__scale_min": 2.0}, "pretrain.scale_min is 2, above pretrain.scale_max = 1.25"),

@@ -92,7 +92,7 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
         (
             "run",
             {"model__output_stride": 16},
-            "a run with output_stride = 0, and model.output_stride is 16: give the same",
+            "a run with output_stride = 0, but model.output_stride is 16: give the same",
         ),
         ("project", {}, "{project} is not a run folder: it has no config.json"),
         ("above", {}, "it has no config.json; there are {run}"),

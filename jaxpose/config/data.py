@@ -402,10 +402,10 @@ def mask_rules(augment: AugmentConfig, kind: str) -> Iterator[str]:
     if not augment.mask_share:
         if augment.mask_share_start:
             given = f"augment.mask_share_start is {augment.mask_share_start:g}"
-            yield f"{given}, and augment.mask_share is 0: masks are off"
+            yield f"{given}, but augment.mask_share is 0: masks are off"
     elif kind != "multiview":
         only = "only multiview, which sees other cameras, masks patches"
-        yield f"augment.mask_share is {augment.mask_share:g}, and model.kind is {kind}; {only}"
+        yield f"augment.mask_share is {augment.mask_share:g}, but model.kind is {kind}; {only}"
     elif start >= end:
         yield f"augment.mask_start_epochs is {start:g}; it must be below augment.mask_end_epochs = {end:g}"
 

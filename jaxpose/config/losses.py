@@ -217,10 +217,10 @@ def camera_rules(losses: LossesConfig, calibration: str, views: Sequence[str]) -
     on = [name for name in NEED_CAMERAS if getattr(losses, name).weight]
     if calibration and not on:
         needed = " or ".join(f"losses.{name}" for name in NEED_CAMERAS)
-        yield f"data.calibration is {calibration}, and no loss uses it: give a weight to {needed}, or leave it out"
+        yield f"data.calibration is {calibration}, but no loss uses it: give a weight to {needed}, or leave it out"
     for name in on:
         if len(views) < NEED_CAMERAS[name]:
             few = f"data.views names {len(views)}"
-            yield f"losses.{name} needs {NEED_CAMERAS[name]} cameras, and {few}: name them, or set its weight to 0"
+            yield f"losses.{name} needs {NEED_CAMERAS[name]} cameras, but {few}: name them, or set its weight to 0"
         elif not calibration:
-            yield f"losses.{name} is on, and data.calibration is empty: give the calibration of the cameras"
+            yield f"losses.{name} is on, but data.calibration is empty: give the calibration of the cameras"

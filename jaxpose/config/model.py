@@ -156,16 +156,16 @@ def multiview_rules(model: ModelConfig, views: tuple[str, ...], boxes: str) -> I
     """Yields a line for each broken rule about the network that sees all cameras together."""
     if model.kind != "multiview":
         if model.joint_layers:
-            yield f"model.joint_layers is {model.joint_layers}, and model.kind is {model.kind}; only multiview uses it"
+            yield f"model.joint_layers is {model.joint_layers}, but model.kind is {model.kind}; only multiview uses it"
         if not model.class_token:
-            yield f"model.class_token is false, and model.kind is {model.kind}; only multiview may leave it out"
+            yield f"model.class_token is false, but model.kind is {model.kind}; only multiview may leave it out"
         return
     if len(views) < 2:
-        yield f"model.kind is multiview, and data.views names {len(views)} cameras; name at least two"
+        yield f"model.kind is multiview, but data.views names {len(views)} cameras; name at least two"
     if BACKBONES[model.backbone].family != "vit":
-        yield f"model.kind is multiview, and model.backbone is {model.backbone}; give a vision transformer"
+        yield f"model.kind is multiview, but model.backbone is {model.backbone}; give a vision transformer"
     if boxes:
-        yield f"model.kind is multiview, and data.boxes is {boxes}; it sees whole frames: leave the boxes out"
+        yield f"model.kind is multiview, but data.boxes is {boxes}; it sees whole frames: leave the boxes out"
 
 
 def norm_of(model: ModelConfig) -> str:

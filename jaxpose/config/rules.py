@@ -50,36 +50,36 @@ def pretrain_rules(config: Config) -> Iterator[str]:
     for name in sorted(_UNUSED[pretrain.method]):
         if (value := getattr(pretrain, name)) != getattr(default, name):
             fits = ", ".join(method for method in ("masked", "distill") if name not in _UNUSED[method])
-            yield f"pretrain.{name} is {value}, and pretrain.method is {pretrain.method}; only {fits} uses it"
+            yield f"pretrain.{name} is {value}, but pretrain.method is {pretrain.method}; only {fits} uses it"
     if pretrain.method == "none":
         return
     method = f"pretrain.method is {pretrain.method}"
     if pretrain.method == "distill":
         if not pretrain.teacher:
-            yield f"{method}, and pretrain.teacher is empty; give a name in docs/weights.md, a file or a folder"
+            yield f"{method}, but pretrain.teacher is empty; give a name in docs/weights.md, a file or a folder"
         published = PUBLISHED.get(pretrain.teacher)
         if published and published.backbone not in TEACHERS:
             yield f"pretrain.teacher is {pretrain.teacher}, a {published.backbone}; give a vision transformer"
         elif published and published.backbone != pretrain.teacher_backbone:
             given = f"pretrain.teacher_backbone is {pretrain.teacher_backbone}"
-            yield f"pretrain.teacher is {pretrain.teacher}, and {given}; give {published.backbone}"
+            yield f"pretrain.teacher is {pretrain.teacher}, but {given}; give {published.backbone}"
     if pretrain.square_px not in (8, 16, 32):
         yield f"pretrain.square_px is {pretrain.square_px}; it must be 8, 16 or 32"
     elif any(side % pretrain.square_px for side in (config.data.input_width_px, config.data.input_height_px)):
         sides = f"{config.data.input_width_px} x {config.data.input_height_px} px"
         yield f"pretrain.square_px is {pretrain.square_px}; it must divide the sides of the input, {sides}"
     if config.model.kind != "heatmap":
-        yield f"{method}, and model.kind is {config.model.kind}; pretraining needs heatmap, the default"
+        yield f"{method}, but model.kind is {config.model.kind}; pretraining needs heatmap, the default"
     if config.train.shards < 0:
-        yield f"{method}, and train.shards is {config.train.shards}; pretraining needs shards: leave it out"
+        yield f"{method}, but train.shards is {config.train.shards}; pretraining needs shards: leave it out"
     if norm_of(config.model) == "sync":
-        yield f"{method}, and model.norm is sync; pretraining needs the norm of a shard or a frame: leave it out"
+        yield f"{method}, but model.norm is sync; pretraining needs the norm of a shard or a frame: leave it out"
     if config.train.members > 1:
-        yield f"{method}, and train.members is {config.train.members}; pretraining makes one backbone: leave it out"
+        yield f"{method}, but train.members is {config.train.members}; pretraining makes one backbone: leave it out"
     if config.data.keypoint_names:
-        yield f"{method}, and data.keypoint_names is given; pretraining uses no keypoints: leave it out"
+        yield f"{method}, but data.keypoint_names is given; pretraining uses no keypoints: leave it out"
     for name in losses.all_on(config.losses):
-        yield f"{method}, and losses.{name} is on; it needs labels: set its weight to 0"
+        yield f"{method}, but losses.{name} is on; it needs labels: set its weight to 0"
 
 
 # Rules about the losses on unlabelled video: each function yields a line for every broken rule.
@@ -107,7 +107,7 @@ def _clips(config: Config) -> Iterator[str]:
             yield f"losses.{name} compares heatmaps, and model.kind=regression has none: use losses.temporal"
         if kind == "heatmap_context" and video.context_sequence_length == 5 and loss.on_pairs:
             few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
-            yield f"losses.{name} compares neighbours, and {few}"
+            yield f"losses.{name} compares neighbours, but {few}"
     if video.scale_min > video.scale_max:
         yield f"video.scale_min is {video.scale_min:g}, above video.scale_max = {video.scale_max:g}"
 
@@ -122,7 +122,7 @@ def _teacher(config: Config) -> Iterator[str]:
     if config.model.kind == "regression":
         yield "losses.consistency compares heatmaps, and model.kind=regression has none: use losses.temporal"
     if config.optim.ema_decay == 0:
-        yield "losses.consistency is on, and optim.ema_decay is 0; leave it out: the moving average is the teacher"
+        yield "losses.consistency is on, but optim.ema_decay is 0; leave it out: the moving average is the teacher"
 
 
 def _pca(config: Config) -> Iterator[str]:
@@ -144,15 +144,15 @@ def _pca(config: Config) -> Iterator[str]:
         if config.model.decoding != "fit":
             yield f"model.views_agree needs model.decoding=fit, and it is {config.model.decoding}"
         if cameras:
-            yield "model.views_agree compares views in one frame, and data.views names several cameras: leave it out"
+            yield "model.views_agree compares views in one frame, but data.views names several cameras: leave it out"
         elif config.data.boxes:
             why = "data.boxes cuts another part out of each: leave one of them out"
-            yield f"model.views_agree compares places of whole frames, and {why}"
+            yield f"model.views_agree compares places of whole frames, but {why}"
         elif len(views) < 2:
             fix = "name the matching keypoints of each in losses.pca_multiview.views"
             yield f"model.views_agree is on, but there is one view: {fix}"
         elif (kept := config.losses.pca_multiview.components) != 3:
-            yield f"model.views_agree is on, and losses.pca_multiview.components is {kept}; views of a point need 3"
+            yield f"model.views_agree is on, but losses.pca_multiview.components is {kept}; views of a point need 3"
     for name in ("pca_singleview", "pca_multiview"):
         epsilon_px = getattr(config.losses, name).epsilon_px
         if epsilon_px is not None and epsilon_px < 0:
@@ -195,7 +195,7 @@ def _input(config: Config) -> Iterator[str]:
         if not re.fullmatch(r".+:\d+,\d+,[1-9]\d*,[1-9]\d*", entry):
             yield f"data.video_crops_px has {entry!r}; each entry must be 'name:x,y,width,height'"
     if data.predicted_labels and not data.project.lower().endswith(".slp"):
-        yield f"data.predicted_labels is True, and data.project is {data.project}; only SLEAP files (.slp) need it"
+        yield f"data.predicted_labels is True, but data.project is {data.project}; only SLEAP files (.slp) need it"
     if len(data.missing_at_px) % 2 or not all(map(math.isfinite, data.missing_at_px)):
         yield f"data.missing_at_px is {data.missing_at_px}; it must be (x, y, x, y, ...), finite numbers"
     if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
@@ -209,17 +209,17 @@ def _animals(config: Config) -> Iterator[str]:
         return
     for name in ("views", "crop_px", "boxes", "video_boxes"):
         if (given := getattr(data, name)) != getattr(default, name):
-            yield f"data.{name} is {given!r}, and {_SEVERAL}: leave it out"
+            yield f"data.{name} is {given!r}, but {_SEVERAL}: leave it out"
     if data.resize == "lightning_pose":
-        yield f"data.resize is lightning_pose, and {_SEVERAL}: leave it out"
+        yield f"data.resize is lightning_pose, but {_SEVERAL}: leave it out"
     if config.model.kind == "heatmap_context":
-        yield f"model.kind is heatmap_context, and {_SEVERAL}, which need a network without context frames"
+        yield f"model.kind is heatmap_context, but {_SEVERAL}, which need a network without context frames"
     if config.model.views_agree:
-        yield f"model.views_agree is on, and {_SEVERAL}: leave it out"
+        yield f"model.views_agree is on, but {_SEVERAL}: leave it out"
     if config.train.members > 1:
-        yield f"train.members is {config.train.members}, and {_SEVERAL}: train one network"
+        yield f"train.members is {config.train.members}, but {_SEVERAL}: train one network"
     if losses.on_video(config.losses) and config.video.cache not in ("auto", "off"):
-        yield f"video.cache is {config.video.cache}, and {_SEVERAL}, whose clips are not cached: leave it out"
+        yield f"video.cache is {config.video.cache}, but {_SEVERAL}, whose clips are not cached: leave it out"
 
 
 # Options of the model that only a pose network has; a finder has their defaults.
@@ -233,13 +233,13 @@ def _finder(config: Config) -> Iterator[str]:
         return
     for name in POSE_OPTIONS:
         if (value := getattr(model, name)) != getattr(default, name):
-            yield f"{kind}, and model.{name} is {value}; a finder needs {getattr(default, name)}, the default"
+            yield f"{kind}, but model.{name} is {value}; a finder needs {getattr(default, name)}, the default"
     if config.data.animals == 1:
-        yield f"{kind}, and data.animals is 1; a finder finds several animals: leave model.kind out"
+        yield f"{kind}, but data.animals is 1; a finder finds several animals: leave model.kind out"
     for name in losses.on_video(config.losses):
-        yield f"{kind}, and losses.{name} is on; a finder learns from labels alone: set its weight to 0"
+        yield f"{kind}, but losses.{name} is on; a finder learns from labels alone: set its weight to 0"
     if config.train.init_from:
-        yield f"{kind}, and train.init_from is {config.train.init_from}; give model.weights, which sets the backbone"
+        yield f"{kind}, but train.init_from is {config.train.init_from}; give model.weights, which sets the backbone"
 
 
 def refuse_for_several_animals(config: Config) -> None:
@@ -298,15 +298,15 @@ def _model(config: Config) -> Iterator[str]:
     if model.output_stride not in (0, 16):
         yield f"model.output_stride is {model.output_stride}; it must be 0 or 16"
     elif model.output_stride and BACKBONES[model.backbone].family != "resnet":
-        yield f"model.output_stride is 16, and model.backbone is {model.backbone}; only a ResNet has this choice"
+        yield f"model.output_stride is 16, but model.backbone is {model.backbone}; only a ResNet has this choice"
     if model.head == "deconv" and model.kind == "heatmap_context":
-        yield "model.head is deconv, which sees one frame, and model.kind is heatmap_context: give model.head=pyramid"
+        yield "model.head is deconv, which sees one frame, but model.kind is heatmap_context: give model.head=pyramid"
     if not BACKBONES[model.backbone].has_width:
         default, why = ModelConfig(), "because only ResNets and MobileNetV2 have this choice"
         for name in ("width", "norm"):
             if (value := getattr(model, name)) != getattr(default, name):
                 only = f"it must be {getattr(default, name)}, the default"
-                yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}, {why}"
+                yield f"model.{name} is {value}, but model.backbone is {model.backbone}; {only}, {why}"
         return
     if model.width % 4:
         yield f"model.width is {model.width}; it must be a multiple of 4"
@@ -319,9 +319,9 @@ def _deeplabcut(config: Config) -> Iterator[str]:
         return
     for name, only in (("head", "deconv"), ("kind", default.kind), ("loss", default.loss)):
         if (value := getattr(model, name)) != only:
-            yield f"model.decoding is deeplabcut, and model.{name} is {value}; it must be {only}"
+            yield f"model.decoding is deeplabcut, but model.{name} is {value}; it must be {only}"
     if config.pretrain.method != PretrainConfig.method:
-        yield f"model.decoding is deeplabcut, and pretrain.method is {config.pretrain.method}; give model.decoding=fit"
+        yield f"model.decoding is deeplabcut, but pretrain.method is {config.pretrain.method}; give model.decoding=fit"
     maps = [name for name in losses.weights(config.losses) if getattr(config.losses, name).on_maps]
     for name in [*maps, *["consistency"] * bool(config.losses.consistency.weight)]:
         yield f"losses.{name} compares heatmaps of sum 1, and model.decoding=deeplabcut has others: set its weight to 0"
@@ -341,20 +341,20 @@ def _weights(config: Config) -> Iterator[str]:
     if model.norm_groups and (model.norm != "group" or (multiple or model.width) % model.norm_groups):
         divided = f"{multiple} (for {model.backbone})" if multiple else f"model.width = {model.width}"
         rule = f"it must divide {divided}, and model.norm must be group"
-        yield f"model.norm_groups is {model.norm_groups}, and model.norm is {model.norm}; {rule}"
+        yield f"model.norm_groups is {model.norm_groups}, with model.norm = {model.norm}; {rule}"
     if not (published := PUBLISHED.get(model.weights)):
         return
     groups = published.norm_groups
     if groups and (model.norm != "group" or model.norm_groups != groups):
         needs = f"its network has groups: give model.norm=group model.norm_groups={groups}"
-        yield f"model.weights is {model.weights}, and model.norm is {model.norm}; {needs}"
+        yield f"model.weights is {model.weights}, but model.norm is {model.norm}; {needs}"
     if not groups and model.norm == "group":
         others = "give model.norm=shard, sync or frozen"
         yield f"model.weights is {model.weights}, of a network with batch normalisation; {others}"
     if model.backbone != published.backbone:
-        yield f"model.weights is {model.weights}, and model.backbone is {model.backbone}; give {published.backbone}"
+        yield f"model.weights is {model.weights}, but model.backbone is {model.backbone}; give {published.backbone}"
     elif model.width != PUBLISHED_WIDTH:
-        yield f"model.weights is {model.weights}, and model.width is {model.width}; it must be {PUBLISHED_WIDTH}"
+        yield f"model.weights is {model.weights}, but model.width is {model.width}; it must be {PUBLISHED_WIDTH}"
 
 
 def _train(config: Config) -> Iterator[str]:
@@ -363,18 +363,18 @@ def _train(config: Config) -> Iterator[str]:
         most = f"at most train.batch_size = {train.batch_size}"
         yield f"train.microbatch_size is {train.microbatch_size}; it must be {most}"
     if train.shards > (microbatch := train.microbatch_size or train.batch_size):
-        yield f"train.shards is {train.shards}, and a pass has {microbatch} frames; give at most one shard a frame"
+        yield f"train.shards is {train.shards}, but a pass has {microbatch} frames; give at most one shard a frame"
     if train.shards > 0 and norm_of(config.model) == "sync":
         other = "give model.norm=shard (statistics over each shard), group or frozen, or train.shards=0"
-        yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
+        yield f"train.shards is {train.shards}, but model.norm is sync, whose sums go over all devices; {other}"
     if train.shards < 0 and norm_of(config.model) == "shard":
-        yield f"model.norm is shard, and train.shards is {train.shards}; leave it out, or give model.norm=sync"
+        yield f"model.norm is shard, but train.shards is {train.shards}; leave it out, or give model.norm=sync"
     if train.monitor == NO_METRIC:
         if train.early_stop_patience:
             needs = "an early stop needs a metric: give train.monitor=val_loss, or train.early_stop_patience=0"
-            yield f"train.early_stop_patience is {train.early_stop_patience}, and train.monitor is none; {needs}"
+            yield f"train.early_stop_patience is {train.early_stop_patience}, but train.monitor is none; {needs}"
         if train.monitor_mode != TrainConfig.monitor_mode:
-            yield f"train.monitor_mode is {train.monitor_mode}, and train.monitor is none; leave the mode out"
+            yield f"train.monitor_mode is {train.monitor_mode}, but train.monitor is none; leave the mode out"
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
     a_step = {term.stream.option: term.stream.per_step for term in terms(config)}
@@ -390,7 +390,7 @@ def _train(config: Config) -> Iterator[str]:
         yield f"train.seed is {train.seed}{of_last if train.members > 1 else ''}; it must be {limit}"
     if train.members > 1 and config.resume == "extend":
         yield (
-            f"resume is extend, and train.members is {train.members}; an ensemble cannot be extended: give another out"
+            f"resume is extend, but train.members is {train.members}; an ensemble cannot be extended: give another out"
         )
     if train.members > 1:
         for option, value in (("remote_url", config.log.remote_url), ("remote_hook", config.log.remote_hook)):

@@ -253,7 +253,7 @@ def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
     # The only note is about a guessed encoding.
     named = table.poses.frames if table.notes else ()
     if absent := [name for name in named if not name.isascii() and not (folder / name).is_file()]:
-        raise UserError(f"{file} is not a UTF-8 CSV file, and there is no image {absent[0]!r}: {SAVE_AS_UTF_8}")
+        raise UserError(f"{file} is not a UTF-8 CSV file, but there is no image {absent[0]!r}: {SAVE_AS_UTF_8}")
     return table
 
 

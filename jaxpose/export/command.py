@@ -257,7 +257,7 @@ def _check_out(out: Path, overwrite: bool, batch: int | None, fp16: bool) -> Non
         raise UserError(f"--batch is {batch}; it must be at least 1")
     for flag, is_given in (("--batch", batch is not None), ("--fp16", fp16)):
         if is_given and out.suffix == SUFFIX:
-            raise UserError(f"{flag} is only for ONNX files, and --out is {out}: give a name that ends in .onnx")
+            raise UserError(f"{flag} is only for ONNX files, but --out is {out}: give a name that ends in .onnx")
     for file in (out, _description(out)):
         if file.is_dir():
             raise UserError(f"--out is {out}, but {file} is a folder; give another name")

@@ -126,7 +126,7 @@ def _refuse_other_norm(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str
     has, needs = (any(name.endswith(_STATISTICS) for name in given) for given in (names, shapes))
     if has and not needs:
         raise UserError(
-            f"{source} is of a network with batch normalisation, and model.norm is group: its weights would be another "
+            f"{source} is of a network with batch normalisation, but model.norm is group: its weights would be another "
             "network. Give model.norm=shard, sync or frozen"
         )
     norms = [name.removesuffix(_STATISTICS[0]) for name in shapes if name.endswith(_STATISTICS[0])]

@@ -48,7 +48,7 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
         if unknown := sorted(stored.keys() - set(known)):
             raise UserError(f"{unknown[0]!r} is not one of {', '.join(known)}")
         if config.model.views_agree and VIEWS_AGREE not in stored:
-            raise UserError(f"model.views_agree is on, and there is no {VIEWS_AGREE}")
+            raise UserError(f"model.views_agree is on, but there is no {VIEWS_AGREE}")
         subspaces = {name: from_json(pca) for name, pca in stored.items()}
         points = len(config.data.keypoint_names)
         for name, pca in subspaces.items():

@@ -129,17 +129,17 @@ def refuse_other_weights(before: ModelConfig, now: ModelConfig, run: Path, optio
         taken over, in the stride of their features or in the tokens that see all cameras.
     """
     if option == "train.init_from" and before.output_stride != now.output_stride:
-        stride = f"output_stride = {before.output_stride}, and model.output_stride is {now.output_stride}"
+        stride = f"output_stride = {before.output_stride}, but model.output_stride is {now.output_stride}"
         raise UserError(f"{option} is {run}, a run with {stride}: give the same")
     if option == "train.init_from" and before.kind == now.kind == "multiview":
         for name in ("class_token", "joint_layers"):
             old, new = json.dumps(getattr(before, name)), json.dumps(getattr(now, name))
             if old != new:
                 raise UserError(
-                    f"{option} is {run}, a run with {name} = {old}, and model.{name} is {new}: give the same"
+                    f"{option} is {run}, a run with {name} = {old}, but model.{name} is {new}: give the same"
                 )
     if before.norm_groups != now.norm_groups:
-        groups = f"norm_groups = {before.norm_groups}, and model.norm_groups is {now.norm_groups}"
+        groups = f"norm_groups = {before.norm_groups}, but model.norm_groups is {now.norm_groups}"
         raise UserError(f"{option} is {run}, a run with {groups}: give the same")
     if pixel_scale(before.weights) != pixel_scale(now.weights):
         raise UserError(

@@ -76,7 +76,7 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
     # The group norms of DeepLabCut are those of timm's network, too.
     if model.norm == "group" and (is_timm_gn or prefix.endswith(_OF_DEEPLABCUT)) and model.norm_groups != _GN_GROUPS:
         raise UserError(
-            f"{source} is of a network with {_GN_GROUPS} groups in each norm, and model.norm_groups is "
+            f"{source} is of a network with {_GN_GROUPS} groups in each norm, but model.norm_groups is "
             f"{model.norm_groups}: give model.norm_groups={_GN_GROUPS}"
         )
     return Backbone(*filled, _describe_rest(tensors, prefix, source))

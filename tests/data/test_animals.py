@@ -121,10 +121,10 @@ def test_one_animal_stays_one_row_an_image(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"data__animals": 1}, "data.animals is 1, but .*CollectedData.csv has an image with 2 labelled animals"),
-        ({"data__crop_px": (0, 0, 50, 50)}, "data.crop_px is .*, and frames have several animals: leave it out"),
+        ({"data__crop_px": (0, 0, 50, 50)}, "data.crop_px is .*, but frames have several animals: leave it out"),
         ({"data__boxes": "boxes.csv"}, "data.boxes is 'boxes.csv', and .*CollectedData.csv has several animals"),
-        ({"model__kind": "heatmap_context"}, "model.kind is heatmap_context, and frames have several animals"),
-        ({"train__members": 2}, "train.members is 2, and frames have several animals: train one network"),
+        ({"model__kind": "heatmap_context"}, "model.kind is heatmap_context, but frames have several animals"),
+        ({"train__members": 2}, "train.members is 2, but frames have several animals: train one network"),
     ],
 )
 def test_what_several_animals_exclude_is_refused_by_name(tmp_path: Path, changes: dict, message: str) -> None:

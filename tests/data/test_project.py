@@ -375,7 +375,7 @@ def test_letters_that_nothing_confirms_are_refused(tmp_path: Path) -> None:
     file = rename_images(data, "labeled-data/M\u00e4use/img{}.png")
     text = file.read_text()
     file.write_bytes(text.encode("mac_roman"))
-    with pytest.raises(UserError, match="CollectedData.csv is not a UTF-8 CSV file, and there is no image .*: save it"):
+    with pytest.raises(UserError, match="CollectedData.csv is not a UTF-8 CSV file, but there is no image .*: save it"):
         read_project(data)
     file.write_bytes(text.replace("nose", "\u00d6hr").encode("cp1252"))
     with pytest.raises(

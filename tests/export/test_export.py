@@ -97,8 +97,8 @@ def test_the_example_runs_the_file_without_jaxpose(folder: Path, frames: np.ndar
     ("arguments", "message"),
     [
         (["--out", "mouse.tflite"], "its name must end in .stablehlo or .onnx"),
-        (["--out", "new.stablehlo", "--fp16"], "--fp16 is only for ONNX files, and --out is new.stablehlo: give a"),
-        (["--out", "new.stablehlo", "--batch", "1"], "--batch is only for ONNX files, and --out is new.stablehlo"),
+        (["--out", "new.stablehlo", "--fp16"], "--fp16 is only for ONNX files, but --out is new.stablehlo: give a"),
+        (["--out", "new.stablehlo", "--batch", "1"], "--batch is only for ONNX files, but --out is new.stablehlo"),
         (["--out", "new.onnx", "--batch", "0"], "--batch is 0; it must be at least 1"),
         (["--out", "mouse.stablehlo"], "mouse.stablehlo already exists: --overwrite replaces it; or choose another"),
         (["--out", "new.stablehlo", "--frame_size", "640"], "--frame_size is '640'; it must be WIDTHxHEIGHT in px"),

@@ -326,7 +326,7 @@ def test_predicted_labels_are_refused_for_other_projects() -> None:
     config.data.project, config.data.predicted_labels = "labels.SLP", True
     c.validate(config)
     config.data.project = "mice"
-    with pytest.raises(UserError, match="data.predicted_labels is True, and data.project is mice; only SLEAP files"):
+    with pytest.raises(UserError, match="data.predicted_labels is True, but data.project is mice; only SLEAP files"):
         c.validate(config)
 
 

@@ -161,7 +161,7 @@ def test_tensors_of_another_network_are_refused() -> None:
         filled(tensors, 8)
     with pytest.raises(UserError, match="absent: features.3.conv.0.1.bias$"):
         filled({name: value for name, value in tensors.items() if name != "features.3.conv.0.1.bias"}, 16)
-    with pytest.raises(UserError, match="of a network with batch normalisation, and model.norm is group"):
+    with pytest.raises(UserError, match="of a network with batch normalisation, but model.norm is group"):
         filled(tensors, 16, "group")
     with pytest.raises(UserError, match="holds no batch statistics"):
         filled(without_statistics(tensors), 16)

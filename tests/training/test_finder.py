@@ -291,22 +291,22 @@ def test_predict_refuses_a_finder_by_name(finder_run: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("changes", "refusal"),
     [
-        ({"model__head": "deconv"}, "model.kind is finder, and model.head is deconv; a finder needs pyramid"),
-        ({"model__loss": "kl"}, "model.kind is finder, and model.loss is kl; a finder needs mse"),
-        ({"model__sigma_cells": 2.0}, "model.kind is finder, and model.sigma_cells is 2"),
-        ({"model__decoding": "lightning_pose"}, "model.kind is finder, and model.decoding is lightning_pose"),
-        ({"data__animals": 1}, "model.kind is finder, and data.animals is 1"),
-        ({"train__init_from": "RUN"}, "model.kind is finder, and train.init_from is "),
-        ({"data__crop_px": (0, 0, 32, 32)}, "data.crop_px is .*, and frames have several animals"),
+        ({"model__head": "deconv"}, "model.kind is finder, but model.head is deconv; a finder needs pyramid"),
+        ({"model__loss": "kl"}, "model.kind is finder, but model.loss is kl; a finder needs mse"),
+        ({"model__sigma_cells": 2.0}, "model.kind is finder, but model.sigma_cells is 2"),
+        ({"model__decoding": "lightning_pose"}, "model.kind is finder, but model.decoding is lightning_pose"),
+        ({"data__animals": 1}, "model.kind is finder, but data.animals is 1"),
+        ({"train__init_from": "RUN"}, "model.kind is finder, but train.init_from is "),
+        ({"data__crop_px": (0, 0, 32, 32)}, "data.crop_px is .*, but frames have several animals"),
         (
             {"losses__consistency__weight": 1.0},
-            "model.kind is finder, and losses.consistency is on; a finder learns from",
+            "model.kind is finder, but losses.consistency is on; a finder learns from",
         ),
         (
             CHANGES | {"model__kind": "heatmap", "video__cache": "folder"},
-            "video.cache is folder, and frames have several animals, whose clips are not cached: leave it out",
+            "video.cache is folder, but frames have several animals, whose clips are not cached: leave it out",
         ),
-        ({"train__members": 2}, "train.members is 2, and frames have several animals"),
+        ({"train__members": 2}, "train.members is 2, but frames have several animals"),
     ],
 )
 def test_what_a_finder_does_not_use_is_refused(group: Path, tmp_path: Path, changes: dict, refusal: str) -> None:

@@ -221,7 +221,7 @@ def test_cameras_keep_their_vectors_by_name_in_a_network_that_starts_from_anothe
 def test_a_network_that_starts_from_a_run_mixes_its_tokens_alike(name: str, old: Any, told: str) -> None:
     """Its weights fit any other, and would be those of another network."""
     before, now = c.ModelConfig(kind="multiview", **{name: old}), c.ModelConfig(kind="multiview")
-    with pytest.raises(UserError, match=f"train.init_from is run, a run with {name} = {told}, and model.{name} is "):
+    with pytest.raises(UserError, match=f"train.init_from is run, a run with {name} = {told}, but model.{name} is "):
         refuse_other_weights(before, now, Path("run"), "train.init_from")
 
 
@@ -322,15 +322,15 @@ def test_a_network_of_one_view_is_refused(
     rig_project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"data__views": ()}, "model.kind is multiview, and data.views names 0 cameras; name at least two"),
-        ({"model__backbone": "resnet18"}, "model.kind is multiview, and model.backbone is resnet18; give a vision"),
-        ({"model__kind": "heatmap"}, "model.joint_layers is 2, and model.kind is heatmap; only multiview uses it"),
+        ({"data__views": ()}, "model.kind is multiview, but data.views names 0 cameras; name at least two"),
+        ({"model__backbone": "resnet18"}, "model.kind is multiview, but model.backbone is resnet18; give a vision"),
+        ({"model__kind": "heatmap"}, "model.joint_layers is 2, but model.kind is heatmap; only multiview uses it"),
         ({"data__boxes": "boxes.csv"}, "it sees whole frames: leave the boxes out"),
         (
             {"model__kind": "heatmap", "model__joint_layers": 0} | MASKS,
-            "mask_share is 0.8, and model.kind is heatmap; only",
+            "mask_share is 0.8, but model.kind is heatmap; only",
         ),
-        ({"augment__mask_share_start": 0.1}, "mask_share_start is 0.1, and augment.mask_share is 0: masks are off"),
+        ({"augment__mask_share_start": 0.1}, "mask_share_start is 0.1, but augment.mask_share is 0: masks are off"),
         (
             MASKS | {"augment__mask_start_epochs": 2.0},
             "mask_start_epochs is 2; it must be below augment.mask_end_epochs",

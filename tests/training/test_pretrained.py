@@ -162,7 +162,7 @@ def test_a_run_gives_its_backbone_and_must_not_validate_on_its_frames(
     ]  # fmt: skip
     with pytest.raises(UserError, match=f"^model.weights is {whole}, which was trained on"):
         begin(config_from(project, whole, data__split="frame", data__seed=1))
-    with pytest.raises(UserError, match="norm_groups = 0, and model.norm_groups is 4: give the same"):
+    with pytest.raises(UserError, match="norm_groups = 0, but model.norm_groups is 4: give the same"):
         begin(config_from(project, whole, model__norm="group", model__norm_groups=4))
 
 
@@ -235,7 +235,7 @@ def test_the_groups_that_a_file_reveals_are_those_of_the_run(of: str, project: P
     if of == "timm":
         write_timm("resnet10_gn")(tmp_path)
     options: dict[str, Any] = {"model__norm": "group", "model__width": 32}
-    with pytest.raises(UserError, match="network with 32 groups in each norm, and model.norm_groups is 0: give"):
+    with pytest.raises(UserError, match="network with 32 groups in each norm, but model.norm_groups is 0: give"):
         begin(config_from(project, tmp_path / "model.safetensors", **options))
     begin(config_from(project, tmp_path / "model.safetensors", **options, model__norm_groups=32))
 
