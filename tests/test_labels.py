@@ -98,7 +98,7 @@ def test_new_rows_stand_behind_the_old_bytes_and_their_images_are_copied(tmp_pat
         (f"{V}7.png,1,2,30,4", HEADER, "outside of its image of 20 x 16 px: tail"),
         (f"{V}8.png,1,2,3,4", HEADER, "img0008.png lies neither in {new} nor in {project}"),
         (f"{V}7.png,,,,", HEADER, "has no row with a label: nothing to merge"),
-        ("../img0007.png,1,2,3,4", HEADER, "../img0007.png leaves the project folder"),
+        ("../img0007.png,1,2,3,4", HEADER, "../img0007.png lies outside of the project folder"),
         (f"{V}7.png,1,2,3,4,2", "bodyparts,nose,nose,tail,tail,tail\ncoords,x,y,x,y,visible\n",
          "tail has a column visible, which the project's label file lacks"),
     ],

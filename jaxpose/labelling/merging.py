@@ -159,7 +159,7 @@ def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: 
     """
     image = labels.poses.frames[row]
     if image.startswith("/") or ".." in PurePosixPath(image).parts:
-        return f"{image} leaves the project folder"
+        return f"{image} lies outside of the project folder"
     beside, inside = folder / image, project.folder / image
     if not beside.is_file() and not inside.is_file():
         return f"{image} lies neither in {folder} nor in {project.folder}"

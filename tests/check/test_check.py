@@ -184,7 +184,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
     assert circles_px(outside).tolist() == [[3, 4], [500, 6]]
     assert "<svg" not in absent and "does not exist" in absent
     # An image outside of the project is not embedded.
-    assert "<svg" not in beyond and "leaves the project folder" in beyond
+    assert "<svg" not in beyond and "lies outside of the project folder" in beyond
     assert not {"img", "b"} & {tag for tag, _ in page.elements} and HOSTILE in page.text
     assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
     assert "Poses are not compared: 2 labelled poses of 4 coordinates; a PCA needs" in page.text

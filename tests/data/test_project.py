@@ -264,10 +264,10 @@ def test_every_kind_of_image_is_accepted(tmp_path: Path, mode: str) -> None:
     [
         ("labeled-data/a/none.png", "does not exist"),
         ("labeled-data/a", "cannot be read"),
-        ("../outside.png", "leaves the project folder"),
-        ("labeled-data/../../outside.png", "leaves the project folder"),
-        ("C:\\data\\img.png", "leaves the project folder"),
-        ("/etc/hostname", "leaves the project folder"),
+        ("../outside.png", "lies outside of the project folder"),
+        ("labeled-data/../../outside.png", "lies outside of the project folder"),
+        ("C:\\data\\img.png", "lies outside of the project folder"),
+        ("/etc/hostname", "lies outside of the project folder"),
     ],
 )
 def test_a_bad_path_is_named(tmp_path: Path, name: str, reason: str) -> None:
