@@ -152,7 +152,7 @@ class ReviewPage {
   canAnswer() {
     const isShown = this.frame === this.shownFrame;
     if (!isShown) this.say("nothing answered: the frame had not arrived yet");
-    else if (!this.hasAll) this.say("nothing answered: this frame is not shown, so nobody can judge it");
+    else if (!this.hasAll) this.say("nothing answered: this frame cannot be shown, so nobody can judge it");
     return isShown && this.hasAll;
   }
 
@@ -320,7 +320,7 @@ class ReviewPage {
     const { can_track: isKnown, command = "" } = this.state;
     get("command-box").hidden = !this.canTrack && ["none", "done"].includes(this.tracker.state.name);
     get("track-button").hidden = !isKnown && !this.tracker.isRunning;
-    get("command-note").textContent = isKnown ? "The button runs this command:" : "Run this command, with files for the words in capitals, which are not where they were:";
+    get("command-note").textContent = isKnown ? "The button runs this command:" : "Run this command; replace the words in capitals by files, which are no longer where they were:";
     get("command").textContent = command;
   }
 
@@ -328,7 +328,7 @@ class ReviewPage {
   track() {
     if (this.tracker.isRunning) return this.say("the tracks are being made again; the button stops it");
     if (!this.canTrack) return this.say("nothing to do: answer a place first");
-    if (!this.state.can_track) return this.say("the detections are not where they were: run the command at the side");
+    if (!this.state.can_track) return this.say("the detections are no longer where they were: run the command at the side");
     return this.inTurn(() => this.tracker.start());
   }
 
