@@ -104,7 +104,7 @@ def label_views(run: Path) -> np.ndarray:
 
 
 def served(arguments: list[str], shot: Path) -> np.ndarray:
-    """The page of `jaxpose label` as it first appears."""
+    """The page of `jaxpose label`, as it opens."""
     command = [sys.executable, "-m", "jaxpose", "label", *arguments, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout

@@ -68,8 +68,7 @@ def _lock(file: Path) -> int:
             os.close(lock)
             if time.monotonic() > end:
                 raise UserError(
-                    f"{owner} has been writing the labels of {file.parent} for a minute; wait for it to finish, then "
-                    "repeat the command"
+                    f"{owner} has been writing the labels of {file.parent} for a minute; wait for it, then repeat"
                 ) from None
             if not is_told:
                 print_lines(f"waiting for {owner}, which writes the labels of {file.parent}")

@@ -19,7 +19,7 @@ const POLL_MS = 2000;
 const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], FEW_AHEAD = [1, 2, -1];
 // What a view without an image shows.
 const NOTHING = { error: "this camera has no image of this moment" }, NO_VIDEO = { error: "this camera has no video of this session" };
-const NO_LABELS = { error: "the labels of this image did not arrive; show it again" };
+const NO_LABELS = { error: "the labels of this image did not come; show it again" };
 // The server answers this to a page of an earlier run. What must be the same for a page to go on with a new one.
 const OTHER_RUN = 410;
 const SAME = ["folder", "file", "keypoints", "individuals", "views", "images", "moments"];
