@@ -85,7 +85,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     summary = train_and_stop(config, STEPS)
     assert (summary["exit_code"], summary["reason"], summary["steps"]) == (85, "interrupted", STEPS)
     assert not (run / "predictions.csv").exists() and not (run / "finished.json").exists()
-    summary = train_and_stop_at(config, "session00.mp4: 600 frames of 600")
+    summary = train_and_stop_at(config, "session00.mp4: 600 of 600 frames")
     assert (summary["exit_code"], summary["reason"]) == (85, "interrupted")
     assert first.exists() and not last.exists() and not (run / "finished.json").exists()
     log = (run / "train.log").read_text()
