@@ -4,18 +4,20 @@
 
 DATA has clip.mp4, clip.slp, two_flies.mp4 and two_flies.slp. All methods train on 100 frames of the clip, every 10th of
 the first 1,000, and choose their weights on frames of its last 500. The figures are of all frames of the other
-recording. jaxpose trains a finder and a pose network. sleap-nn, in an environment of its own, trains a network of
-centres and one of poses (sleap-top-down), or one network of keypoints and limbs (sleap-bottom-up), by configurations
-that this script writes. A run has one thread for its arithmetic, and --minutes of CPU time for all its trainings: those
-of sleap-nn end when they have used it, that of jaxpose has a number of epochs. Appends one JSON line for each run, with
-what it used, and skips those that the file has; an interrupted run goes on after its last finished training. Several
-processes may run at once, each with its own methods or seeds. Without --peer, prints the tables of the file; the second
-one needs the predictions in --work.
+recording. jaxpose trains a finder and a pose network, from random weights and labels alone (jaxpose), or from
+--weights, torchvision's file of a MobileNetV2, with the clip as unlabelled video (jaxpose-video). sleap-nn, in an
+environment of its own, trains a network of centres and one of poses (sleap-top-down), or one network of keypoints and
+limbs (sleap-bottom-up), by configurations that this script writes. A run has one thread for its arithmetic, and
+--minutes of CPU time for all its trainings: those of sleap-nn end when they have used it, those of jaxpose have a
+number of epochs or steps. Appends one JSON line for each run, with what it used, and skips those that the file has; an
+interrupted run goes on after its last finished training. Several processes may run at once, each with its own methods
+or seeds. Without --peer, prints the tables of the file; the second one needs the predictions in --work.
 """
 
 import argparse
 import csv
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -35,7 +37,9 @@ from sleap_io.model.labels import Labels
 from jaxpose.pose.metrics import of_labelled_animals, summarize_animals
 from jaxpose.prediction.predictor import load
 
-JAXPOSE, TOP_DOWN, BOTTOM_UP = METHODS = ("jaxpose", "sleap-top-down", "sleap-bottom-up")
+LABELS, VIDEO = OURS = ("jaxpose", "jaxpose-video")
+TOP_DOWN, BOTTOM_UP = PEERS = ("sleap-top-down", "sleap-bottom-up")
+METHODS = (*OURS, *PEERS)
 ANIMALS = 2
 TRAINING, LAST = range(0, 1000, 10), range(1000, 1500)
 # The trainings of each method of sleap-nn, and the share of the CPU time that each has. A later one also has what an
@@ -61,6 +65,22 @@ SCALES = {"centroid": 0.5, "centered_instance": 1.0, "bottomup": 1.0}
 SAMPLE_STEPS = 200
 RATE_PATIENCE = {"centroid": 5, "centered_instance": 5, "bottomup": 8}
 STOP_PATIENCE = {"centroid": 20, "centered_instance": 10, "bottomup": 10}
+# The options of docs/few_labels.md (a teacher on the video, moved parts, published weights) and those of flies, which
+# face any direction and are mirror images of themselves.
+VIDEO_OPTIONS = {
+    "model.backbone": "mobilenet_v2",
+    "optim.unfreeze_epoch": 0,
+    "optim.unfreeze_factor": 1.0,
+    "optim.schedule": "cosine",
+    "optim.lr": 2e-3,
+    "losses.consistency.weight": 1,
+    "augment.move_p": 0.5,
+    "augment.flip_p": 0.5,
+    "augment.rotate_p": 1,
+    "data.input_width_px": 128,
+    "data.input_height_px": 128,
+    "train.val_every_epochs": 8,
+}
 PEER_PACKAGES = ("sleap-nn", "torch", "lightning", "sleap-io")
 # The CPU time of a training is looked at this often.
 _PAUSE_S = 0.5
@@ -78,6 +98,8 @@ def main() -> int:
     arguments.add_argument("--minutes", type=float, default=45, help="CPU minutes of a method's trainings")
     arguments.add_argument("--validation", type=int, default=50, help="frames of the last 500 that choose the weights")
     arguments.add_argument("--epochs", type=int, default=70, help="of jaxpose")
+    arguments.add_argument("--steps", type=int, default=800, help="of jaxpose-video")
+    arguments.add_argument("--weights", type=Path, help="torchvision's file of a MobileNetV2, for jaxpose-video")
     arguments.add_argument("--epoch_steps", type=int, default=25, help="steps of sleap-nn between validations")
     given = arguments.parse_args()
     given.data, given.work = given.data.resolve(), given.work.resolve() / f"{given.minutes:g}-{given.validation}"
@@ -114,10 +136,11 @@ def measure(given: argparse.Namespace, method: str, seed: int) -> dict[str, Any]
     """Trains a method, predicts the other recording and returns the JSON line."""
     work = given.work / f"{method}-{seed}"
     write_labels(given, work)
-    if method == JAXPOSE:
-        cpu_s = {"both": train_jaxpose(given, work, seed)}
+    if method in OURS:
+        cpu_s = {"both": train_jaxpose(given, method, work, seed)}
         points_px, score = predict_jaxpose(given.data / "two_flies.mp4", work / "run")
-        settings = {"epochs": given.epochs} | _versions(None, ("jax", "jaxpose"))
+        length = {"epochs": given.epochs} if method == LABELS else {"steps": given.steps}
+        settings = length | _versions(None, ("jax", "jaxpose"))
     else:
         cpu_s = train_sleap(given, method, work, seed)
         points_px, score = predict_sleap(given, method, work)
@@ -136,28 +159,37 @@ def measure(given: argparse.Namespace, method: str, seed: int) -> dict[str, Any]
     return line
 
 
-def train_jaxpose(given: argparse.Namespace, work: Path, seed: int) -> float:
+def train_jaxpose(given: argparse.Namespace, method: str, work: Path, seed: int) -> float:
     """Trains a finder and a pose network, and returns their CPU seconds."""
-    thirds = [round(share * given.epochs, 1) for share in (1 / 2, 2 / 3, 5 / 6)]
     options = {
         "out": work / "run",
         "resume": "overwrite",
         "data.split": work / "split.csv",
         "augment.preset": "dlc-top-down",
+        "train.seed": seed,
+        "mesh.cpu_threads": 1,
+        "data.threads": 1,
+        "eval.predict_videos": "no",
+    } | _recipe(given, method)
+    given_options = [f"{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "jaxpose", "train", str(work / "labels.slp"), *given_options]
+    return _train(command, work, "run")
+
+
+def _recipe(given: argparse.Namespace, method: str) -> dict[str, Any]:
+    if method == VIDEO:
+        teacher = {"start_steps": given.steps // 5, "ramp_steps": 2 * given.steps // 5}
+        lengths = {f"losses.consistency.{name}": steps for name, steps in teacher.items()}
+        return VIDEO_OPTIONS | lengths | {"model.weights": given.weights.resolve(), "train.steps": given.steps}
+    thirds = [round(share * given.epochs, 1) for share in (1 / 2, 2 / 3, 5 / 6)]
+    return {
         "model.backbone": "resnet18",
         "data.input_width_px": 192,
         "data.input_height_px": 192,
         "optim.milestones_epochs": ",".join(map(str, thirds)),
         "train.epochs": given.epochs,
         "train.val_every_epochs": max(given.epochs // 7, 1),
-        "train.seed": seed,
-        "mesh.cpu_threads": 1,
-        "data.threads": 1,
-        "eval.predict_videos": "no",
     }
-    given_options = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "jaxpose", "train", str(work / "labels.slp"), *given_options]
-    return _train(command, work, "run")
 
 
 def predict_jaxpose(video: Path, run: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -346,11 +378,11 @@ def show_pairs(lines: Sequence[dict[str, Any]], given: argparse.Namespace) -> No
     """Prints the errors of jaxpose and of each peer on the points of animals that both match."""
     runs = {(line["method"], line["seed"]) for line in lines}
     truth_px = _truth(given.data / "two_flies.slp")
-    print("\n| peer | seed | animals that both match | mean (median) px, jaxpose | peer | ratio of the means |")
-    print("|---|---|---|---|---|---|")
-    for method, seed in sorted(runs):
-        files = [_predictions(given, name, seed) for name in (JAXPOSE, method)]
-        if method == JAXPOSE or (JAXPOSE, seed) not in runs or not all(file.is_file() for file in files):
+    print("\n| jaxpose | peer | seed | animals that both match | mean (median) px | of the peer | ratio of the means |")
+    print("|---|---|---|---|---|---|---|")
+    for ours, method, seed in itertools.product(OURS, PEERS, sorted({seed for _, seed in runs})):
+        files = [_predictions(given, name, seed) for name in (ours, method)]
+        if not {(ours, seed), (method, seed)} <= runs or not all(file.is_file() for file in files):
             continue
         errors = []
         for file in files:
@@ -359,11 +391,12 @@ def show_pairs(lines: Sequence[dict[str, Any]], given: argparse.Namespace) -> No
             errors.append(np.linalg.norm(points_px - truth_px, axis=-1))
         both = np.isfinite(errors[0]) & np.isfinite(errors[1])
         if not both.any():
-            print(f"| {method} | {seed} | 0 | - | - | - |")
+            print(f"| {ours} | {method} | {seed} | 0 | - | - | - |")
             continue
         means, medians = ([function(error[both]) for error in errors] for function in (np.mean, np.median))
         cells = [f"{mean:.2f} ({median:.2f})" for mean, median in zip(means, medians, strict=True)]
-        print(f"| {method} | {seed} | {both.any(axis=2).sum()} | {cells[0]} | {cells[1]} | {means[0] / means[1]:.2f} |")
+        cells = [ours, method, str(seed), str(both.any(axis=2).sum()), *cells, f"{means[0] / means[1]:.2f}"]
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
