@@ -207,7 +207,7 @@ def test_what_a_form_cannot_hold_is_counted(tmp_path: Path, capsys: pytest.Captu
     file = project(tmp_path)
     assert run(file, "--to", "csv", "--out", tmp_path / "a.csv") == 0
     out = capsys.readouterr().out
-    assert "2 animals without a track; the mark of 1 animal that a person placed; the score of each animal" in out
+    assert "2 animals without a track; the score of each animal; the mark of 1 animal that a person placed" in out
     with h5py.File(tmp_path / "b.analysis.h5", "w") as opened:
         opened["x"] = 0
     assert run(file, "--to", "parquet", "--out", tmp_path / "a.parquet") == 2
@@ -241,3 +241,11 @@ def test_a_verb_of_one_animal_refuses_several(tmp_path: Path) -> None:
     write_individuals(tmp_path / "a.csv", made())
     with pytest.raises(UserError, match="has 2 animals; give a table of one animal"):
         read_table(tmp_path / "a.csv")
+
+
+def test_labels_of_several_animals_are_no_table_of_predictions(tmp_path: Path) -> None:
+    names = [["me"], ["female", "male"], list(NAMES), ["x", "y"]]
+    columns = pd.MultiIndex.from_product(names, names=["scorer", "individuals", "bodyparts", "coords"])
+    pd.DataFrame(np.ones((2, 8)), index=["a.png", "b.png"], columns=columns).to_csv(tmp_path / "labels.csv")
+    with pytest.raises(UserError, match="labels.csv is a label file, without likelihood columns"):
+        read_table(tmp_path / "labels.csv", several=True)

@@ -35,8 +35,10 @@ class PredictionTable:
       notes: sentences for the user about changes.
       unique: the keypoints of the frame that belong to no animal, as a table of one animal.
       by_hand: (n, a), whether a person placed an animal.
+      hidden_px: (n, a, k, 2), the points that a person marked as not visible, NaN elsewhere.
       empty: frames that the file lists without an animal.
       footage: the video, as far as the file describes it.
+      unread: content of the file that the table lacks, as numbers with nouns, such as "3 suggested frames".
     """
 
     file: Path
@@ -46,8 +48,10 @@ class PredictionTable:
     notes: tuple[str, ...] = ()
     unique: Poses | None = None
     by_hand: np.ndarray | None = None
+    hidden_px: np.ndarray | None = None
     empty: tuple[int, ...] = ()
     footage: "Footage | None" = None
+    unread: tuple[str, ...] = ()
 
     @property
     def animals(self) -> int:
@@ -78,7 +82,7 @@ class PredictionTable:
             poses = self.poses.by_identity()
         except ValueError:
             raise UserError(f"{self.file} has a frame with one track twice; jaxpose track makes other tracks") from None
-        return dataclasses.replace(self, poses=poses, by_hand=None)
+        return dataclasses.replace(self, poses=poses, by_hand=None, hidden_px=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +90,11 @@ class Footage:
     """The video of predictions.
 
     Attributes:
-      path: the absolute file path.
+      path: the absolute file path; of a sequence of images, the first.
       width_px, height_px: frame size for prediction.
       fps: mean frames per second, 0 if unknown.
       times_s: (n,) float64, the time of each frame, 0 for the first; empty if the file does not store times.
+      images: the paths of a sequence of images.
     """
 
     path: Path
@@ -97,6 +102,7 @@ class Footage:
     height_px: int
     fps: float
     times_s: np.ndarray
+    images: tuple[str, ...] = ()
 
 
 def check_predictions(

@@ -172,6 +172,7 @@ class SleapVideo:
       names: the paths in the file: one, or one for each image of a sequence.
       matches: the files found for these paths; empty for a package that does not name its video.
       is_embedded: whether the file itself holds the images.
+      is_of_images: whether the paths are of images, even if the file also holds them.
       image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have different names.
       media_file: the video file on this machine, or None.
       recording: the file's facts about the video.
@@ -185,12 +186,18 @@ class SleapVideo:
         source = described.filename if described is not None else f"video{number}"
         self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
         self.matches: list[Match] = []
-        self.is_sequence = isinstance(source, list) and not self.is_embedded
+        self.is_of_images = isinstance(source, list)
+        self.is_sequence = self.is_of_images and not self.is_embedded
         self.media_file: Path | None = None
         self.recording = sleap_extras.read_recording(described, self.names[0])
         stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
         self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
         self.has_path = described is not None
+
+    @property
+    def refusal_of_crop(self) -> str:
+        """Why a video that is a crop cannot be used, and the fix."""
+        return f"{self.names[0]} is a crop made by sleap-io; save the labels with the whole video"
 
     def absence(self, number: int, noun: str) -> str:
         """Returns why a path has no file, and the fix."""
