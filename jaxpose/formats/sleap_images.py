@@ -36,6 +36,8 @@ from jaxpose.video.recording import Recording, check_recording, read_recording, 
 
 # Part of the file names: increase it when the pixels change.
 _VERSION = 2
+# The frames in memory that a thread decodes in one pass, and the largest distance between two of them.
+_SEGMENT_BYTES, _NEIGHBOURS = 2**26, 8
 # For 8-bit, 16-bit and float frames, and for image files copied unchanged.
 _SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
 
@@ -135,28 +137,43 @@ def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, dat
     index = read_recording(path, recording)
     kept = ExtractedFrames(f"{index.identity} {index.quarter_turns}", data)
     absent = kept.absent(frames)
-    kept.make_room(len(absent), image_bytes(np.empty((index.height_px, index.width_px, 3), np.uint8)))
-    decoded = map_in_threads(
-        lambda frame: _decode_frame(index, frame), absent, data.threads, f"extracting frames of {path.name}"
-    )
-    reasons: dict[int, str] = {}
-    for frame, image in zip(absent, decoded, strict=True):
-        if isinstance(image, str):
-            reasons[frame] = image
-        else:
-            kept.store(frame, image)
+    frame_bytes = image_bytes(np.empty((index.height_px, index.width_px, 3), np.uint8))
+    kept.make_room(len(absent), frame_bytes)
+    outside = f"{path} has only the frames 0 to {index.frame_count - 1}"
+    reasons = {frame: outside for frame in absent if not 0 <= frame < index.frame_count}
+    segments = _segments([frame for frame in absent if frame not in reasons], _SEGMENT_BYTES // frame_bytes)
+    title = f"extracting {count(len(absent), 'frame')} of {path.name}"
+    for of_segment in map_in_threads(lambda segment: _extract(index, segment, kept), segments, data.threads, title):
+        reasons |= of_segment
     return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
 
 
-def _decode_frame(index: VideoIndex, frame: int) -> np.ndarray | str:
-    if not 0 <= frame < index.frame_count:
-        return f"{index.path} has only the frames 0 to {index.frame_count - 1}"
-    reader = RangeReader(index, frame, frame + 1, np.eye(2, 3), (index.width_px, index.height_px))
-    images = dict(reader)
-    reasons = [damage.reason for damage in reader.damage if damage.first <= frame <= damage.last]
-    if reasons or frame not in images:
-        return f"the frame of {index.path} cannot be decoded" + f": {reasons[0]}" * bool(reasons)
-    return images[frame]
+def _segments(frames: Sequence[int], most: int) -> list[list[int]]:
+    """Returns the frames in groups of neighbours, of `most` frames or one: each is decoded in one pass."""
+    segments: list[list[int]] = []
+    for frame in sorted(frames):
+        if segments and frame - segments[-1][-1] <= _NEIGHBOURS and len(segments[-1]) < most:
+            segments[-1].append(frame)
+        else:
+            segments.append([frame])
+    return segments
+
+
+def _extract(index: VideoIndex, frames: list[int], kept: ExtractedFrames) -> dict[int, str]:
+    """Stores frames of a video; returns {frame: why it cannot be decoded}."""
+    size_px = index.width_px, index.height_px
+    reader = RangeReader(index, frames[0], frames[-1] + 1, np.eye(2, 3), size_px)
+    wanted = {*frames}
+    # Of two images of a frame, the later is right.
+    images = {frame: image for frame, image in reader if frame in wanted}
+    faults: dict[int, str] = {}
+    for frame in frames:
+        reasons = [damage.reason for damage in reader.damage if damage.first <= frame <= damage.last]
+        if reasons or frame not in images:
+            faults[frame] = f"the frame of {index.path} cannot be decoded" + f": {reasons[0]}" * bool(reasons)
+        else:
+            kept.store(frame, images[frame])
+    return faults
 
 
 # A SLEAP file's video: its images, its file on this machine, and its name in tables.
