@@ -68,6 +68,22 @@ class PredictionTable:
         """Whether no frame has several animals, or other keypoints; several individuals may appear in turn."""
         return self.animals == 1 and self.unique is None
 
+    def without_zeros(self) -> "PredictionTable":
+        """Returns the table without the positions whose x, y and likelihood are all 0; a note counts them.
+
+        DeepLabCut writes them for frames that it cannot decode. For a verb that computes with positions.
+        """
+        parts = [self.poses] + [self.unique] * (self.unique is not None)
+        zeros = [(poses.points_px == 0).all(axis=-1) & (_known(poses) == 0) for poses in parts]
+        if not (number := sum(int(is_zero.sum()) for is_zero in zeros)):
+            return self
+        poses, *unique = (
+            dataclasses.replace(poses, points_px=np.where(is_zero[..., None], np.nan, poses.points_px))
+            for poses, is_zero in zip(parts, zeros, strict=True)
+        )
+        note = _placeholder_note(self.file, number, sum(is_zero.size for is_zero in zeros), 0)
+        return dataclasses.replace(self, poses=poses, unique=next(iter(unique), None), notes=(*self.notes, note))
+
     def placed(self) -> "PredictionTable":
         """Returns the table with one place for each individual; a plain table is returned as it is.
 
@@ -114,7 +130,7 @@ def check_predictions(
     confidence: np.ndarray,
     first_row: int,
 ) -> PredictionTable:
-    """Returns the predictions of a table; confidences above 1 become 1, and a note counts them.
+    """Returns the predictions of a table; confidences above 1 become 1, x = y = confidence = -1 NaN; notes count both.
 
     Args:
       file: the table.
@@ -143,6 +159,13 @@ def check_predictions(
             )
     if keypoints_frame_px.ndim == 3:
         keypoints_frame_px, confidence = keypoints_frame_px[:, None], confidence[:, None]
+    notes = []
+    # DeepLabCut 3 writes them for an animal that it does not find.
+    is_absent = (keypoints_frame_px == -1).all(axis=-1) & (confidence == -1)
+    if number := int(is_absent.sum()):
+        notes.append(_placeholder_note(file, number, confidence.size, -1))
+        keypoints_frame_px = np.where(is_absent[..., None], np.nan, keypoints_frame_px)
+        confidence = np.where(is_absent, np.nan, confidence)
     x, y = keypoints_frame_px[..., 0], keypoints_frame_px[..., 1]
     flaws = {
         "x or y is infinite": np.isinf(x) | np.isinf(y),
@@ -154,7 +177,6 @@ def check_predictions(
             row, animal, place = np.argwhere(where)[0].tolist()
             reason = reason.format(f"{confidence[row, animal, place]:g}")
             raise UserError(f"{file}, row {first_row + row}: {keypoint_names[place]}: {reason}")
-    notes = []
     if (above := confidence[confidence > _ROUNDED_CONFIDENCE]).size:
         verb = "is" if above.size == 1 else "are"
         notes.append(
@@ -165,6 +187,11 @@ def check_predictions(
     points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
     poses = Poses(names, range(len(index)), points, confidence.astype(np.float64))
     return PredictionTable(file, poses, scorer, notes=tuple(notes))
+
+
+def _placeholder_note(file: Path, number: int, of_all: int, value: int) -> str:
+    verb = "has" if number == 1 else "have"
+    return f"{file}: {number:,} of {count(of_all, 'point')} {verb} x, y and likelihood {value}: missing"
 
 
 def check_individuals(

@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
       OSError: the file cannot be written.
     """
     options, file = _options(given), Path(given.table).expanduser()
-    table = _with_names(read_table(file, several=True))
+    table = _with_names(read_table(file, several=True).without_zeros())
     out = Path(given.out).expanduser() if given.out else file.with_name(f"{file_stem(file)}_smoothed{_suffix(file)}")
     form = form_to_write(out, FORMS, file)
     refuse_no_video(out, table)
