@@ -73,16 +73,13 @@ class PredictionTable:
 
         DeepLabCut writes them for frames that it cannot decode. For a verb that computes with positions.
         """
-        parts = [self.poses] + [self.unique] * (self.unique is not None)
-        zeros = [(poses.points_px == 0).all(axis=-1) & (_known(poses) == 0) for poses in parts]
-        if not (number := sum(int(is_zero.sum()) for is_zero in zeros)):
+        poses, number = _without_zeros(self.poses)
+        unique, number_of_unique = _without_zeros(self.unique) if self.unique else (None, 0)
+        if not (number := number + number_of_unique):
             return self
-        poses, *unique = (
-            dataclasses.replace(poses, points_px=np.where(is_zero[..., None], np.nan, poses.points_px))
-            for poses, is_zero in zip(parts, zeros, strict=True)
-        )
-        note = _placeholder_note(self.file, number, sum(is_zero.size for is_zero in zeros), 0)
-        return dataclasses.replace(self, poses=poses, unique=next(iter(unique), None), notes=(*self.notes, note))
+        of_all = _known(self.poses).size + (_known(self.unique).size if self.unique else 0)
+        note = _placeholder_note(self.file, number, of_all, 0)
+        return dataclasses.replace(self, poses=poses, unique=unique, notes=(*self.notes, note))
 
     def placed(self) -> "PredictionTable":
         """Returns the table with one place for each individual; a plain table is returned as it is.
@@ -159,13 +156,7 @@ def check_predictions(
             )
     if keypoints_frame_px.ndim == 3:
         keypoints_frame_px, confidence = keypoints_frame_px[:, None], confidence[:, None]
-    notes = []
-    # DeepLabCut 3 writes them for an animal that it does not find.
-    is_absent = (keypoints_frame_px == -1).all(axis=-1) & (confidence == -1)
-    if number := int(is_absent.sum()):
-        notes.append(_placeholder_note(file, number, confidence.size, -1))
-        keypoints_frame_px = np.where(is_absent[..., None], np.nan, keypoints_frame_px)
-        confidence = np.where(is_absent, np.nan, confidence)
+    keypoints_frame_px, confidence, notes = _without_absent(file, keypoints_frame_px, confidence)
     x, y = keypoints_frame_px[..., 0], keypoints_frame_px[..., 1]
     flaws = {
         "x or y is infinite": np.isinf(x) | np.isinf(y),
@@ -187,6 +178,24 @@ def check_predictions(
     points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
     poses = Poses(names, range(len(index)), points, confidence.astype(np.float64))
     return PredictionTable(file, poses, scorer, notes=tuple(notes))
+
+
+def _without_absent(
+    file: Path, keypoints_frame_px: np.ndarray, confidence: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Returns NaN in place of x = y = confidence = -1, which DeepLabCut 3 writes for an absent animal, and notes."""
+    is_absent = (keypoints_frame_px == -1).all(axis=-1) & (confidence == -1)
+    if not (number := int(is_absent.sum())):
+        return keypoints_frame_px, confidence, []
+    points = np.where(is_absent[..., None], np.nan, keypoints_frame_px)
+    return points, np.where(is_absent, np.nan, confidence), [_placeholder_note(file, number, confidence.size, -1)]
+
+
+def _without_zeros(poses: Poses) -> tuple[Poses, int]:
+    """Returns NaN in place of the positions at (0, 0) with a confidence of 0, and their number."""
+    is_zero = (poses.points_px == 0).all(axis=-1) & (_known(poses) == 0)
+    points = np.where(is_zero[..., None], np.nan, poses.points_px)
+    return dataclasses.replace(poses, points_px=points), int(is_zero.sum())
 
 
 def _placeholder_note(file: Path, number: int, of_all: int, value: int) -> str:

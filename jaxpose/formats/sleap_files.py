@@ -432,7 +432,7 @@ def read_analysis(file: Path) -> PredictionTable:
     score = arrays.get("instance_scores", np.full(is_there.shape, np.nan))
     is_scored = np.isfinite(score) & is_there
     # The animals of a person have no score.
-    score = np.where(is_scored, score, np.where(is_there, _instance_scores(table.poses.confidence), np.nan))
+    score = np.where(is_scored, score, np.where(is_there, _instance_scores(np.minimum(scores, 1)), np.nan))
     poses = dataclasses.replace(
         table.poses,
         identity=np.where(is_there, np.arange(len(tracks)), -1),
@@ -440,8 +440,8 @@ def read_analysis(file: Path) -> PredictionTable:
         individuals=tracks,
         skeleton=Skeleton(edges=known_pairs(edges, tuple(names))),
     )
-    scores = np.nan_to_num(arrays.get("tracking_scores", np.zeros(0)))
-    return dataclasses.replace(table, poses=poses, unread=tuple(tally({TRACKING_SCORES: int((scores != 0).sum())})))
+    tracking = np.nan_to_num(arrays.get("tracking_scores", np.zeros(0)))
+    return dataclasses.replace(table, poses=poses, unread=tuple(tally({TRACKING_SCORES: int((tracking != 0).sum())})))
 
 
 def _canonical(name: str, opened: Any) -> np.ndarray:
