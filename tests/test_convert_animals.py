@@ -11,7 +11,7 @@ import pynwb
 import pytest
 import sleap_io
 
-from jaxpose import convert, to_xarray
+from jaxpose import convert, smooth, to_xarray, track
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_individuals, write_predictions
@@ -207,7 +207,7 @@ def test_what_a_form_cannot_hold_is_counted(tmp_path: Path, capsys: pytest.Captu
     file = project(tmp_path)
     assert run(file, "--to", "csv", "--out", tmp_path / "a.csv") == 0
     out = capsys.readouterr().out
-    assert "2 animals without a track; the mark of 1 animal that a person placed; the score of each animal" in out
+    assert "2 animals without a track; the score of each animal; the mark of 1 animal that a person placed" in out
     with h5py.File(tmp_path / "b.analysis.h5", "w") as opened:
         opened["x"] = 0
     assert run(file, "--to", "parquet", "--out", tmp_path / "a.parquet") == 2
@@ -241,3 +241,44 @@ def test_a_verb_of_one_animal_refuses_several(tmp_path: Path) -> None:
     write_individuals(tmp_path / "a.csv", made())
     with pytest.raises(UserError, match="has 2 animals; give a table of one animal"):
         read_table(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("ending", ["csv", "h5"])
+def test_placeholders_of_deeplabcut_are_missing(
+    tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [["DLC_net"], ["female", "male"], list(NAMES), ["x", "y", "likelihood"]]
+    columns = pd.MultiIndex.from_product(names, names=["scorer", "individuals", "bodyparts", "coords"])
+    cells = np.random.default_rng(0).uniform(0.1, 0.9, (FRAMES, 2, 2, 3))
+    cells[1], cells[2, 1], cells[3, 0, 1] = 0, -1, 0
+    # These are points: at the corner with a likelihood, and elsewhere without.
+    cells[4, 0, 0], cells[4, 0, 1], cells[4, 1, 0] = (0, 0, 0.3), (5, 7, 0), (-1, -1, 0.3)
+    table = pd.DataFrame(cells.reshape(FRAMES, -1), index=range(FRAMES), columns=columns)
+    file, copied = tmp_path / f"day1.{ending}", cells.copy()
+    table.to_csv(file) if ending == "csv" else table.to_hdf(file, key="df_with_missing")
+    copied[2, 1] = np.nan
+    assert run(file, "--to", "sleap-analysis", "--out", tmp_path / "a.analysis.h5") == 0
+    assert f"{file}: 2 of 24 points have x, y and likelihood -1: missing\n" in capsys.readouterr().out
+    with h5py.File(tmp_path / "a.analysis.h5") as opened:
+        np.testing.assert_array_equal(opened["tracks"][:].transpose(3, 0, 2, 1), copied[..., :2])
+        np.testing.assert_array_equal(opened["point_scores"][:].transpose(2, 0, 1), copied[..., 2])
+    copied[1, ..., :2] = copied[3, 0, 1, :2] = np.nan
+    assert track.main([str(file), "--animals", "2", "--out", str(tmp_path / "tracks.csv")]) == 0
+    assert f"{file}: 5 of 24 points have x, y and likelihood 0: missing\n" in capsys.readouterr().out
+    found = read_table(tmp_path / "tracks.csv", several=True).poses.points_px
+    assert np.isnan(found[1]).all() and {3, 4} <= {*np.flatnonzero(np.isfinite(found).any(axis=(1, 2, 3)))}
+    for frame, animal in np.argwhere(np.isfinite(found[..., 0]).any(axis=2)):
+        assert any(np.array_equal(found[frame, animal], one, equal_nan=True) for one in copied[frame, ..., :2])
+    assert (
+        smooth.main([str(file), "--method", "median", "--min_confidence", "0", "--out", str(tmp_path / "s.csv")]) == 0
+    )
+    assert "5 of 24 points have x, y and likelihood 0: missing" in capsys.readouterr().out
+    assert (np.abs(read_table(tmp_path / "s.csv", several=True).poses.points_px[1]) > 0).all()
+
+
+def test_labels_of_several_animals_are_no_table_of_predictions(tmp_path: Path) -> None:
+    names = [["me"], ["female", "male"], list(NAMES), ["x", "y"]]
+    columns = pd.MultiIndex.from_product(names, names=["scorer", "individuals", "bodyparts", "coords"])
+    pd.DataFrame(np.ones((2, 8)), index=["a.png", "b.png"], columns=columns).to_csv(tmp_path / "labels.csv")
+    with pytest.raises(UserError, match="labels.csv is a label file, without likelihood columns"):
+        read_table(tmp_path / "labels.csv", several=True)

@@ -60,6 +60,8 @@ _XML_ENTRY = re.compile(rf"^<(?:{_ENTRIES})[ >].*(?:\n[ \t].*)*", re.M)
 _COMMENTS = {"{": "/*", "<": "<!--"}
 # What a matrix of MATLAB has more than one of OpenCV: the centre of the top left pixel is (1, 1).
 _FROM_1 = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+# Stands in caliscope's files for a number that it has not found.
+_NOT_CALIBRATED = "null"
 # Bytes of the text that a .mat file begins with.
 _MAT_TEXT = 116
 # More than a .slp without labels needs.
@@ -227,6 +229,11 @@ def _from_table(file: Path, name: str, table: Mapping[str, Any]) -> Camera:
     """Returns the camera of a table of Anipose, caliscope or SLEAP."""
     try:
         name = str(table.get("name") or (name if name.startswith("cam") else f"cam_{name}"))
+        if absent := [key for key in ("rotation", "translation") if table[key] == _NOT_CALIBRATED]:
+            raise UserError(
+                f"{file}: camera {name}: {absent[0]} is {_NOT_CALIBRATED!r}: caliscope has not found its place among "
+                "the other cameras; calibrate it there, or write ignore = true into its table"
+            )
         size = [int(number) for number in table.get("size") or (0, 0)]
         return Camera(
             name,

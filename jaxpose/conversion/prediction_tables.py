@@ -19,7 +19,7 @@ from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
 from jaxpose.prediction.video_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
-from jaxpose.terminal import count
+from jaxpose.terminal import count, tally
 
 if TYPE_CHECKING:
     import xarray
@@ -230,14 +230,29 @@ def dropped(predictions: PredictionTable, target: Target) -> str:
         lost = int((np.isfinite(poses.points_px[..., 0]).any(axis=2) & (np.asarray(poses.identity) < 0)).sum())
         found += [count(lost, "animal") + " without a track"] if lost else []
         found += [f"the names of the tracks {', '.join(poses.individuals)}"] if target.form == PARQUET else []
-        by_hand = 0 if predictions.by_hand is None else int(predictions.by_hand.sum())
-        found += [f"the mark of {count(by_hand, 'animal')} that a person placed"] if by_hand else []
         found += [] if target.form == SLEAP_ANALYSIS else ["the score of each animal"] * (poses.score is not None)
     if predictions.unique and target.form not in (CSV, DEEPLABCUT):
         found.append(count(len(predictions.unique.keypoint_names), "unique body part"))
-    if predictions.is_plain and _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP):
+    is_whole = target.form == SLP and predictions.by_hand is not None
+    if predictions.is_plain and _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP) and not is_whole:
         found.append("edges, the name of the track, and scores of instances and tracks")
-    return "; ".join(found)
+    if target.form != SLP:
+        found += _left_in_slp(predictions, target.form)
+    return "; ".join([*found, *predictions.unread])
+
+
+def _left_in_slp(predictions: PredictionTable, form: str) -> list[str]:
+    """Returns the content that SLEAP's projects hold, and files of another form do not."""
+    by_hand = 0 if predictions.by_hand is None else int(predictions.by_hand.sum())
+    hidden = 0 if predictions.hidden_px is None else int(np.isfinite(predictions.hidden_px[..., 0]).sum())
+    found = [f"the mark of {count(by_hand, 'animal')} that a person placed"] if by_hand else []
+    skeleton, has_edges = predictions.poses.skeleton, form in (SLEAP_ANALYSIS, NWB)
+    lost = {
+        "position* of keypoints that are not visible": hidden,
+        "edge* of the skeleton": 0 if has_edges or predictions.is_plain else len(skeleton.edges),
+        "symmetric pair* of the skeleton": len(skeleton.symmetries),
+    }
+    return [*found, *tally(lost)]
 
 
 def _file(table: Path, video: Path | None, place: Path, target: Target) -> Path:

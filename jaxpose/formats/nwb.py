@@ -45,9 +45,9 @@ def write_predictions(
     refuse_names(predictions.file, (*predictions.poses.keypoint_names, *predictions.poses.individuals))
     video = footage.path.name
     content = new_file(f"Keypoints in {video}", sha256_of(predictions.file), session_start)
-    skeleton = ndx_pose.Skeleton(
-        name="animal", nodes=list(predictions.poses.keypoint_names), edges=np.zeros((0, 2), np.uint8)
-    )
+    names, edges = predictions.poses.keypoint_names, predictions.poses.skeleton.edges
+    numbers = np.array([[*map(names.index, edge)] for edge in edges], np.uint8 if len(names) < 256 else np.uint16)
+    skeleton = ndx_pose.Skeleton(name="animal", nodes=list(names), edges=numbers.reshape(-1, 2))
     count = len(predictions.poses.frames)
     times = _times(footage, count)
     source = _source(pynwb.image.ImageSeries, footage, count, times)

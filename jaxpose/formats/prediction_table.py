@@ -35,8 +35,10 @@ class PredictionTable:
       notes: sentences for the user about changes.
       unique: the keypoints of the frame that belong to no animal, as a table of one animal.
       by_hand: (n, a), whether a person placed an animal.
+      hidden_px: (n, a, k, 2), the points that a person marked as not visible, NaN elsewhere.
       empty: frames that the file lists without an animal.
       footage: the video, as far as the file describes it.
+      unread: content of the file that the table lacks, as numbers with nouns, such as "3 suggested frames".
     """
 
     file: Path
@@ -46,8 +48,10 @@ class PredictionTable:
     notes: tuple[str, ...] = ()
     unique: Poses | None = None
     by_hand: np.ndarray | None = None
+    hidden_px: np.ndarray | None = None
     empty: tuple[int, ...] = ()
     footage: "Footage | None" = None
+    unread: tuple[str, ...] = ()
 
     @property
     def animals(self) -> int:
@@ -63,6 +67,19 @@ class PredictionTable:
     def has_one_place(self) -> bool:
         """Whether no frame has several animals, or other keypoints; several individuals may appear in turn."""
         return self.animals == 1 and self.unique is None
+
+    def without_zeros(self) -> "PredictionTable":
+        """Returns the table without the positions whose x, y and likelihood are all 0; a note counts them.
+
+        DeepLabCut writes them for frames that it cannot decode. For a verb that computes with positions.
+        """
+        poses, number = _without_zeros(self.poses)
+        unique, number_of_unique = _without_zeros(self.unique) if self.unique else (None, 0)
+        if not (number := number + number_of_unique):
+            return self
+        of_all = _known(self.poses).size + (_known(self.unique).size if self.unique else 0)
+        note = _placeholder_note(self.file, number, of_all, 0)
+        return dataclasses.replace(self, poses=poses, unique=unique, notes=(*self.notes, note))
 
     def placed(self) -> "PredictionTable":
         """Returns the table with one place for each individual; a plain table is returned as it is.
@@ -80,7 +97,7 @@ class PredictionTable:
             raise UserError(
                 f"{self.file} has a frame with the same track twice; jaxpose track makes new tracks"
             ) from None
-        return dataclasses.replace(self, poses=poses, by_hand=None)
+        return dataclasses.replace(self, poses=poses, by_hand=None, hidden_px=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +105,11 @@ class Footage:
     """The video of predictions.
 
     Attributes:
-      path: the absolute file path.
+      path: the absolute file path; of a sequence of images, the first.
       width_px, height_px: frame size for prediction.
       fps: mean frames per second, 0 if unknown.
       times_s: (n,) float64, the time of each frame, 0 for the first; empty if the file does not store times.
+      images: the paths of a sequence of images.
     """
 
     path: Path
@@ -99,6 +117,7 @@ class Footage:
     height_px: int
     fps: float
     times_s: np.ndarray
+    images: tuple[str, ...] = ()
 
 
 def check_predictions(
@@ -110,7 +129,7 @@ def check_predictions(
     confidence: np.ndarray,
     first_row: int,
 ) -> PredictionTable:
-    """Returns the predictions of a table; confidences above 1 become 1, and a note counts them.
+    """Returns the predictions of a table; confidences above 1 become 1, x = y = confidence = -1 NaN; notes count both.
 
     Args:
       file: the table.
@@ -139,6 +158,7 @@ def check_predictions(
             )
     if keypoints_frame_px.ndim == 3:
         keypoints_frame_px, confidence = keypoints_frame_px[:, None], confidence[:, None]
+    keypoints_frame_px, confidence, notes = _without_absent(file, keypoints_frame_px, confidence)
     x, y = keypoints_frame_px[..., 0], keypoints_frame_px[..., 1]
     flaws = {
         "x or y is infinite": np.isinf(x) | np.isinf(y),
@@ -150,7 +170,6 @@ def check_predictions(
             row, animal, place = np.argwhere(where)[0].tolist()
             reason = reason.format(f"{confidence[row, animal, place]:g}")
             raise UserError(f"{file}, row {first_row + row}: {keypoint_names[place]}: {reason}")
-    notes = []
     if (above := confidence[confidence > _ROUNDED_CONFIDENCE]).size:
         verb = "is" if above.size == 1 else "are"
         notes.append(
@@ -161,6 +180,29 @@ def check_predictions(
     points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
     poses = Poses(names, range(len(index)), points, confidence.astype(np.float64))
     return PredictionTable(file, poses, scorer, notes=tuple(notes))
+
+
+def _without_absent(
+    file: Path, keypoints_frame_px: np.ndarray, confidence: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Returns NaN in place of x = y = confidence = -1, which DeepLabCut 3 writes for an absent animal, and notes."""
+    is_absent = (keypoints_frame_px == -1).all(axis=-1) & (confidence == -1)
+    if not (number := int(is_absent.sum())):
+        return keypoints_frame_px, confidence, []
+    points = np.where(is_absent[..., None], np.nan, keypoints_frame_px)
+    return points, np.where(is_absent, np.nan, confidence), [_placeholder_note(file, number, confidence.size, -1)]
+
+
+def _without_zeros(poses: Poses) -> tuple[Poses, int]:
+    """Returns NaN in place of the positions at (0, 0) with a confidence of 0, and their number."""
+    is_zero = (poses.points_px == 0).all(axis=-1) & (_known(poses) == 0)
+    points = np.where(is_zero[..., None], np.nan, poses.points_px)
+    return dataclasses.replace(poses, points_px=points), int(is_zero.sum())
+
+
+def _placeholder_note(file: Path, number: int, of_all: int, value: int) -> str:
+    verb = "has" if number == 1 else "have"
+    return f"{file}: {number:,} of {count(of_all, 'point')} {verb} x, y and likelihood {value}: missing"
 
 
 def check_individuals(

@@ -243,7 +243,7 @@ def frame_files(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data
         return {}
     try:
         if video.video.is_cropped:
-            raise UserError(f"{video.names[0]} is a crop made by sleap-io; save the labels with the whole video")
+            raise UserError(video.refusal_of_crop)
         if video.is_sequence:
             _refuse_other_sequence(video)
             return {frame: _image_of_sequence(video, frame) for frame in frames}

@@ -13,6 +13,8 @@ from jaxpose.video.recording import Recording
 
 # The entry of `provenance` in files that jaxpose wrote.
 SCORER = "scorer"
+# In tables of several animals, which get new tracks.
+TRACKING_SCORES = "tracking score*"
 # sleap-io's lists; older versions lack some.
 _LISTS = {
     "tracks": "track*",
@@ -99,6 +101,25 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
     images = sum(len(video.names) for video in videos if video.is_sequence)
     lost["image* without a label"] = images - sum(videos[row.video].is_sequence for row in rows)
     lost["link* to videos, whose labelled frames are kept as images"] = sum(map(_is_link, videos))
+    return tally(lost)
+
+
+def unread_of_predictions(labels: Any, kept: Sequence[Any], with_scores: bool) -> list[str]:
+    """Returns the content of a project that a table of predictions lacks.
+
+    Args:
+      labels: from sleap-io.
+      kept: the instances in the table.
+      with_scores: whether to count the scores of the tracking.
+    """
+    ids, lost = {*map(id, kept)}, dict.fromkeys(("instance* without a visible point", TRACKING_SCORES), 0)
+    for frame in labels.labeled_frames:
+        lost["instance* without a visible point"] += sum(
+            id(one) not in ids and not _has_points(one, invisible_as_nan=True) for one in frame.user_instances
+        )
+    scores = [float(getattr(one, "tracking_score", None) or 0) for one in kept] if with_scores else []
+    lost[TRACKING_SCORES] = sum(score == score and score != 0 for score in scores)
+    lost |= {noun: len(getattr(labels, name, ())) for name, noun in _LISTS.items() if name != "tracks"}
     return tally(lost)
 
 

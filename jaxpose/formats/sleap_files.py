@@ -13,17 +13,18 @@ import numpy as np
 
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_table import LabelTable, is_hidden
-from jaxpose.data.skeleton import DEFAULT_ANIMAL
+from jaxpose.data.skeleton import DEFAULT_ANIMAL, known_pairs
 from jaxpose.errors import UserError, is_installed, need
 from jaxpose.files import replace_whole
 from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.nwb import new_file, write_file
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
 from jaxpose.formats.sleap import read_videos
-from jaxpose.formats.sleap_extras import SCORER
+from jaxpose.formats.sleap_extras import SCORER, TRACKING_SCORES
+from jaxpose.formats.sleap_images import SleapVideo
 from jaxpose.hdf5_file import read_hdf5, write_hdf5
-from jaxpose.poses import VISIBLE, Poses
-from jaxpose.terminal import count
+from jaxpose.poses import VISIBLE, Poses, Skeleton
+from jaxpose.terminal import count, tally
 from jaxpose.video.video import Video
 
 # Writes SLEAP projects (.slp, .pkg.slp) with sleap-io.
@@ -108,17 +109,9 @@ def _project(file: Path, labels: LabelTable) -> Any:
     from sleap_io.model.instance import Instance
     from sleap_io.model.labeled_frame import LabeledFrame
     from sleap_io.model.labels import Labels
-    from sleap_io.model.skeleton import Edge, Node, Skeleton, Symmetry
     from sleap_io.model.video import Video
 
-    poses = labels.poses
-    nodes = {name: Node(name) for name in poses.keypoint_names}
-    skeleton = Skeleton(
-        list(nodes.values()),
-        edges=[Edge(nodes[first], nodes[second]) for first, second in poses.skeleton.edges],
-        symmetries=[Symmetry([nodes[first], nodes[second]]) for first, second in poses.skeleton.symmetries],
-        name=poses.skeleton.animal or DEFAULT_ANIMAL,
-    )
+    poses, skeleton = labels.poses, _skeleton(labels.poses)
     visible = labels.visibility == VISIBLE
     points = np.where((visible | is_hidden(poses))[..., None], labels.keypoints_image_px, np.nan)
     frames, videos = [], []
@@ -134,6 +127,19 @@ def _project(file: Path, labels: LabelTable) -> Any:
     project = Labels(frames, videos=videos, skeletons=[skeleton])
     project.provenance |= {"made_by": "jaxpose", SCORER: labels.scorer}
     return project
+
+
+def _skeleton(poses: Poses) -> Any:
+    """Returns the keypoints, edges and symmetries as a sleap-io object."""
+    from sleap_io.model.skeleton import Edge, Node, Skeleton, Symmetry
+
+    nodes = {name: Node(name) for name in poses.keypoint_names}
+    return Skeleton(
+        list(nodes.values()),
+        edges=[Edge(nodes[first], nodes[second]) for first, second in poses.skeleton.edges],
+        symmetries=[Symmetry([nodes[first], nodes[second]]) for first, second in poses.skeleton.symmetries],
+        name=poses.skeleton.animal or DEFAULT_ANIMAL,
+    )
 
 
 # Reads and writes predictions as a SLEAP project (.slp) or SLEAP's analysis HDF5.
@@ -162,17 +168,16 @@ def write_predictions_slp(file: Path, predictions: PredictionTable, footage: Foo
     need("sleap", str(file))
     from sleap_io.model.instance import Track
     from sleap_io.model.labels import Labels
-    from sleap_io.model.skeleton import Edge, Node, Skeleton
     from sleap_io.model.video import Video
 
-    poses = predictions.poses
-    nodes = {name: Node(name) for name in poses.keypoint_names}
-    edges = [Edge(nodes[one], nodes[other]) for one, other in poses.skeleton.edges]
-    skeleton = Skeleton(list(nodes.values()), edges=edges, name=poses.skeleton.animal or DEFAULT_ANIMAL)
-    metadata = {"type": "MediaVideo", "grayscale": False, "fps": footage.fps}
+    poses, skeleton = predictions.poses, _skeleton(predictions.poses)
+    metadata: dict[str, Any] = {"type": "MediaVideo", "grayscale": False, "fps": footage.fps}
+    images = list(footage.images)
+    if images:
+        metadata = {"type": "ImageVideo", "grayscale": False, "filename": images[0], "filenames": images}
     if footage.width_px:
         metadata["shape"] = [len(poses.frames), footage.height_px, footage.width_px, 3]
-    video = Video(str(footage.path), backend_metadata=metadata, open_backend=False)
+    video = Video(images or str(footage.path), backend_metadata=metadata, open_backend=False)
     tracks = [Track(name) for name in poses.individuals]
     frames = _instances(predictions, skeleton, video, tracks)
     labels = Labels(frames, videos=[video], skeletons=[skeleton], tracks=tracks)
@@ -188,7 +193,7 @@ def _instances(predictions: PredictionTable, skeleton: Any, video: Any, tracks: 
     poses, frames = predictions.poses, []
     confidence = np.full(poses.points_px.shape[:3], np.nan) if poses.confidence is None else poses.confidence
     scores = np.nan_to_num(_instance_scores(confidence) if poses.score is None else poses.score)
-    is_alone = predictions.animals == 1 and not tracks
+    is_alone = predictions.animals == 1 and not tracks and predictions.by_hand is None
     is_there = np.asarray(np.isfinite(poses.points_px[..., 0]).any(axis=2) | is_alone)
     identity = np.asarray(poses.identity)
     empty = set(predictions.empty)
@@ -198,7 +203,9 @@ def _instances(predictions: PredictionTable, skeleton: Any, video: Any, tracks: 
             points, number = poses.points_px[frame, place], int(identity[frame, place])
             track = tracks[number] if tracks and number >= 0 else None
             if predictions.by_hand is not None and predictions.by_hand[frame, place]:
-                instances.append(Instance.from_numpy(points, skeleton, track=track))
+                hidden = points if predictions.hidden_px is None else predictions.hidden_px[frame, place]
+                instances.append(Instance.from_numpy(np.where(np.isnan(points), hidden, points), skeleton, track=track))
+                instances[-1].points["visible"] = np.isfinite(points[:, 0])
                 continue
             of_points, score = confidence[frame, place], float(scores[frame, place])
             instances.append(PredictedInstance.from_numpy(points, skeleton, of_points, score, track=track))
@@ -238,22 +245,33 @@ def read_slp(file: Path) -> PredictionTable:
             f"{file} has no predicted instance, so it is not a table of predictions; jaxpose convert labels converts "
             "labels"
         )
-    recording = sleap_extras.read_recording(labels.videos[0], str(labels.videos[0].filename))
-    length = max([recording.frame_count or 0, *(frame + 1 for frame, here in instances.items() if here)])
+    video = SleapVideo(file, 0, labels.videos[0])
+    if video.video.is_cropped:
+        raise UserError(f"{file}: {video.refusal_of_crop}")
+    length = max([video.recording.frame_count or 0, *(frame + 1 for frame, here in instances.items() if here)])
     cells = np.full((length, max(map(len, instances.values())), len(names), 3), np.nan)
     for frame, here in instances.items():
         for place, instance in enumerate(here):
             cells[frame, place] = _cells(instance)
     scorer, index = sleap_extras.read_scorer(labels) or "SLEAP", [str(frame) for frame in range(length)]
     found = check_predictions(file, scorer, index, names, cells[..., :2], cells[..., 2], 0)
-    width, height = recording.size_px or (0, 0)
-    footage = Footage(Path(recording.name), width, height, recording.fps or 0.0, np.zeros(0))
-    found = dataclasses.replace(found, footage=footage)
+    kept = [instance for here in instances.values() for instance in here]
+    unread = tuple(sleap_extras.unread_of_predictions(labels, kept, with_scores=not is_of_one))
+    found = dataclasses.replace(found, footage=_footage(video), unread=unread)
     if is_of_one:
         by_hand = sum(map(bool, placed.values()))
         notes = [f"{file}: labels made by a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
         return dataclasses.replace(found, notes=(*notes, *found.notes))
     return _with_tracks(found, labels, instances)
+
+
+def _footage(video: SleapVideo) -> Footage | None:
+    """Returns the video, None for a package that holds its only images."""
+    if not video.has_path:
+        return None
+    recording, images = video.recording, tuple(video.names) if video.is_of_images else ()
+    width, height = recording.size_px or (0, 0)
+    return Footage(Path(video.names[0]), width, height, recording.fps or 0.0, np.zeros(0), images)
 
 
 def only_track(file: Path) -> str:
@@ -300,12 +318,15 @@ def _with_tracks(found: PredictionTable, labels: Any, instances: dict[int, list[
     """Returns a table with the tracks, scores and skeleton of its instances."""
     shape = found.poses.points_px.shape[:2]
     identity, score, by_hand = np.full(shape, -1), np.full(shape, np.nan), np.zeros(shape, bool)
+    hidden_px = np.full_like(found.poses.points_px, np.nan)
     numbers = {id(track): number for number, track in enumerate(labels.tracks)}
     for frame, here in instances.items():
         for place, instance in enumerate(here):
             identity[frame, place] = numbers.get(id(instance.track), -1)
             by_hand[frame, place] = not _is_predicted(instance)
             score[frame, place] = getattr(instance, "score", np.nan)
+            if by_hand[frame, place]:
+                hidden_px[frame, place] = sleap_extras.hidden_points([instance], hidden_px.shape[2])[0]
     # A person's instances have no score; for a network's, the best is as good.
     score = np.where(by_hand, np.nanmax(score, initial=1.0), score)
     poses = dataclasses.replace(
@@ -316,7 +337,7 @@ def _with_tracks(found: PredictionTable, labels: Any, instances: dict[int, list[
         skeleton=sleap_extras.read_skeleton(labels),
     )
     empty = tuple(frame for frame, here in instances.items() if not here and frame < len(poses.frames))
-    return dataclasses.replace(found, poses=poses, by_hand=by_hand, empty=empty)
+    return dataclasses.replace(found, poses=poses, by_hand=by_hand, hidden_px=hidden_px, empty=empty)
 
 
 def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | None) -> None:
@@ -349,7 +370,9 @@ def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | 
             content.attrs["dims"] = json.dumps(_AXES[name])
         opened["track_names"] = np.array([name.encode() for name in poses.individuals or ("track_0",)])
         opened["node_names"] = np.array([name.encode() for name in predictions.poses.keypoint_names])
-        opened["edge_names"], opened["edge_inds"] = np.zeros((0, 2), "S1"), np.zeros((0, 2), np.int64)
+        edges = poses.skeleton.edges
+        opened["edge_names"] = np.array([[name.encode() for name in edge] for edge in edges] or np.zeros((0, 2), "S1"))
+        opened["edge_inds"] = np.array([[*map(poses.keypoint_names.index, edge)] for edge in edges], int).reshape(-1, 2)
         opened["video_ind"] = 0
         for name, text in texts.items():
             opened[name] = text
@@ -381,10 +404,12 @@ def read_analysis(file: Path) -> PredictionTable:
                 raise UserError(
                     f"{file} has tracks but no point_scores, as an old SLEAP wrote it; export it again with a newer one"
                 )
-            arrays = {name: _canonical(name, content[name]) for name in ("tracks", "point_scores")}
+            arrays = {name: _canonical(name, opened) for name in _AXES if name in content and name != "track_occupancy"}
             names = [name.decode() for name in content["node_names"][...].tolist()]
             tracks = tuple(name.decode() for name in content["track_names"][...].tolist())
             noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}
+            edges = content["edge_names"][...].tolist() if "edge_names" in content else []
+            edges = [tuple(name.decode() for name in edge) for edge in edges]
     except UserError:
         raise
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -403,13 +428,30 @@ def read_analysis(file: Path) -> PredictionTable:
     )
     if len(tracks) == 1:
         return table
-    identity = np.where(np.isfinite(points[..., 0]).any(axis=2), np.arange(len(tracks)), -1)
-    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, identity=identity, individuals=tracks))
+    is_there = np.isfinite(points[..., 0]).any(axis=2)
+    score = arrays.get("instance_scores", np.full(is_there.shape, np.nan))
+    is_scored = np.isfinite(score) & is_there
+    # The animals of a person have no score.
+    score = np.where(is_scored, score, np.where(is_there, _instance_scores(np.minimum(scores, 1)), np.nan))
+    poses = dataclasses.replace(
+        table.poses,
+        identity=np.where(is_there, np.arange(len(tracks)), -1),
+        score=score if is_scored.any() else None,
+        individuals=tracks,
+        skeleton=Skeleton(edges=known_pairs(edges, tuple(names))),
+    )
+    tracking = np.nan_to_num(arrays.get("tracking_scores", np.zeros(0)))
+    return dataclasses.replace(table, poses=poses, unread=tuple(tally({TRACKING_SCORES: int((tracking != 0).sum())})))
 
 
-def _canonical(name: str, content: Any) -> np.ndarray:
-    """Orders an array's axes as frame, track, node, xy, as far as present."""
-    axes = json.loads(content.attrs["dims"]) if "dims" in content.attrs else _AXES[name]
+def _canonical(name: str, opened: Any) -> np.ndarray:
+    """Orders the axes of an array of an analysis file as frame, track, node, xy, as far as present."""
+    content = opened[name]
+    if "dims" in content.attrs:
+        axes = json.loads(content.attrs["dims"])
+    else:
+        # Without these names, the file may say that it has SLEAP's axes in their reverse order.
+        axes = _AXES[name] if opened.attrs.get("transpose", True) else _AXES[name][::-1]
     return content[...].transpose([axes.index(axis) for axis in ("frame", "track", "node", "xy") if axis in axes])
 
 

@@ -36,6 +36,8 @@ from jaxpose.video.recording import Recording, check_recording, read_recording, 
 
 # Part of the file names: increase it when the pixels change.
 _VERSION = 2
+# The frames in memory that a thread decodes in one pass, and the largest distance between two of them.
+_SEGMENT_BYTES, _NEIGHBOURS = 2**26, 8
 # For 8-bit, 16-bit and float frames, and for image files copied unchanged.
 _SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
 
@@ -135,28 +137,43 @@ def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, dat
     index = read_recording(path, recording)
     kept = ExtractedFrames(f"{index.identity} {index.quarter_turns}", data)
     absent = kept.absent(frames)
-    kept.make_room(len(absent), image_bytes(np.empty((index.height_px, index.width_px, 3), np.uint8)))
-    decoded = map_in_threads(
-        lambda frame: _decode_frame(index, frame), absent, data.threads, f"extracting frames of {path.name}"
-    )
-    reasons: dict[int, str] = {}
-    for frame, image in zip(absent, decoded, strict=True):
-        if isinstance(image, str):
-            reasons[frame] = image
-        else:
-            kept.store(frame, image)
+    frame_bytes = image_bytes(np.empty((index.height_px, index.width_px, 3), np.uint8))
+    kept.make_room(len(absent), frame_bytes)
+    outside = f"{path} has only the frames 0 to {index.frame_count - 1}"
+    reasons = {frame: outside for frame in absent if not 0 <= frame < index.frame_count}
+    segments = _segments([frame for frame in absent if frame not in reasons], _SEGMENT_BYTES // frame_bytes)
+    title = f"extracting {count(len(absent), 'frame')} of {path.name}"
+    for of_segment in map_in_threads(lambda segment: _extract(index, segment, kept), segments, data.threads, title):
+        reasons |= of_segment
     return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
 
 
-def _decode_frame(index: VideoIndex, frame: int) -> np.ndarray | str:
-    if not 0 <= frame < index.frame_count:
-        return f"{index.path} has only the frames 0 to {index.frame_count - 1}"
-    reader = RangeReader(index, frame, frame + 1, np.eye(2, 3), (index.width_px, index.height_px))
-    images = dict(reader)
-    reasons = [damage.reason for damage in reader.damage if damage.first <= frame <= damage.last]
-    if reasons or frame not in images:
-        return f"the frame of {index.path} cannot be decoded" + f": {reasons[0]}" * bool(reasons)
-    return images[frame]
+def _segments(frames: Sequence[int], most: int) -> list[list[int]]:
+    """Returns the frames in groups of neighbours, of `most` frames or one: each is decoded in one pass."""
+    segments: list[list[int]] = []
+    for frame in sorted(frames):
+        if segments and frame - segments[-1][-1] <= _NEIGHBOURS and len(segments[-1]) < most:
+            segments[-1].append(frame)
+        else:
+            segments.append([frame])
+    return segments
+
+
+def _extract(index: VideoIndex, frames: list[int], kept: ExtractedFrames) -> dict[int, str]:
+    """Stores frames of a video; returns {frame: why it cannot be decoded}."""
+    size_px = index.width_px, index.height_px
+    reader = RangeReader(index, frames[0], frames[-1] + 1, np.eye(2, 3), size_px)
+    wanted = {*frames}
+    # Of two images of a frame, the later is right.
+    images = {frame: image for frame, image in reader if frame in wanted}
+    faults: dict[int, str] = {}
+    for frame in frames:
+        reasons = [damage.reason for damage in reader.damage if damage.first <= frame <= damage.last]
+        if reasons or frame not in images:
+            faults[frame] = f"the frame of {index.path} cannot be decoded" + f": {reasons[0]}" * bool(reasons)
+        else:
+            kept.store(frame, images[frame])
+    return faults
 
 
 # A SLEAP file's video: its images, its file on this machine, and its name in tables.
@@ -172,6 +189,7 @@ class SleapVideo:
       names: the paths in the file: one, or one for each image of a sequence.
       matches: the files found for these paths; empty for a package that does not name its video.
       is_embedded: whether the file itself holds the images.
+      is_of_images: whether the paths are of images, even if the file also holds them.
       image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have different names.
       media_file: the video file on this machine, or None.
       recording: the file's facts about the video.
@@ -185,12 +203,18 @@ class SleapVideo:
         source = described.filename if described is not None else f"video{number}"
         self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
         self.matches: list[Match] = []
-        self.is_sequence = isinstance(source, list) and not self.is_embedded
+        self.is_of_images = isinstance(source, list)
+        self.is_sequence = self.is_of_images and not self.is_embedded
         self.media_file: Path | None = None
         self.recording = sleap_extras.read_recording(described, self.names[0])
         stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
         self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
         self.has_path = described is not None
+
+    @property
+    def refusal_of_crop(self) -> str:
+        """Why a video that is a crop cannot be used, and the fix."""
+        return f"{self.names[0]} is a crop made by sleap-io; save the labels with the whole video"
 
     def absence(self, number: int, noun: str) -> str:
         """Returns why a path has no file, and the fix."""

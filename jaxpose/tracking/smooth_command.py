@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
       OSError: the file cannot be written.
     """
     options, file = _options(given), Path(given.table).expanduser()
-    table = _with_names(read_table(file, several=True))
+    table = _with_names(read_table(file, several=True).without_zeros())
     out = Path(given.out).expanduser() if given.out else file.with_name(f"{file_stem(file)}_smoothed{_suffix(file)}")
     form = form_to_write(out, FORMS, file)
     refuse_no_video(out, table)
@@ -236,4 +236,6 @@ def _left_out(table: PredictionTable, placed: PredictionTable, target: Target) -
     lost = int((is_there & (np.asarray(table.poses.identity) < 0)).sum())
     by_hand = 0 if table.by_hand is None else int(table.by_hand.sum())
     lines += [f"dropped: {count(lost, 'animal')} without a track"] if lost else []
+    hidden = 0 if table.hidden_px is None else int(np.isfinite(table.hidden_px[..., 0]).sum())
+    lines += [f"dropped: {count(hidden, 'position')} of keypoints that are not visible"] if hidden else []
     return [*lines, f"smoothed as well: {count(by_hand, 'animal')} that a person placed"] if by_hand else lines

@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     file = Path(given.detections).expanduser()
     form_to_write(out, FORMS, file)
     speak(f"jaxpose {__version__}: tracks the animals of {file}")
-    table = read_table(file, several=True)
+    table = read_table(file, several=True).without_zeros()
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")
     refuse_no_video(out, table)

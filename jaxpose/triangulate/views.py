@@ -81,7 +81,8 @@ def read_views(words: Sequence[str], cameras: Cameras, calibration: str) -> View
       UserError: a word is not VIEW=TABLE, the calibration or a table cannot be used, or the tables do not fit together.
     """
     cameras, files = _choose_views(words, cameras, calibration)
-    return _of_one_animal(cameras, {view: [read_table(table) for table in of_view] for view, of_view in files.items()})
+    tables = {view: [read_table(table).without_zeros() for table in of_view] for view, of_view in files.items()}
+    return _of_one_animal(cameras, tables)
 
 
 def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> dict[str, Views]:
@@ -91,7 +92,9 @@ def read_animals(words: Sequence[str], cameras: Cameras, calibration: str) -> di
       UserError: as `read_views`; or several animals have no tracks, or no two views show one of them.
     """
     cameras, files = _choose_views(words, cameras, calibration)
-    tables = {view: [read_table(table, several=True) for table in of_view] for view, of_view in files.items()}
+    tables = {
+        view: [read_table(table, several=True).without_zeros() for table in of_view] for view, of_view in files.items()
+    }
     if all(table.has_one_place for of_view in tables.values() for table in of_view):
         return {"": _of_one_animal(cameras, tables)}
     if any(len(of_view) > 1 for of_view in tables.values()):

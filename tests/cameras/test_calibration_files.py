@@ -302,3 +302,14 @@ def test_files_that_are_not_calibrations_are_refused(tmp_path: Path) -> None:
             opened["sessions_json"] = [sessions.encode()]
         with pytest.raises(UserError, match=f"{number}.slp"):
             read_cameras(tmp_path / f"{number}.slp")
+
+
+def test_a_camera_that_caliscope_has_not_placed_is_refused_unless_it_is_ignored(tmp_path: Path) -> None:
+    file = write_caliscope(tmp_path / "camera_array", RIG)
+    text = file.read_text()
+    turn = next(line for line in text.splitlines() if line.startswith("rotation"))
+    file.write_text(text.replace(turn, 'rotation = "null"', 1))
+    with pytest.raises(UserError, match="camera cam_0: rotation is 'null': caliscope has not found its place among"):
+        read_cameras(file)
+    file.write_text(text.replace(turn, 'rotation = "null"\nignore = true', 1))
+    assert read_cameras(file).names == ("cam_1", "cam_2")

@@ -104,6 +104,19 @@ def test_a_frame_and_its_neighbours_come_from_the_video_whatever_the_cache_holds
     np.testing.assert_array_equal(pixels, equal)
 
 
+def test_neighbouring_labelled_frames_are_their_own_images(tmp_path: Path) -> None:
+    labels, numbers = make_labels(tmp_path), [11, 2, 3, 4, 10, 12, 5, 19]
+    instance = labels.labeled_frames[0].user_instances[0]
+    labels.labeled_frames = [
+        sleap_io.LabeledFrame(video=labels.videos[0], frame_idx=number, instances=[instance]) for number in numbers
+    ]
+    found = read(save(labels, tmp_path / "labels.slp"))
+    shown = [int(Path(name).stem.removeprefix("img")) for name in found.poses.frames]
+    assert sorted(shown) == sorted(numbers)
+    for path, number in zip(found.paths, shown, strict=True):
+        np.testing.assert_array_equal(decode_image(path.read_bytes()), plain(tmp_path / "cam1/day.mp4")[number])
+
+
 def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     labels = make_labels(tmp_path / "old")
     for video in labels.videos:

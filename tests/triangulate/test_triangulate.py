@@ -84,6 +84,20 @@ def test_the_table_has_every_frame_and_says_how_sure_each_point_is(
     assert len(lines) == 7
 
 
+def test_frames_that_deeplabcut_could_not_decode_have_no_points(
+    views: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for view in ("c0", "c1"):
+        rows = (tmp_path / f"{view}.csv").read_text().splitlines()
+        rows[3 + 9] = ",".join(["9", *["0.0"] * 3 * len(NAMES)])
+        (tmp_path / f"{view}.csv").write_text("\n".join(rows))
+    assert main([*views, "--out", str(tmp_path / "points.csv")]) == 0
+    printed = capsys.readouterr()
+    assert "c0.csv: 3 of 60 points have x, y and likelihood 0: missing" in printed.out + printed.err
+    assert "57 of 60 points have a position" in printed.out
+    assert (tmp_path / "points.csv").read_text().splitlines()[3 + 9] == "9" + "," * 12 * len(NAMES)
+
+
 def test_the_reprojections_are_drawn_on_the_video_of_a_view(views: list[str], tmp_path: Path) -> None:
     out, folder = tmp_path / "points.csv", tmp_path / "back"
     assert main([*views, "--out", str(out), "--reprojections", str(folder)]) == 0
