@@ -137,7 +137,9 @@ def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int
     if known and (unknown := int((identity < 0).sum())):
         lines[-1] += f", and {count(unknown, 'animal')} without one"
     empty = "1 image without an animal counts" if without == 1 else f"{without:,} images without an animal count"
-    lines += [f"{empty} as empty"] if without else []
+    # Projects list images before anybody has labelled them.
+    doubt = ": if they are only not labelled yet, set data.unlabelled_animals=ignore" * (without > len(of_images))
+    lines += [f"{empty} as empty{doubt}"] if without else []
     verb = "has" if few == 1 else "have"
     lines += [f"{count(few, 'image')} {verb} fewer than {most}: are all animals labelled there?"] if few else []
     return lines
