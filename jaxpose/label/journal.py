@@ -10,12 +10,12 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.files import GrowingFile, open_atomic, read_bytes
-from jaxpose.label.label_file import Point, Slot
+from jaxpose.label.label_file import Point, Points, Slot
 
 # Labels that other users of the machine need not read: the label file has permissions of its own.
 _MODE = 0o600
@@ -137,6 +137,27 @@ def by_animal(edits: Iterable[Edit]) -> list[list[Edit]]:
         else:
             of_id.append([edit])
     return [group for of_id in of_ids.values() for group in of_id]
+
+
+def changes_by_file(
+    edits: Iterable[Edit], file_of: Callable[[str], Path]
+) -> tuple[dict[Path, dict[str, Points]], dict[Path, dict[str, dict[str, str]]]]:
+    """Returns {label file: {image: {slot: point}}}, and {label file: {image: {animal: track}}} of a few of the files.
+
+    Args:
+      edits: of one slot each.
+      file_of: returns the label file of an image.
+    """
+    points: dict[Path, dict[str, Points]] = {}
+    tracks: dict[Path, dict[str, dict[str, str]]] = {}
+    for edit in edits:
+        file, after = file_of(edit.image), edit.after
+        of_file = points.setdefault(file, {})
+        if isinstance(after, str):
+            tracks.setdefault(file, {}).setdefault(edit.image, {})[edit.animal] = after
+        else:
+            of_file.setdefault(edit.image, {})[edit.slot] = after
+    return points, tracks
 
 
 def _record(edits: Iterable[Edit]) -> bytes:
