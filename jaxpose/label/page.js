@@ -492,6 +492,8 @@ class Page {
     // A held key shows every image, as fast as they come.
     if (event.repeat && this.wanted !== this.shownPlace) return;
     if (steps !== undefined) return this.go(this.queue.step(steps));
+    // The arrow keys are for the picture again.
+    if (event.target.id === "list") this.view.element.focus({ preventScroll: true });
     if (event.key !== "c") this.say("");
     const [, , name, ...given] = action;
     (name in this ? this : this.editor)[name](...given);

@@ -209,7 +209,9 @@ def test_predictions_are_confirmed_one_image_a_key_and_keys_of_other_keyboards_w
             is_at(page, 10)
             press(page, "ArrowDown ArrowDown")
             is_at(page, 30)
-            page.locator(".stage").focus()
+            # After another key, they do.
+            press(page, "p ArrowDown")
+            point(page, "nose", "visible")
             # The key D of a Russian keyboard, and the 0 of a French one.
             typed(page, "\u0432", "KeyD")
             is_at(page, 40)
@@ -224,6 +226,7 @@ def test_predictions_are_confirmed_one_image_a_key_and_keys_of_other_keyboards_w
             is_saved(page)
         assert served.stop() == 0
     rows = [f"{image_name(0)},1.50,2,,,30.125,4\n", f"{image_name(10)},5.0,6.0,7.0,8.0,9.0,10.0\n"]
+    rows.append(f"{image_name(30)},29.5,20.5,,,,\n")
     assert (project / LABELS).read_text() == header() + "".join(rows)
 
 
