@@ -14,6 +14,8 @@ from tests.browser import PATIENCE_MS, needs_browser, opened
 from tests.label.small_projects import KEYPOINTS, header, image_name, serving, write_image, write_project
 from tests.label.test_browser import LABELS, is_at, point, press, wait_for_row
 from tests.label.test_browser_races import WARNS, is_saved, slow_answers, two_pages
+from tests.label.test_review import decisions, track
+from tests.tracking.test_silhouettes import made, painted
 
 pytestmark = needs_browser
 expect.set_options(timeout=PATIENCE_MS)
@@ -95,10 +97,9 @@ def test_what_did_not_come_comes_when_the_server_answers_again(tmp_path: Path) -
     project = write_project(tmp_path / "p", 4)
     (project / "videos").mkdir()
     for name in ("v", "w"):
-        size_px, images = (60, 40), sorted((project / "labeled-data/v").iterdir())
-        writer = cv2.VideoWriter(str(project / f"videos/{name}.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, size_px)
-        for image in images:
-            writer.write(cv2.imread(str(image)))
+        writer = cv2.VideoWriter(str(project / f"videos/{name}.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (60, 40))
+        for frame in range(4):
+            writer.write(np.full((40, 60, 3), 60 * frame, np.uint8))
         writer.release()
     with serving(project) as served, two_pages() as (page, _):
         refuse(page, "**/image/3", 503)
@@ -161,14 +162,14 @@ def test_many_points_at_once_are_saved(tmp_path: Path) -> None:
     for image in images:
         write_image(tmp_path / image["file_name"])
     points_px = np.random.default_rng(0).uniform(1, 39, (animals, 60, 2))
-    made = [
+    annotations = [
         {"id": 1 + animal, "image_id": 1, "category_id": 1, "num_keypoints": 60,
          "keypoints": [value for x, y in points_px[animal] for value in (x, y, 2)]}
         for animal in range(animals)
     ]  # fmt: skip
     categories = [{"id": 1, "name": "ant", "keypoints": names, "skeleton": []}]
     file = tmp_path / "ants.json"
-    file.write_text(json.dumps({"images": images, "categories": categories, "annotations": made}))
+    file.write_text(json.dumps({"images": images, "categories": categories, "annotations": annotations}))
     with serving(file) as served:
         with opened(served.address, 1280, 800) as page:
             expect(page.locator("#image")).to_have_text("1.png")
@@ -179,7 +180,7 @@ def test_many_points_at_once_are_saved(tmp_path: Path) -> None:
             expect(page.locator("#saved")).not_to_contain_text("not saved")
         assert served.stop() == 0
     found = [one["keypoints"] for one in json.loads(file.read_text())["annotations"] if one["image_id"] == 2]
-    assert sorted(found) == sorted(one["keypoints"] for one in made)
+    assert sorted(found) == sorted(one["keypoints"] for one in annotations)
 
 
 def test_predictions_are_confirmed_one_image_a_key_and_keys_of_other_keyboards_work(tmp_path: Path) -> None:
@@ -228,6 +229,28 @@ def test_predictions_are_confirmed_one_image_a_key_and_keys_of_other_keyboards_w
     rows = [f"{image_name(0)},1.50,2,,,30.125,4\n", f"{image_name(10)},5.0,6.0,7.0,8.0,9.0,10.0\n"]
     rows.append(f"{image_name(30)},29.5,20.5,,,,\n")
     assert (project / LABELS).read_text() == header() + "".join(rows)
+
+
+def test_a_review_shows_no_frame_without_its_tracks_and_a_held_key_answers_one_place(tmp_path: Path) -> None:
+    video, review = painted(tmp_path / "day1.mp4", made(), (18, 10)), track(tmp_path)
+    with serving(review, "--video", str(video)) as served, two_pages() as (page, _):
+        refuse(page, "**/api/poses/*", 503)
+        page.goto(served.address)
+        expect(page.locator(".problem")).to_have_text("the tracks of this frame did not come")
+        expect(page.locator("#animals")).not_to_contain_text("not seen")
+        press(page, "1")
+        expect(page.locator("#message")).to_contain_text("nobody can judge it")
+        page.unroute_all()
+        expect(page.locator(".problem")).to_be_hidden()
+        expect(page.locator(".points .ring")).to_have_count(6)
+        page.keyboard.down("1")
+        second = decisions(review)[1]
+        expect(page.locator("#image")).to_have_text(f"frame {second['frame_from']}")
+        page.keyboard.down("1")
+        page.keyboard.up("1")
+        press(page, "s")
+        is_saved(page)
+        expect(page.locator("#progress")).to_contain_text("1 of")
 
 
 def test_two_fingers_place_no_point(tmp_path: Path) -> None:
