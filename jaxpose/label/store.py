@@ -20,8 +20,8 @@ from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import SLEAP
 from jaxpose.label.file_states import FileStates, file_signatures
-from jaxpose.label.journal import Edit, Journal, as_point, by_animal, changes_by_file, known_places_px
-from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, revision_of
+from jaxpose.label.journal import Edit, Journal, WrittenEdits, as_point, by_animal, changes_by_file, known_places_px
+from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, give_place, revision_of
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
 from jaxpose.label.sleap_file import SleapFile
@@ -70,6 +70,7 @@ class Store:
         self._files: dict[Path, AnyLabelFile] = {}
         self._states = FileStates()
         self._backed_up: set[Path] = set()
+        self._written = WrittenEdits()
         self._pending, self._conflicts = dict[_Key, Edit](), dict[_Key, Edit]()
         self.absent: Mapping[str, tuple[int, str]] = {}
         self._places: dict[str, list[str | None]] = {}
@@ -306,6 +307,7 @@ class Store:
                 self._backed_up |= {*contents, *h5}
             with self._lock:
                 self._files |= files
+                self._written.add(written.values())
                 for file in files:
                     self._states.take(file)
                 left = [edit for key, edit in self._pending.items() if edit != written.get(key)]
@@ -386,7 +388,9 @@ class Store:
         edits = [edit for edit in self._pending.values() if self.project.file_of(edit.image) == file]
         for edit in edits:
             del self._pending[edit.key]
-        if self._settle(edits):
+        lost = self._written.lost(images, found, edits) if isinstance(found, LabelFile) else []
+        if self._settle(edits) or lost:
+            self._conflicts = {edit.key: edit for edit in lost} | self._conflicts
             # Later edits in the journal have the new ids.
             self._journal.replace([*self._pending.values(), *self._conflicts.values()])
 
@@ -453,7 +457,7 @@ class Store:
     def _keep(self, edits: dict[_Key, Edit], edit: Edit) -> None:
         """Keeps an edit; its animal has a place in the image."""
         edits[edit.key] = edit
-        _give_place(self._animals(edit.image), edit.animal)
+        give_place(self._animals(edit.image), edit.animal)
 
     # Edits in memory; the lock is held.
 
@@ -537,7 +541,7 @@ class Store:
         """Returns the animals of an image, each in the place that it keeps for the session; None for one to come."""
         places = self._places.setdefault(image, [])
         for animal in self.project.individuals or self._file(image).animals(image):
-            _give_place(places, animal)
+            give_place(places, animal)
         if not places:
             places.append(None)
         return places
@@ -591,10 +595,3 @@ class Store:
     def _touch(self, image: str) -> None:
         self._version += 1
         self._changed_at[self._ids[image]] = self._version
-
-
-def _give_place(places: list[str | None], animal: str) -> None:
-    """Gives an animal the first free place, unless it has one."""
-    if animal not in places:
-        free = places.index(None) if None in places else len(places)
-        places[free : free + 1] = [animal]

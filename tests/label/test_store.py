@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +16,10 @@ import pytest
 import yaml
 
 from jaxpose.config import DataConfig
-from jaxpose.data import label_changes
 from jaxpose.data.labels import read_table
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import read_h5
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.label import store as stores
 from jaxpose.label.journal import Journal
 from jaxpose.label.predictions import find_predictions
 from jaxpose.label.project import open_project
@@ -256,58 +253,6 @@ def test_an_edit_on_an_old_state_is_refused_and_changes_from_outside_are_merged(
     store.close()
     assert lines_of(project)[3].startswith(f"{image_name(0)},3.0,4.0,5.0".encode())
     assert not (project / JOURNAL_FILE).exists()
-
-
-def test_a_label_file_that_another_program_still_writes_is_waited_for(opened: Open, tmp_path: Path) -> None:
-    project = write_project(tmp_path / "p", 12)
-    store = opened(project)
-    edit(store, image_name(0), left_paw=(5.0, 6.0, 2))
-    rows = [f"{image_name(10 * number)},{'1.50,2' if not number else '7,8'},,,30.125,4\n" for number in range(12)]
-
-    def write() -> None:
-        # As pandas does: not to another file that replaces this one.
-        with open(project / LABELS, "w") as stream:
-            for text in (header(), *rows):
-                stream.write(text)
-                stream.flush()
-                time.sleep(0.05)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    store.flush()
-    writer.join()
-    rows[0] = f"{image_name(0)},1.50,2,5.0,6.0,30.125,4\n"
-    assert (project / LABELS).read_text() == header() + "".join(rows)
-    assert [store.frame(number)["conflicts"] for number in range(12)] == [[]] * 12
-
-
-@pytest.mark.parametrize(("module", "name"), [(stores, "write_all"), (label_changes, "write_json")])
-def test_what_another_program_saves_during_a_write_is_not_overwritten(
-    module: Any, name: str, opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = write_project(tmp_path / "p")
-    store, saves, function = (
-        opened(project),
-        [f"{image_name(0)},1.50,2,,,9,9\n{image_name(10)},,,7,8,,\n"],
-        getattr(module, name),
-    )
-
-    def called(*given: Any) -> Any:
-        if saves and module is stores:
-            (project / LABELS).write_text(header() + saves.pop())
-        result = function(*given)
-        if saves and Path(given[0]).parent.parent == project:
-            (project / LABELS).write_text(header() + saves.pop())
-        return result
-
-    monkeypatch.setattr(module, name, called)
-    edit(store, image_name(0), left_paw=(5.0, 6.0, 2))
-    store.flush()
-    assert not saves and not store.problem
-    assert lines_of(project)[3:] == [
-        f"{image_name(0)},1.50,2,5.0,6.0,9,9\n".encode(), f"{image_name(10)},,,7,8,,\n".encode(),
-    ]  # fmt: skip
-    assert not (project / JOURNAL_FILE).exists() and not (project / ".jaxpose_labels").exists()
 
 
 def test_a_kept_point_ends_a_conflict(opened: Open, tmp_path: Path) -> None:
