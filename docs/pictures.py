@@ -30,6 +30,8 @@ JPEG_QUALITIES, MOST_BYTES = (72, 64, 56, 48), 149_000
 TRAIL_FRAMES = 15
 # Small frames are enlarged by a whole factor up to this width.
 WIDTH_PX = 1200
+# Animals whose middles are closer than this are not detected in the picture of a review.
+TOUCH_PX = 40
 _VIEWS = ("top", "bot")
 _BONES = ("nose:tailBase", "tailBase:tailMid", "tailBase:paw1LH", "tailBase:paw4RH", "nose:paw2LF", "nose:paw3RF")
 SKELETON = tuple(f"{a}_{view}:{b}_{view}" for view in _VIEWS for a, b in (bone.split(":") for bone in _BONES))
@@ -103,15 +105,36 @@ def label_views(run: Path) -> np.ndarray:
     return served([str(copy), "--calibration", str(copy / "calibrations")], run.parent / "label_views.png")
 
 
-def served(arguments: list[str], shot: Path) -> np.ndarray:
-    """The page of `jaxpose label`, as it opens."""
+def label_review(run: Path) -> np.ndarray:
+    """The page that checks tracks, with two synthetic animals that are not detected where they touch, (h, w, 3) BGR."""
+    copy = run.parent / "pair"
+    shutil.rmtree(copy, ignore_errors=True)
+    make_project(copy, videos=1, labelled_frames=1, video_frames=400, side_px=256, animals=2)
+    table = pd.read_csv(copy / "ground_truth/session00.csv", header=[0, 1, 2, 3], index_col=0)
+    points_px = table.to_numpy().reshape(len(table), 2, -1, 2)
+    touch = np.linalg.norm(np.diff(points_px.mean(axis=2), axis=1), axis=-1)[:, 0] < TOUCH_PX
+    points_px = np.where(touch[:, None, None, None], np.nan, points_px)
+    rows = np.concatenate([points_px, np.where(np.isnan(points_px[..., :1]), np.nan, 0.95)], axis=-1)
+    names = table.columns[::2].to_frame(index=False).to_numpy().tolist()
+    columns = [(*name[:3], coord) for name in names for coord in ("x", "y", "likelihood")]
+    columns = pd.MultiIndex.from_tuples(columns, names=("scorer", "individuals", "bodyparts", "coords"))
+    pd.DataFrame(rows.reshape(len(rows), -1), columns=columns).to_csv(copy / "pair.csv")
+    tracks = copy / "pair_tracks.csv"
+    jaxpose(["track", str(copy / "pair.csv"), "--animals", "2", "--out", str(tracks)], run.parent)
+    review = [str(tracks.with_name("pair_tracks_review.csv")), "--video", str(copy / "videos/session00.mp4")]
+    return served(review, run.parent / "label_review.png", (1120, 620))
+
+
+def served(arguments: list[str], shot: Path, size_px: tuple[int, int] = (1280, 760)) -> np.ndarray:
+    """The page of `jaxpose label`, as it opens in a window of this width and height."""
     command = [sys.executable, "-m", "jaxpose", "label", *arguments, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
         assert serving.stdout
         address = serving.stdout.readline().strip()
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which(CHROMIUM), args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1280, "height": 760}, color_scheme="light")
+            width, height = size_px
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
             page.goto(address, wait_until="networkidle")
             page.screenshot(path=shot)
             browser.close()
@@ -171,7 +194,8 @@ def read(file: Path) -> np.ndarray:
 
 def write(file: Path, picture: np.ndarray) -> None:
     for quality in JPEG_QUALITIES:
-        cv2.imwrite(str(file), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
+        small = [cv2.IMWRITE_JPEG_OPTIMIZE, 1, cv2.IMWRITE_JPEG_PROGRESSIVE, 1]
+        cv2.imwrite(str(file), picture, [cv2.IMWRITE_JPEG_QUALITY, quality, *small])
         if file.stat().st_size <= MOST_BYTES:
             break
     print(f"{file}: {picture.shape[1]} x {picture.shape[0]} px, {file.stat().st_size / 1000:.0f} kB")
@@ -183,6 +207,7 @@ PICTURES: dict[str, tuple[str, Callable[[Path], np.ndarray]]] = {
     "labels.jpg": ("mouse", label_page_top),
     "label.jpg": ("mouse", label_page),
     "label_views.jpg": ("synthetic", label_views),
+    "label_review.jpg": ("synthetic", label_review),
     "labelled_frame.jpg": ("mouse", labelled_frame),
     "three_frames.jpg": ("mouse", three_frames),
     "synthetic_frames.jpg": ("synthetic", three_frames),

@@ -16,7 +16,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from jaxpose.checksums import read_json, write_json
@@ -93,6 +93,10 @@ _READER_WAIT_S, _POLL_S = 3.0, 0.05
 _LABELS = (".csv", ".h5", ".slp", ".json")
 
 
+class ChangedMeanwhile(UserError):
+    """Another program has changed a label file while its new content was made."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     """A file of a change.
@@ -126,7 +130,11 @@ def changing_labels(folder: Path) -> Iterator[None]:
 
 
 def write_all(
-    folder: Path, labels: Mapping[Path, bytes], images: Mapping[Path, Path], backed_up: Collection[Path] = ()
+    folder: Path,
+    labels: Mapping[Path, bytes],
+    images: Mapping[Path, Path],
+    backed_up: Collection[Path] = (),
+    made_from: Mapping[Path, bytes | None] | None = None,
 ) -> list[Path]:
     """Writes label files and copies images into a project; after an error, the project is as before.
 
@@ -135,11 +143,13 @@ def write_all(
       labels: {label file: new content}; existing files are kept as <file>.bak.
       images: {free path in the project: image}.
       backed_up: label files whose <file>.bak stays as it is, because it has the content before an earlier change.
+      made_from: {label file: content that the new one was made from, None for a new file}.
 
     Returns:
       The copies of the previous label files.
 
     Raises:
+      ChangedMeanwhile: a file has other content than it was made from, or changes during the call; nothing is written.
       OSError: a file cannot be written.
     """
     staging = folder / _FOLDER
@@ -151,6 +161,7 @@ def write_all(
         for file, content in labels.items():
             entries.append(_stage(folder, staging, len(entries), file, content, file not in backed_up))
         write_json(staging / _JOURNAL_FILE, {"files": [dataclasses.astuple(entry) for entry in entries]})
+        _refuse_changed(folder, staging, entries, made_from or {})
         backups = [_place(folder, staging, number, entry) for number, entry in enumerate(entries)]
     except BaseException:
         # The next change restores what cannot be restored now.
@@ -211,11 +222,29 @@ def _stage(folder: Path, staging: Path, number: int, file: Path, content: bytes,
     _write(staging / f"{number}.new", content, mode)
     if mode is not None:
         before = read_bytes(file, most_bytes=None)
-        old = hashlib.sha256(before).hexdigest()
+        old = _sha256(before)
         _write(staging / f"{number}.old", before, mode)
         if has_backup:
             _write(staging / f"{number}{BACKUP_ENDING}", before, mode)
-    return _Entry(file.relative_to(folder).as_posix(), old, hashlib.sha256(content).hexdigest())
+    return _Entry(file.relative_to(folder).as_posix(), old, _sha256(content))
+
+
+def _refuse_changed(
+    folder: Path, staging: Path, entries: Sequence[_Entry], made_from: Mapping[Path, bytes | None]
+) -> None:
+    """Raises ChangedMeanwhile, and forgets the change, if a file is not the one that its new content was made from.
+
+    Called right before the first file is replaced, because programs of others take no lock.
+    """
+    for entry in entries:
+        file = folder / entry.path
+        known = entry.old if file not in made_from else "" if (before := made_from[file]) is None else _sha256(before)
+        if not entry.old == known == _checksum(file):
+            (staging / _JOURNAL_FILE).unlink()
+            raise ChangedMeanwhile(
+                f"{file} was changed by another program while its labels were written; nothing was written: repeat "
+                "the command"
+            )
 
 
 def _write(file: Path, content: bytes, mode: int | None) -> None:
@@ -256,9 +285,13 @@ def _put_back(folder: Path, staging: Path, number: int, entry: _Entry) -> None:
         )
 
 
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _checksum(file: Path) -> str:
     try:
-        return hashlib.sha256(read_bytes(file, most_bytes=None)).hexdigest()
+        return _sha256(read_bytes(file, most_bytes=None))
     except (FileNotFoundError, NotADirectoryError):
         return ""
 

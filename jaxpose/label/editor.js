@@ -1,7 +1,8 @@
 // The edits of the shown labels, and their history: each action changes the points of the current animal or keypoint.
 //
 // `current` is a place in the points of the frame; it names an animal and one of its keypoints. An entry of the history has
-// `changes`, [place, point before, point after], and `tracks`, [animal, name before, name after].
+// `changes`, [place, point before, point after], `tracks`, [animal, name before, name after], and `ended`, the conflicts that
+// it ended: [place, point of this page].
 
 import { isSameLabel } from "/frame.js";
 
@@ -78,10 +79,12 @@ export class Editor {
     const all = copyOf(frame.points).map((point, place) => [place, before[place], point]);
     const changes = all.filter(([, earlier, later]) => asText(earlier) !== asText(later));
     if (!changes.length) return;
-    const last = this.done.at(-1);
-    const goesOn = kind && last?.kind === kind && last.frame === frame && !this.undone.length && asText(last.changes[0][2]) === asText(changes[0][1]);
+    const last = this.done.at(-1), conflicts = frame.conflicts;
+    const ended = changes.map(([place]) => [place, conflicts.get(place)]).filter(([place]) => conflicts.has(place));
+    const goesOn = kind && !ended.length && last?.kind === kind && last.frame === frame && !this.undone.length && asText(last.changes[0][2]) === asText(changes[0][1]);
     if (goesOn) last.changes[0][2] = changes[0][2];
-    else this.done.push({ frame, changes, tracks: [], kind, names });
+    else this.done.push({ frame, changes, tracks: [], ended, kind, names });
+    for (const [place, mine] of ended) frame.endConflict(place, mine);
     this.keep(frame);
   }
 
@@ -118,7 +121,7 @@ export class Editor {
       for (const entry of entries) this.restoreEntry(entry, side);
     } else {
       to.splice(to.indexOf(entries[0]), entries.length);
-      this.page.say(`not ${side === "before" ? "undone" : "redone"}: these labels have changed since, in another browser or program`);
+      this.page.say(`not ${side === "before" ? "undone" : "redone"}: these labels have changed since, elsewhere or because a change was refused`);
     }
   }
 
@@ -130,7 +133,7 @@ export class Editor {
   }
 
   restoreEntry(entry, side) {
-    const { frame, changes, tracks, names } = entry, wanted = side === "before" ? 1 : 2;
+    const { frame, changes, tracks, ended, names } = entry, wanted = side === "before" ? 1 : 2;
     entry.kind = "";
     const had = frame.animals().filter((animal) => frame.hasLabel(animal));
     for (const change of changes) frame.points[change[0]] = frame.returning(change[wanted] ?? null, change[0]);
@@ -138,6 +141,7 @@ export class Editor {
     const back = side === "before" ? frame.animals().filter((animal) => !had.includes(animal) && frame.hasLabel(animal)) : [];
     for (const animal of back) if (names?.[animal] !== undefined) frame.giveBackTrack(animal, names[animal]);
     for (const track of tracks) frame.giveTrack(track[0], track[wanted]);
+    for (const [place, mine] of ended) if (side === "before") frame.beginConflict(place, mine); else frame.endConflict(place, mine);
     const [place] = changes[0] ?? [];
     if (place !== undefined && frame === this.frame && frame.animalOf(place) !== this.animal) this.current = place;
     this.send(frame);
@@ -239,7 +243,7 @@ export class Editor {
     if (!this.canEdit || name === own) return;
     const other = name ? frame.names.findIndex((known, one) => known === name && one !== animal && frame.has(one)) : -1;
     const changes = [[animal, own, name], ...(other >= 0 ? [[other, name, own]] : [])];
-    this.done.push({ frame, changes: [], tracks: changes, kind: "" });
+    this.done.push({ frame, changes: [], tracks: changes, ended: [], kind: "" });
     for (const [one, , after] of changes) frame.giveTrack(one, after);
     this.page.say(other >= 0 ? `${name} and ${own || "the animal without a track"} are exchanged in this image` : name ? `the animal is ${name} in this image` : "the animal has no track in this image");
     this.keep(frame);
@@ -334,18 +338,32 @@ export class Editor {
 
   takeMine() {
     const place = this.conflict();
-    if (place !== undefined) {
-      this.frame.takeMine(place);
-      return this.page.draw();
-    }
+    if (place !== undefined) return this.isOld ? undefined : this.takeMineIn(this.frame, place);
     const predicted = this.frame?.predicted[this.current], ring = this.page.ringOf(this.current);
+    if (ring === null) return this.page.say("where the ring is now is not known yet: press R again");
     if (!(predicted || ring) || !this.canEdit) return this.page.say("there is no prediction of this keypoint");
     this.place(ring ?? [predicted.x, predicted.y]);
     this.advance();
   }
 
+  // Ends a conflict: my point becomes the label, unless the other one is equal by now.
+  takeMineIn(frame, place) {
+    const mine = frame.mine(place);
+    if (isSameLabel(frame.points[place], mine)) return this.keepTheirs();
+    return this.changeFrame(frame, (points) => { points[place] = mine; });
+  }
+
   keepTheirs() {
-    const place = this.conflict();
-    if (place !== undefined) this.frame.keepTheirs(place);
+    const place = this.conflict(), { frame } = this;
+    if (place !== undefined) return this.queue(() => this.keepTheirsIn(frame, place));
+  }
+
+  // Ends a conflict without a change of the label; an undo brings back my point as the other choice.
+  async keepTheirsIn(frame, place) {
+    if (!frame.conflicts.has(place)) return;
+    const mine = frame.conflicts.get(place), problem = await frame.keepTheirs(place);
+    if (problem) return this.page.say(`the conflict is as before: ${problem}`);
+    this.done.push({ frame, changes: [], tracks: [], ended: [[place, mine]], kind: "" });
+    this.keep(frame);
   }
 }

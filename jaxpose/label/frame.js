@@ -7,6 +7,8 @@
 const RETRY_MS = 2000;
 // The server will never take what it answers with one of these.
 const FINAL = [400, 404, 413, 415, 422];
+// Points of one request, if more are not of one animal: a browser and the server take only so many bytes.
+const MOST_POINTS = 500;
 // Less confident predictions are no drafts: often the keypoint is not in the image.
 const LEAST_CONFIDENCE = 0.1;
 
@@ -28,12 +30,17 @@ export async function ask(path, body, headers = runHeader()) {
   }
 }
 
+// Whether an answer of this status says nothing about the question: another time, there may be an answer.
+export const isLost = (status) => [0, 403, 408, 410].includes(status) || status >= 500;
+
 const same = (a, b) => a === b || (a && b && a.every((value, place) => value === b[place])) || (!a && !b);
 const asPrediction = (value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] };
 const asPoint = (value) => value && { x: value[0], y: value[1], v: value[2], draft: false };
 const asValue = (point) => (point && !point.draft ? [point.x, point.y, point.v] : null);
 // Whether two points are the same label; a draft is none.
 export const isSameLabel = (a, b) => Boolean(same(asValue(a), asValue(b)));
+// Whether a point is the label that the server has as this value.
+export const isLabel = (point, value) => Boolean(same(asValue(point), value));
 
 export class Frame {
   // `size` is the number of keypoints of an animal. `tell` is called with (frame, kind, text) after every change: kind is
@@ -47,6 +54,8 @@ export class Frame {
     this.isInHistory = false;
     this.tell = tell;
     this.ownConflicts = new Map();
+    // The points of conflicts that an edit has ended, until the server has the edit.
+    this.ended = new Map();
     // {animal: track} of those that were given here.
     this.given = new Map();
     // Animals that came back: their tracks are sent, whatever the server has.
@@ -160,7 +169,20 @@ export class Frame {
   }
 
   // The points of the user that another browser or program has overruled, by keypoint.
-  get conflicts() { return new Map([...this.serverConflicts, ...this.ownConflicts]); }
+  get conflicts() {
+    return new Map([...this.serverConflicts, ...this.ownConflicts].filter(([place]) => !this.ended.has(place)));
+  }
+
+  // An edit of a point ends its conflict; an undo of the edit, or its refusal, begins it again.
+  endConflict(place, mine) {
+    this.ended.set(place, mine);
+    this.ownConflicts.delete(place);
+  }
+
+  beginConflict(place, mine) {
+    this.ended.delete(place);
+    this.ownConflicts.set(place, mine);
+  }
 
   get unsent() {
     const differing = this.points.map((point, k) => [k, asValue(point)]).filter(([k, value]) => !same(value, this.saved[k]));
@@ -185,7 +207,7 @@ export class Frame {
 
   // Sends once, and takes the answer; returns why the server has not judged it, "" if it has.
   async sendOnce() {
-    const points = this.unsent, tracks = this.unsentTracks;
+    const { points, tracks } = this.nextToSend;
     this.tell(this, "saving", "");
     const { status, content } = await ask(`/api/frame/${this.number}`, { revision: this.revision, points, tracks });
     if (status === 200) {
@@ -195,7 +217,7 @@ export class Frame {
         this.back.delete(Number(animal));
       }
       this.take(content);
-      for (const k of Object.keys(points)) this.ownConflicts.delete(Number(k));
+      for (const k of Object.keys(points)) this.ended.delete(Number(k));
     } else if (status === 409) {
       this.merge(content);
     } else if (FINAL.includes(status)) {
@@ -209,10 +231,23 @@ export class Frame {
     return "";
   }
 
+  // The next points and tracks to send: those of as many whole animals as one request takes.
+  get nextToSend() {
+    const all = Object.entries(this.unsent), tracks = Object.entries(this.unsentTracks);
+    const animalOf = ([k]) => this.animalOf(Number(k));
+    const end = all.length > MOST_POINTS ? Math.max(animalOf(all[MOST_POINTS]), animalOf(all[0]) + 1) : Infinity;
+    const isNext = (animal) => animal < end;
+    return {
+      points: Object.fromEntries(all.filter((entry) => isNext(animalOf(entry)))),
+      tracks: Object.fromEntries(tracks.filter(([animal]) => isNext(Number(animal)))),
+    };
+  }
+
   // Takes back what was sent; what was changed since then stays.
   takeBack(points, tracks) {
     for (const [k, value] of Object.entries(points)) {
       if (same(asValue(this.points[k]), value)) this.points[k] = asPoint(this.saved[k] ?? null);
+      if (this.ended.has(Number(k))) this.beginConflict(Number(k), this.ended.get(Number(k)));
     }
     for (const [animal, name] of Object.entries(tracks)) {
       if (this.names[animal] !== name) continue;
@@ -235,7 +270,7 @@ export class Frame {
       if (!isBegun && (isMine(place) || same(theirs, this.saved[place]))) return;
       if (isBegun) this.predicted[place] = asPrediction(state.predicted[place] ?? null);
       if (same(mine, theirs) && !(isBegun && point?.draft)) return;
-      if (!same(mine, this.saved[place])) this.ownConflicts.set(place, mine);
+      if (!same(mine, this.saved[place])) this.beginConflict(place, mine);
       this.points[place] = asPoint(theirs);
     });
     this.take(state);
@@ -243,30 +278,29 @@ export class Frame {
     for (const animal of this.overruled) this.tell(this, "refused", `the track of an animal was also changed elsewhere: it is ${this.names[animal] || "none"} now`);
   }
 
-  // Takes a state that was asked for, unless it crossed an edit of this page.
-  async merging(asked) {
+  // Asks for the state, and takes it unless it crosses an edit of this page; returns {isTaken, error}.
+  async merging(path, body) {
     const before = this.saved;
-    const { status, content } = await asked;
+    const { status, content } = await ask(path, body);
     const isTaken = status === 200 && !this.isSending && this.saved === before;
     if (isTaken) this.merge(content);
-    return isTaken;
+    return { isTaken, error: status === 200 ? "" : content.error };
   }
 
   // Asks for the state anew; returns whether it was taken.
-  reload() { return this.merging(ask(`/api/frame/${this.number}`)); }
+  async reload() { return (await this.merging(`/api/frame/${this.number}`)).isTaken; }
 
-  // Ends a conflict by taking my point, or by keeping the other one.
-  takeMine(k) {
-    const mine = this.conflicts.get(k);
-    this.ownConflicts.delete(k);
-    this.serverConflicts.delete(k);
-    this.points[k] = asPoint(mine);
-    this.send();
-  }
+  // My point in a conflict.
+  mine(place) { return asPoint(this.conflicts.get(place)); }
 
-  async keepTheirs(k) {
-    this.ownConflicts.delete(k);
-    if (this.serverConflicts.has(k)) await this.merging(ask(`/api/frame/${this.number}/keep/${k}`, {}));
-    this.tell(this, "changed", "");
+  // Ends a conflict by keeping the other point; returns why it could not, "" if it could.
+  async keepTheirs(place) {
+    if (this.serverConflicts.has(place)) {
+      const { error } = await this.merging(`/api/frame/${this.number}/keep/${place}`, {});
+      if (error) return error;
+      this.serverConflicts.delete(place);
+    }
+    this.ownConflicts.delete(place);
+    return "";
   }
 }

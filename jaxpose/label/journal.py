@@ -10,12 +10,12 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.files import GrowingFile, open_atomic, read_bytes
-from jaxpose.label.label_file import Point, Slot
+from jaxpose.label.label_file import LabelFile, Point, Points, Slot
 
 # Labels that other users of the machine need not read: the label file has permissions of its own.
 _MODE = 0o600
@@ -107,6 +107,41 @@ class Journal:
                 self.file.unlink()
 
 
+class WrittenEdits:
+    """The edits of a session that are in the label files.
+
+    A program that read a file before them, and saves it after them, takes them out again without a word.
+    """
+
+    def __init__(self) -> None:
+        self._edits: dict[tuple[str, str, str], Edit] = {}
+        self._before: dict[tuple[str, str, str], set[Point | str | None]] = {}
+
+    def add(self, edits: Iterable[Edit]) -> None:
+        """Takes edits that were written."""
+        for edit in edits:
+            self._edits[edit.key] = edit
+            self._before.setdefault(edit.key, set()).add(edit.before)
+
+    def lost(self, images: Container[str], found: LabelFile, later: Iterable[Edit]) -> list[Edit]:
+        """Returns the edits whose point is again one from before them, and forgets these.
+
+        Args:
+          images: those of the label file, also as it was before.
+          found: the label file as it is now.
+          later: edits that are not written; they count instead of the ones before.
+        """
+        others = {edit.key for edit in later}
+        lost = []
+        for edit in self._edits.values():
+            if edit.image in images and edit.image not in found.problems and edit.key not in others:
+                now = found.points.get(edit.image, {}).get(edit.slot)
+                lost += [edit] if now != edit.after and now in self._before[edit.key] else []
+        for edit in lost:
+            del self._edits[edit.key], self._before[edit.key]
+        return lost
+
+
 def known_places_px(edits: Iterable[Edit]) -> dict[str, set[tuple[float, float] | None]]:
     """Returns {keypoint: places (x, y) that it had before or after one of the edits of an animal, None for no point}.
 
@@ -137,6 +172,27 @@ def by_animal(edits: Iterable[Edit]) -> list[list[Edit]]:
         else:
             of_id.append([edit])
     return [group for of_id in of_ids.values() for group in of_id]
+
+
+def changes_by_file(
+    edits: Iterable[Edit], file_of: Callable[[str], Path]
+) -> tuple[dict[Path, dict[str, Points]], dict[Path, dict[str, dict[str, str]]]]:
+    """Returns {label file: {image: {slot: point}}}, and {label file: {image: {animal: track}}} of a few of the files.
+
+    Args:
+      edits: of one slot each.
+      file_of: returns the label file of an image.
+    """
+    points: dict[Path, dict[str, Points]] = {}
+    tracks: dict[Path, dict[str, dict[str, str]]] = {}
+    for edit in edits:
+        file, after = file_of(edit.image), edit.after
+        of_file = points.setdefault(file, {})
+        if isinstance(after, str):
+            tracks.setdefault(file, {}).setdefault(edit.image, {})[edit.animal] = after
+        else:
+            of_file.setdefault(edit.image, {})[edit.slot] = after
+    return points, tracks
 
 
 def _record(edits: Iterable[Edit]) -> bytes:

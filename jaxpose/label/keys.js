@@ -79,6 +79,9 @@ export const REVIEW_ACTIONS = [
   ...LOOKS,
 ];
 
+// What a held key does again and again; anything else is done once, because nobody could see what it is done to.
+const REPEATED = ["step", "move", "unlabelled", "open", "nextView", "nextKeypoint", "nextAnimal", "nudge", "undo", "redo", "zoom"];
+
 // Writes a table into the element; the four directions of an arrow key share a row.
 export function listKeys(body, actions = ACTIONS) {
   for (const [keys, words] of actions) {
@@ -95,11 +98,30 @@ export function listKeys(body, actions = ACTIONS) {
   }
 }
 
-// The entry of a key event in a table, undefined without one.
+// The entry of a key event in a table, undefined without one. The letter on a key counts; on keyboards without these letters,
+// such as Cyrillic ones, and for digits that need Shift, as on French ones, it is the place of the key.
 export function actionOf(event, actions = ACTIONS) {
-  const letter = event.key.length === 1 ? event.key.toUpperCase() : event.key;
-  const isSign = event.key.length === 1 && event.key.toUpperCase() === event.key.toLowerCase();
-  const parts = [(event.ctrlKey || event.metaKey) && "Ctrl", event.shiftKey && !isSign && "Shift", letter];
-  const name = parts.filter(Boolean).join("+");
-  return event.altKey ? undefined : actions.find(([keys]) => keys.includes(name));
+  if (event.altKey || event.getModifierState("AltGraph")) return undefined;
+  const find = (key, isShifted) => {
+    const name = [(event.ctrlKey || event.metaKey) && "Ctrl", isShifted && "Shift", key].filter(Boolean).join("+");
+    return actions.find(([keys]) => keys.includes(name));
+  };
+  const { key, code, shiftKey } = event, isSign = key.length === 1 && key.toUpperCase() === key.toLowerCase();
+  const isOther = key.length === 1 && (code.startsWith("Digit") ? !/[a-z0-9]/i.test(key) : code.startsWith("Key") && key > "\u007f");
+  const place = isOther ? code.at(-1) : "";
+  const found = find(key.length === 1 ? key.toUpperCase() : key, shiftKey && !isSign) ?? (place && find(place, shiftKey));
+  return found && !(event.repeat && !REPEATED.includes(found[2])) ? found : undefined;
+}
+
+// A click leaves the keys to the picture: on a button that has been clicked, Enter would click again.
+export function keepKeys() {
+  document.addEventListener("mousedown", (event) => {
+    if (event.target.closest("button") && !event.target.closest("dialog")) event.preventDefault();
+  });
+}
+
+// The steps in a list that an arrow key means while the list has the focus; undefined for other keys and places.
+export function stepInList(event) {
+  if (event.target.id !== "list" || !event.key.startsWith("Arrow")) return undefined;
+  return { ArrowUp: -1, ArrowDown: 1 }[event.key] ?? 0;
 }

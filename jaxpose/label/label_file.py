@@ -315,6 +315,13 @@ def revision_of(poses: Sequence[Sequence[Point | None]], names: Sequence[str]) -
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
+def give_place(places: list[str | None], animal: str) -> None:
+    """Gives an animal the first free place of an image, unless it has one."""
+    if animal not in places:
+        free = places.index(None) if None in places else len(places)
+        places[free : free + 1] = [animal]
+
+
 def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
     """Reads a label file; it may have no row yet.
 

@@ -5,7 +5,7 @@ import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
 import { Geometry } from "/geometry.js";
-import { actionOf, listKeys } from "/keys.js";
+import { actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
 import { Pictures } from "/pictures.js";
 import { Queue } from "/queue.js";
 import { Side } from "/side.js";
@@ -19,7 +19,7 @@ const POLL_MS = 2000;
 const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], FEW_AHEAD = [1, 2, -1];
 // What a view without an image shows.
 const NOTHING = { error: "this camera has no image of this moment" }, NO_VIDEO = { error: "this camera has no video of this session" };
-const NO_LABELS = { error: "the labels of this image did not come; show it again" };
+const NO_LABELS = { error: "the labels of this image did not come", isLost: true };
 // The server answers this to a page of an earlier run. What must be the same for a page to go on with a new one.
 const OTHER_RUN = 410;
 const SAME = ["folder", "file", "keypoints", "individuals", "views", "images", "moments"];
@@ -42,6 +42,10 @@ class Page {
     // {labels that are not saved: why, "" while they are sent}.
     this.unsaved = new Map();
     this.lost = "";
+    // Images whose labels have changed elsewhere, and have not come since.
+    this.stale = new Set();
+    // Whether what is shown lacks a picture or labels, because the server did not answer.
+    this.lacks = false;
     this.unwritten = 0;
     this.fileProblem = "";
   }
@@ -50,7 +54,7 @@ class Page {
     // The token is in the cookie now; the address need not show it.
     history.replaceState(null, "", "/");
     listKeys(get("help-rows"));
-    await this.loadProject();
+    while (!(await this.loadProject())) await new Promise((act) => setTimeout(act, POLL_MS));
     if (!this.queue.counts.includes(0)) this.queue.filter.value = "all";
     this.queue.choose();
     this.listen();
@@ -61,9 +65,13 @@ class Page {
     await this.poll();
   }
 
+  // Takes the project; returns whether it came.
   async loadProject() {
     const { status, content } = await ask("/api/project");
-    if (status !== 200) return this.say(content.error);
+    if (status !== 200) {
+      this.say(content.error);
+      return false;
+    }
     this.project = content;
     server.run ||= content.run;
     // Later, `poll` takes what has changed since.
@@ -86,6 +94,7 @@ class Page {
     this.timeline.set(this.sessions);
     get("video-button").hidden = !this.sessions.length;
     this.drawProgress();
+    return true;
   }
 
   // Views -------------------------------------------------------------------------------------------------------------
@@ -156,10 +165,13 @@ class Page {
     this.draw();
   }
 
-  // Where the other views show a keypoint in the current one, undefined if fewer than two have it.
+  // Where the other views show a keypoint in the current one, undefined if fewer than two have it, null if the answer of the
+  // server is to come.
   ringOf(place) {
-    const ring = this.isVideo ? null : this.geometry.rings(this.shownPlace, this.views.indexOf(this.view))[place];
-    return ring ?? undefined;
+    const view = this.views.indexOf(this.view);
+    if (this.isVideo || !this.project.has_calibration) return undefined;
+    if (!this.geometry.knows(this.shownPlace, place, view)) return null;
+    return this.geometry.rings(this.shownPlace, view)[place] ?? undefined;
   }
 
   // Images ------------------------------------------------------------------------------------------------------------
@@ -186,6 +198,7 @@ class Page {
   // Shows the pictures of all views, with their labels, null without; `place` is the moment, or "session/frame".
   showViews(place, titles, frames, pictures) {
     this.shownPlace = place;
+    this.lacks = pictures.some(({ isLost }) => isLost);
     this.views.forEach((view, at) => view.show(titles[at], frames[at], pictures[at]));
     this.arrange();
     this.frames.shown = new Set(frames);
@@ -298,13 +311,23 @@ class Page {
     try {
       const { status, content } = await ask(`/api/changes?since=${this.version}`);
       this.lost = status === 200 ? "" : content.error;
-      if (status === 200) await this.takeChanges(content);
+      if (status === 200) {
+        await this.takeChanges(content);
+        this.askAgain();
+      }
       if (status === OTHER_RUN) await this.goOnWithOtherRun();
     } finally {
       this.isPolling = false;
     }
     this.queue.draw();
     this.drawProgress();
+  }
+
+  // Asks for what did not come while the server did not answer.
+  askAgain() {
+    this.geometry.askAgain();
+    if (!this.lacks || this.wanted !== this.shownPlace) return;
+    if (this.isVideo) this.seek(this.timeline.frame); else this.go(this.shownPlace);
   }
 
   // After a restart of the server: the page goes on if all its numbers mean the same as before.
@@ -315,10 +338,19 @@ class Page {
     this.version = content.version;
     this.predictions = "of an earlier run";
     // An edit that crosses one of these is refused if there are other labels by now.
-    for (const number of this.frames.kept.keys()) await this.frames.reload(number);
+    for (const number of this.frames.kept.keys()) this.stale.add(number);
+    await this.refresh();
   }
 
-  // Takes what has changed since the last time; what does not come, or crosses an edit, is asked for again the next time.
+  // Asks for the labels of stale images; those that do not come, or cross an edit, are asked for again the next time.
+  async refresh() {
+    for (const number of [...this.stale]) {
+      this.stale.delete(number);
+      if (!(await this.frames.reload(number))) this.stale.add(number);
+    }
+  }
+
+  // Takes what has changed since the last time.
   async takeChanges(content) {
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
@@ -326,18 +358,17 @@ class Page {
     this.queue.flagged = new Set(content.conflicts);
     if (content.predictions !== this.predictions) await this.takePredictions(content.predictions);
     if (content.images !== this.project.images.length) await this.loadProject();
-    let isAll = true;
     for (const [text, count] of Object.entries(content.counts)) {
       this.queue.counts[Number(text)] = count;
-      isAll = (await this.frames.reload(Number(text))) && isAll;
+      this.stale.add(Number(text));
     }
-    if (isAll) this.version = content.version;
+    this.version = content.version;
+    await this.refresh();
   }
 
   // Shows the predictions of another training.
   async takePredictions(version) {
-    await this.loadProject();
-    if (await this.frames.predict()) this.predictions = version;
+    if ((await this.loadProject()) && (await this.frames.predict())) this.predictions = version;
     for (const view of this.views) view.dropOutside();
     this.queue.choose();
     if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.session);
@@ -390,6 +421,8 @@ class Page {
   }
 
   async confirm() {
+    // The next image is not confirmed before it can be seen.
+    if (this.wanted !== this.shownPlace) return this.say("nothing confirmed: the image has not come yet");
     if (this.timeline.isOpen) return this.labelFrame();
     this.editor.confirmAll(this.views);
     await this.unlabelled(1);
@@ -433,7 +466,9 @@ class Page {
   // Events ------------------------------------------------------------------------------------------------------------
 
   listen() {
+    keepKeys();
     document.addEventListener("keydown", (event) => this.pressed(event));
+    window.addEventListener("blur", () => { this.spaceIsDown = false; });
     document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
     get("help-button").addEventListener("click", () => this.help());
     get("video-button").addEventListener("click", () => this.toggleVideo());
@@ -451,11 +486,14 @@ class Page {
       this.spaceIsDown = true;
       event.preventDefault();
     }
-    const action = isOnButton ? undefined : actionOf(event);
-    if (!action) return;
+    const steps = stepInList(event), action = isOnButton ? undefined : actionOf(event);
+    if (!action && steps === undefined) return;
     event.preventDefault();
     // A held key shows every image, as fast as they come.
     if (event.repeat && this.wanted !== this.shownPlace) return;
+    if (steps !== undefined) return this.go(this.queue.step(steps));
+    // The arrow keys are for the picture again.
+    if (event.target.id === "list") this.view.element.focus({ preventScroll: true });
     if (event.key !== "c") this.say("");
     const [, , name, ...given] = action;
     (name in this ? this : this.editor)[name](...given);

@@ -1,6 +1,6 @@
 // The pictures of images and video frames: fetched once, and the latest ones kept.
 
-import { runHeader } from "/frame.js";
+import { isLost, runHeader } from "/frame.js";
 
 // As many pictures are kept as the memory bears.
 const MOST_PIXELS = 24_000_000;
@@ -13,7 +13,7 @@ export class Pictures {
     this.kept = new Map();
   }
 
-  // A picture, {bitmap} or {error}: of an image by its number, of a video frame by "video/frame".
+  // A picture, {bitmap} or {error, isLost}: of an image by its number, of a video frame by "video/frame".
   get(number) {
     const known = this.kept.get(number);
     this.kept.delete(number);
@@ -28,14 +28,14 @@ export class Pictures {
       if (!answer.ok) {
         // The next time, there may be a picture.
         this.kept.delete(number);
-        return { error: (await answer.json()).error };
+        return { error: (await answer.json()).error, isLost: isLost(answer.status) };
       }
       const bitmap = await createImageBitmap(await answer.blob());
       this.forget(bitmap.width * bitmap.height);
       return { bitmap };
     } catch {
       this.kept.delete(number);
-      return { error: "jaxpose label does not answer" };
+      return { error: "jaxpose label does not answer", isLost: true };
     }
   }
 

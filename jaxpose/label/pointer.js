@@ -27,6 +27,8 @@ export class Pointer {
   get editor() { return this.page.editor; }
 
   down(event) {
+    // A second finger: neither of them was meant to place a point.
+    if (!event.isPrimary) return this.up(event, true);
     this.stage.element.focus({ preventScroll: true });
     const at = this.stage.place(event);
     const pans = event.button !== 0 || this.page.spaceIsDown;
@@ -74,6 +76,7 @@ export class Pointer {
 
   up(event, isCancelled = false) {
     const drag = this.drag, editor = this.editor, moved = drag && this.endMoving(drag);
+    if (!event.isPrimary && !isCancelled) return;
     this.drag = null;
     this.stage.element.classList.remove("panning");
     if (this.page.isVideo && !drag?.pans) this.page.say("Enter makes this frame an image to label");

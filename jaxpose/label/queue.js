@@ -143,6 +143,7 @@ export class Queue {
     row.className = "row";
     row.setAttribute("role", "option");
     row.setAttribute("aria-selected", String(number === this.current));
+    if (number === this.current) row.id = "current-row";
     row.style.top = `${place * ROW_PX}px`;
     row.title = this.images[number];
     const mark = document.createElement("span"), name = document.createElement("span");

@@ -1,7 +1,7 @@
 // The page of a review: doubtful places of tracks, one after the other, with the frames of the video, and their answers.
 
 import { Frame, ask } from "/frame.js";
-import { REVIEW_ACTIONS, actionOf, listKeys } from "/keys.js";
+import { REVIEW_ACTIONS, actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
 import { Pictures } from "/pictures.js";
 import { beforePainting, colourOf } from "/stage.js";
 import { Tracker } from "/tracker.js";
@@ -12,6 +12,8 @@ const POLL_MS = 1000;
 const TOGETHER = 16, MOST_PARTS = 200;
 // Pictures of frames fetched ahead, and frames shown around a place.
 const AHEAD = [1, 2, 3, 4, -1, -2];
+// What a frame without tracks shows: it would look as if no animal was seen.
+const NO_TRACKS = { error: "the tracks of this frame did not come", isLost: true };
 const ANSWERS = { same: "same", different: "different", swap: "swapped" };
 const get = (id) => document.getElementById(id);
 const keyOf = (row) => row.place.join();
@@ -69,6 +71,7 @@ class ReviewPage {
     this.isPolling = false;
     this.problem = status === 200 ? "" : content.error;
     if (content.tracking) this.tracker.show(content.tracking);
+    if (status === 200 && this.lacks && this.frame === this.shownFrame) this.seek(this.frame);
     // An answer that was given meanwhile brought a newer state.
     if (status === 200 && content.rows && !this.isSending && this.state === before) await this.take(content);
     this.showSaved();
@@ -264,7 +267,9 @@ class ReviewPage {
     return part ? part[frame - first] ?? [] : null;
   }
 
-  show(number, picture, poses) {
+  show(number, given, poses) {
+    const picture = poses || given.error ? given : NO_TRACKS;
+    this.lacks = Boolean(picture.isLost);
     const values = (poses ?? []).map((point) => point && [...point, 2]), { tracks, keypoints } = this.state;
     const state = { points: values, revision: "", problem: "", can_hide: false, animals: tracks, conflicts: [], predicted: [], removed: [] };
     const frame = new Frame(number, state, keypoints.length, () => {});
@@ -286,7 +291,7 @@ class ReviewPage {
       const row = document.createElement("li"), swatch = document.createElement("span"), text = document.createElement("span");
       swatch.className = "swatch";
       swatch.style.background = colourOf(track);
-      text.textContent = this.editor.animals.includes(track) ? name : `${name}: not seen`;
+      text.textContent = !this.hasAll || this.editor.animals.includes(track) ? name : `${name}: not seen`;
       row.append(swatch, text);
       return row;
     }));
@@ -339,6 +344,7 @@ class ReviewPage {
       element.className = "row";
       element.setAttribute("role", "option");
       element.setAttribute("aria-selected", String(row === this.row));
+      if (row === this.row) element.id = "current-row";
       const mark = !row.takes_answer ? ["\u2013", "takes no answer"] : row.answer ? ["\u25cf", "answered"] : ["\u25cb", "no answer"];
       const parts = [["mark", mark[0]], ["kind", row.kind || "own"], ["frames", `${from}\u2013${to}`], ["tracks", [a, b].filter(Boolean).join(", ")], ["score", row.margin]];
       for (const [kind, text] of parts) {
@@ -396,22 +402,22 @@ class ReviewPage {
   // Events ------------------------------------------------------------------------------------------------------------
 
   listen() {
+    keepKeys();
     document.addEventListener("keydown", (event) => this.pressed(event));
+    window.addEventListener("blur", () => { this.spaceIsDown = false; });
     document.addEventListener("keyup", (event) => { if (event.key === " ") this.spaceIsDown = false; });
     get("help-button").addEventListener("click", () => this.help());
     get("filter").addEventListener("change", () => { this.showRows(); get("filter").blur(); });
     get("track-button").addEventListener("click", () => (this.tracker.isRunning ? this.tracker.stop() : this.track()));
     get("copy").addEventListener("click", async () => {
-      await navigator.clipboard.writeText(this.state.command);
-      this.say("copied");
+      const isCopied = await navigator.clipboard.writeText(this.state.command).then(() => true, () => false);
+      this.say(isCopied ? "copied" : "the browser did not copy it: select the command");
     });
     for (const id of ["slider", "frame-number"]) {
       get(id).addEventListener("input", () => this.seek(Number(get(id).value)));
       get(id).addEventListener("change", () => get(id).blur());
     }
     for (const button of get("answers").children) {
-      // A mouse click leaves the keys to the picture.
-      button.addEventListener("mousedown", (event) => event.preventDefault());
       button.addEventListener("click", () => this.answer(button.dataset.answer || null));
     }
     window.addEventListener("resize", () => this.showTimeline());
@@ -425,11 +431,12 @@ class ReviewPage {
       this.spaceIsDown = true;
       event.preventDefault();
     }
-    const action = isOnButton ? undefined : actionOf(event, REVIEW_ACTIONS);
-    if (!action) return;
+    const steps = stepInList(event), action = isOnButton ? undefined : actionOf(event, REVIEW_ACTIONS);
+    if (!action && steps === undefined) return;
     event.preventDefault();
     // A held key shows every frame, as fast as they come.
     if (event.repeat && this.frame !== this.shownFrame) return;
+    if (steps !== undefined) return this.step(steps);
     this.say("");
     const [, , name, ...given] = action;
     this[name](...given);

@@ -12,9 +12,9 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from jaxpose.prediction.index import parse_rows
 from jaxpose.run.paths import INDEX_FILE
 from jaxpose.terminal import count
 from jaxpose.tracking.corrections import EXCHANGED, checksum_of_answers, rounds
-from jaxpose.tracking.origin import Origin, checksum_of, read_origin
+from jaxpose.tracking.origin import Origin, checksum_of, origin_file, read_origin
 from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
 from jaxpose.tracking.track_command import FORMS
 from jaxpose.video.recording import Recording
@@ -43,8 +43,9 @@ _CORRECTIONS = "_corrections.csv"
 # The poses of this many frames come with one request.
 TOGETHER = 16
 _PLACES_DECIMALS = 2
-# Files that do not fit together are read so often, and after so long.
-_TRIES, _TRY_AGAIN_S = 3, 0.1
+Result = TypeVar("Result")
+# `jaxpose track` replaces its files one after the other, in less time than this.
+_REPLACED_S, _TRY_AGAIN_S = 0.3, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Doubt:
 class _Tables:
     """What was read of the files: the tracks (one place for each individual), their origin, and the rows of the review.
 
-    `poses_revision` changes with the tracks, and `revision` with any of the files.
+    `poses_revision` changes with the tracks, `tables_revision` also with the review and the origin, and `revision` with
+    any of the files.
     """
 
     poses: Poses
@@ -75,7 +77,24 @@ class _Tables:
     doubts: Sequence[Doubt]
     answers: AnswerFile
     poses_revision: str
-    revision: str
+    tables_revision: str
+
+    @property
+    def revision(self) -> str:
+        return self.tables_revision + _digest(self.answers.content())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mistake:
+    """Why files could not be used: their signatures, the error, and when it was first seen (`time.monotonic`)."""
+
+    signatures: Sequence[tuple[int, ...]]
+    error: UserError
+    since_s: float
+
+
+class _Disagreement(UserError):
+    """The tracks, their origin and their review are not of one another: perhaps they are being replaced."""
 
 
 class Review:
@@ -112,9 +131,9 @@ class Review:
         self._lock = threading.Lock()
         self._poses: tuple[tuple[int, ...], Poses, Footage | None, str] | None = None
         self._doubts: tuple[Origin, bytes, list[Doubt]] | None = None
+        self._mistake: _Mistake | None = None
         self._tracker = Tracker(self.tracks)
-        with self._lock:
-            self._read()
+        self._with_tables(lambda _: None)
         self.video = Path(video).expanduser() if video else self._find_video()
         if not self.video.is_file():
             raise UserError(f"the video {self.video} does not exist; give --video VIDEO")
@@ -138,8 +157,7 @@ class Review:
         Raises:
           UserError, OSError: as `Review`.
         """
-        with self._lock:
-            return self._state(self._read(), revision)
+        return self._with_tables(lambda tables: self._state(tables, revision))
 
     def _state(self, tables: _Tables, revision: str = "") -> dict[str, Any]:
         tracking = self._tracker.state()
@@ -166,8 +184,8 @@ class Review:
 
     def poses(self, first: int) -> list[list[list[float] | None]]:
         """Returns the points [x, y] of up to `TOGETHER` frames from one on: K for each track in turn, None without."""
-        with self._lock:
-            points_px = self._read().poses.points_px[first : first + TOGETHER].astype(np.float64)
+        poses = self._with_tables(lambda tables: tables.poses)
+        points_px = poses.points_px[first : first + TOGETHER].astype(np.float64)
         points_px = points_px.round(_PLACES_DECIMALS)
         of_frames = points_px.reshape(len(points_px), points_px.shape[1] * points_px.shape[2], 2).tolist()
         return [[point if point[0] == point[0] else None for point in points] for points in of_frames]
@@ -188,8 +206,8 @@ class Review:
           UserError: the place takes no such answer, or the tracks are being made again.
           OSError: the disk is full, or fails; nothing has changed.
         """
-        with self._lock:
-            tables = self._read()
+
+        def write(tables: _Tables) -> dict[str, Any]:
             if revision != tables.revision:
                 raise Stale
             if self._tracker.is_running():
@@ -207,7 +225,9 @@ class Review:
             changed = tables.answers.changed(place, answer, others)
             changed.corrections()
             write_atomic(self.corrections, changed.content())
-            return self._state(self._read())
+            return self._state(dataclasses.replace(tables, answers=changed))
+
+        return self._with_tables(write)
 
     def track(self) -> dict[str, str]:
         """Makes the tracks again with the answers, by `jaxpose track` in a process of its own; returns its state.
@@ -216,8 +236,9 @@ class Review:
           UserError: the tracks are being made already, or their detections or the video cannot be found.
           OSError: a file cannot be read, or the log cannot be written.
         """
-        with self._lock:
-            arguments, can_track = self._arguments(self._read().origin)
+
+        def start(tables: _Tables) -> dict[str, str]:
+            arguments, can_track = self._arguments(tables.origin)
             if not can_track:
                 raise UserError(
                     "the detections, or the video of --video, are not where they were: run the command at the side"
@@ -225,10 +246,29 @@ class Review:
             self._tracker.start(arguments)
             return self._tracker.state()
 
+        return self._with_tables(start)
+
     def stop(self) -> dict[str, str]:
         """Ends the command of `track`, and returns its state; the tracks stay as they are."""
         self._tracker.stop()
         return self._tracker.state()
+
+    def _with_tables(self, act: Callable[[_Tables], Result]) -> Result:
+        """Calls a function with the present content of the files, while the lock is held; raises as `Review`.
+
+        Files that disagree are read again until they have disagreed for a while.
+        """
+        while True:
+            with self._lock:
+                try:
+                    tables = self._read()
+                except _Disagreement:
+                    assert self._mistake
+                    if time.monotonic() - self._mistake.since_s >= _REPLACED_S:
+                        raise
+                else:
+                    return act(tables)
+            time.sleep(_TRY_AGAIN_S)
 
     # The lock is held.
 
@@ -249,17 +289,22 @@ class Review:
         return self.tracks.parent.absolute() / name
 
     def _read(self) -> _Tables:
-        """Returns the present content of the files; raises as `Review`."""
-        for _ in range(_TRIES - 1):
-            try:
-                return self._read_once()
-            except UserError:
-                # `jaxpose track` replaces one file after the other.
-                time.sleep(_TRY_AGAIN_S)
-        return self._read_once()
+        """Returns the present content of the files; raises as `Review`, without reading files that have not changed."""
+        files = self.tracks, self.file, origin_file(self.file), self.corrections
+        signatures = [_signature(file) for file in files]
+        if self._mistake and self._mistake.signatures == signatures:
+            raise self._mistake.error.with_traceback(None)
+        try:
+            tables = self._read_anew(signatures[0])
+        except UserError as error:
+            self._mistake = _Mistake(signatures, error, time.monotonic())
+            raise
+        self._mistake = None
+        return tables
 
-    def _read_once(self) -> _Tables:
-        signature = _signature(self.tracks)
+    def _read_anew(self, signature: tuple[int, ...]) -> _Tables:
+        if not signature:
+            raise UserError(f"the tracks {self.tracks} do not exist any more; make them again with jaxpose track")
         if not self._poses or self._poses[0] != signature:
             table = read_table(self.tracks, several=True)
             if not table.poses.individuals:
@@ -277,7 +322,7 @@ class Review:
         except FileNotFoundError:
             raise UserError(f"the review {self.file} does not exist; jaxpose track writes it") from None
         if (origin := read_origin(self.file)).tracks != self._poses[3]:
-            raise UserError(
+            raise _Disagreement(
                 f"{self.tracks} has changed since jaxpose track wrote {self.file.name}, or is another file: make both "
                 "again with jaxpose track"
             )
@@ -292,9 +337,7 @@ class Review:
                 f"{self.file} is of tracks that were corrected {count(number, 'time')}, but {self.corrections} {have}: "
                 "name the file that they were corrected with: --corrections FILE"
             )
-        own = answers.content() if self.corrections.exists() else b""
-        parts = repr(signature).encode(), content, own, repr(origin).encode()
-        digests = [hashlib.sha256(part).hexdigest()[:16] for part in parts]
+        digests = [_digest(part) for part in (repr(signature).encode(), content, repr(origin).encode())]
         return _Tables(poses, origin, doubts, answers, digests[0], "".join(digests))
 
     def _is_behind(self, tables: _Tables) -> bool:
@@ -376,7 +419,7 @@ def _read_doubts(file: Path, content: bytes, origin: Origin, poses: Poses) -> li
         is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
         is_known = {place.track_a, place.track_b} <= names and place.round == str(origin.round)
         if row["tracks"] != origin.tracks or not is_known or not is_whole or int(place.frame_to) >= len(poses.frames):
-            raise UserError(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
+            raise _Disagreement(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
         doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
     return doubts
 
@@ -419,10 +462,14 @@ def _row(doubt: Doubt, answers: dict[Place, str]) -> dict[str, Any]:
     }
 
 
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
 def _signature(file: Path) -> tuple[int, ...]:
-    """Returns what changes when a table is replaced; raises UserError without the file."""
+    """Returns what changes when a file is replaced; () without the file."""
     try:
         status = os.stat(file)
     except FileNotFoundError:
-        raise UserError(f"the tracks {file} do not exist any more; make them again with jaxpose track") from None
+        return ()
     return status.st_size, status.st_mtime_ns, status.st_ino

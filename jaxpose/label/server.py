@@ -77,16 +77,19 @@ class Pictures:
 
     def __init__(self, store: Store, orientation: str):
         self._store, self._orientation = store, orientation
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
-        self._sizes_px: dict[int, tuple[int, int]] = {}
+        # The file of an image may be that of a frame in a cache, which takes a while to find.
+        self._files: dict[int, Path] = {}
+        # By the number of the image, and the state of its file.
+        self._kept: OrderedDict[tuple[int, tuple[int, ...]], bytes] = OrderedDict()
+        self._sizes_px: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def size_px(self, number: int) -> tuple[int, int]:
         """Returns (width, height) of an image; raises as `get`."""
-        if number not in self._sizes_px:
+        if (key := self._key(number)) not in self._sizes_px:
             height, width = decode_image(self.get(number)).shape[:2]
-            self._sizes_px[number] = width, height
-        return self._sizes_px[number]
+            self._sizes_px[key] = width, height
+        return self._sizes_px[key]
 
     def get(self, number: int) -> bytes:
         """Returns the JPEG file of an image.
@@ -94,16 +97,23 @@ class Pictures:
         Raises:
           UserError: it does not exist, lies outside of the project, does not decode, or its orientation is unknown.
         """
+        key = self._key(number)
         with self._lock:
-            if number in self._kept:
-                self._kept.move_to_end(number)
-                return self._kept[number]
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
         content = self._make(self._store.images[number], self._store.path_of(number))
         with self._lock:
-            self._kept[number] = content
+            self._kept[key] = content
             while sum(map(len, self._kept.values())) > _MOST_PICTURE_BYTES:
                 self._kept.popitem(last=False)
         return content
+
+    def _key(self, number: int) -> tuple[int, tuple[int, ...]]:
+        """Returns a key that differs between two files of an image that replaced each other."""
+        if number not in self._files:
+            self._files[number] = self._store.path_of(number)
+        return number, _state(self._files[number])
 
     def _make(self, name: str, file: Path) -> bytes:
         try:
@@ -123,6 +133,15 @@ class Pictures:
         white = choose_white([values]) if values else 0.0
         pixels = decode_image(content, PixelRule(self._orientation, white))
         return jpeg_of(pixels)
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    """Returns what changes when a file is replaced; () without the file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def jpeg_of(pixels: np.ndarray) -> bytes:

@@ -12,8 +12,6 @@ export class Side {
     get("add-animal").addEventListener("click", () => editor.addAnimal());
     get("remove-animal").addEventListener("click", () => editor.removeAnimal());
     get("change-identity").addEventListener("click", () => editor.changeIdentity());
-    // A mouse click leaves the keys to the picture.
-    for (const id of ["add-animal", "remove-animal", "change-identity"]) get(id).addEventListener("mousedown", (event) => event.preventDefault());
   }
 
   // Takes the names of the keypoints.
@@ -67,9 +65,13 @@ export class Side {
 
   paintConflicts() {
     const box = get("conflicts"), editor = this.editor, place = editor.conflict();
+    const mine = place === undefined ? undefined : editor.frame.conflicts.get(place), shown = JSON.stringify([editor.frame?.number, place, mine]);
+    // Buttons keep their focus, and an alert is not read out again.
+    if (shown === this.shownConflict) return;
+    this.shownConflict = shown;
     box.replaceChildren();
     if (place === undefined) return;
-    const text = document.createElement("p"), mine = editor.frame.conflicts.get(place);
+    const text = document.createElement("p");
     const whose = editor.hasSeveral ? `${editor.nameOf(editor.frame.animalOf(place))}: ` : "";
     const name = this.names[place % this.names.length];
     text.textContent = `${whose}${name} was also changed elsewhere. ${mine ? "The red square is your point." : "You removed it."}`;
@@ -95,7 +97,6 @@ function listRow(name, colour, act) {
   }
   button.title = name;
   button.firstChild.style.background = colour;
-  button.addEventListener("mousedown", (event) => event.preventDefault());
   button.addEventListener("click", act);
   row.append(button);
   return row;

@@ -15,24 +15,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxpose.data.label_changes import changing_labels, write_all
+from jaxpose.data.label_changes import ChangedMeanwhile, changing_labels, write_all
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import SLEAP
-from jaxpose.label.journal import Edit, Journal, as_point, by_animal, known_places_px
-from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, revision_of
+from jaxpose.label.file_states import FileStates, file_signatures
+from jaxpose.label.journal import Edit, Journal, WrittenEdits, as_point, by_animal, changes_by_file, known_places_px
+from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, give_place, revision_of
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
-from jaxpose.label.signatures import Signatures, file_signatures
 from jaxpose.label.sleap_file import SleapFile
 from jaxpose.labelling.project_labels import refuse_other_labels
 
 # Label files are written after this long without an edit, at the latest this long after the first one.
 _REST_S, _LONGEST_S = 1.0, 5.0
 _POLL_S = 0.25
-# How often the label files are compared with what was read.
-_LOOK_S = 1.0
+# How often the label files are compared with what was read, and how long another program may take to write one.
+_LOOK_S, _MOST_WAIT_S = 1.0, 60.0
 
 _Key = tuple[str, str, str]
 
@@ -69,8 +68,9 @@ class Store:
         self.project, self.predictions, self.problem = project, predictions, ""
         self._lock, self._writing, self.adding = threading.RLock(), threading.Lock(), threading.Lock()
         self._files: dict[Path, AnyLabelFile] = {}
-        self._signatures: dict[Path, Signatures] = {}
+        self._states = FileStates()
         self._backed_up: set[Path] = set()
+        self._written = WrittenEdits()
         self._pending, self._conflicts = dict[_Key, Edit](), dict[_Key, Edit]()
         self.absent: Mapping[str, tuple[int, str]] = {}
         self._places: dict[str, list[str | None]] = {}
@@ -78,7 +78,7 @@ class Store:
         self._prediction_version = 0
         self._first_edit_s = self._last_edit_s = 0.0
         for file in project.files:
-            self._signatures[file] = file_signatures(file)
+            self._states.take(file)
             self._files[file] = found = project.first_read(file)
             if isinstance(found, SleapFile):
                 self.absent = found.absent
@@ -262,28 +262,29 @@ class Store:
     # Files.
 
     def flush(self, is_last: bool = False) -> None:
-        """Writes all edits to the label files.
+        """Writes all edits to the label files, when no other program writes one.
 
         Args:
           is_last: no edit follows.
 
         Raises:
-          UserError: a label file cannot be understood, or an HDF5 file has other labels than its CSV.
+          UserError: a label file cannot be understood, keeps changing, or has other labels than its HDF5 file.
           OSError: a file cannot be written; the edits stay in the journal.
         """
+        end_s = time.monotonic() + _MOST_WAIT_S
+        while not self._flush(is_last):
+            if time.monotonic() > end_s:
+                raise UserError(f"another program has been writing labels of {self.project.path} for a minute: end it")
+            time.sleep(_POLL_S)
+
+    def _flush(self, is_last: bool) -> bool:
+        """Writes all edits to the label files; returns False, and writes none, if another program writes one."""
         with self._writing, changing_labels(self.project.folder):
-            self._look()
+            if not self._look():
+                return False
             with self._lock:
                 written = dict(self._pending)
-                changes: dict[Path, dict[str, Points]] = {}
-                tracks: dict[Path, dict[str, dict[str, str]]] = {}
-                for edit in written.values():
-                    file, after = self.project.file_of(edit.image), edit.after
-                    of_file = changes.setdefault(file, {})
-                    if isinstance(after, str):
-                        tracks.setdefault(file, {}).setdefault(edit.image, {})[edit.animal] = after
-                    else:
-                        of_file.setdefault(edit.image, {})[edit.slot] = after
+                changes, tracks = changes_by_file(written.values(), self.project.file_of)
                 files = {file: self._base(file).changed(of_file) for file, of_file in changes.items()}
                 for file, of_tracks in tracks.items():
                     found = files[file]
@@ -298,14 +299,21 @@ class Store:
                 if self.project.is_deeplabcut:
                     tables = {file: found for file, found in files.items() if isinstance(found, LabelFile)}
                     h5 = {file.with_suffix(".h5"): found.h5(contents[file]) for file, found in tables.items()}
-                write_all(self.project.folder, {**contents, **h5}, {}, self._backed_up)
+                before = {file: self._files[file].content() if self._states.has(file) else None for file in files}
+                try:
+                    write_all(self.project.folder, {**contents, **h5}, {}, self._backed_up, before)
+                except ChangedMeanwhile:
+                    return False
                 self._backed_up |= {*contents, *h5}
             with self._lock:
                 self._files |= files
-                self._signatures |= {file: file_signatures(file) for file in files}
+                self._written.add(written.values())
+                for file in files:
+                    self._states.take(file)
                 left = [edit for key, edit in self._pending.items() if edit != written.get(key)]
                 self._pending = {edit.key: self._edit_of(edit.image, edit.slot, edit.after) for edit in left}
                 self._journal.replace([*self._pending.values(), *self._conflicts.values()])
+        return True
 
     def close(self) -> None:
         """Writes all edits to the label files and ends; raises as `flush`."""
@@ -315,11 +323,11 @@ class Store:
 
     def _keep_files(self) -> None:
         """Writes and reads label files while the page is open."""
-        looked_s = time.monotonic()
+        looked_s, are_whole = time.monotonic(), True
         while not self._is_closing.wait(_POLL_S):
             now = time.monotonic()
             is_due = self._pending and (now - self._last_edit_s > _REST_S or now - self._first_edit_s > _LONGEST_S)
-            if not is_due and now - looked_s < _LOOK_S:
+            if not is_due and are_whole and now - looked_s < _LOOK_S:
                 continue
             looked_s = now
             try:
@@ -328,7 +336,7 @@ class Store:
                     self._first_edit_s = time.monotonic()
                 else:
                     with self._writing:
-                        self._look()
+                        are_whole = self._look()
                 self.problem = ""
             except UserError as error:
                 self.problem = str(error)
@@ -338,8 +346,8 @@ class Store:
                 self.problem = f"labels are only in {self._journal.file}, because of an error of the program: {error}"
                 raise
 
-    def _look(self) -> None:
-        """Reads the label files that have changed since, and merges their changes; `_writing` is held.
+    def _look(self) -> bool:
+        """Merges the changes of other programs; returns False while one may be writing; `_writing` is held.
 
         Raises:
           UserError: a file cannot be understood.
@@ -347,29 +355,23 @@ class Store:
         known = set(self._files)
         if self.project.is_deeplabcut:
             known |= set(self.project.folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_{self.project.scorer}.csv"))
+        are_whole = True
         for file in known:
-            signatures = file_signatures(file)
-            if not self._has_changed(file, signatures):
-                self._signatures[file] = signatures
+            of_file, signatures = self._files.get(file), file_signatures(file)
+            if not self._states.has_changed(file, signatures, of_file and of_file.content):
                 continue
-            if signatures[0][0] is None and file in self._files and self._files[file].points:
+            if self._states.is_being_written(file, signatures):
+                are_whole = False
+                continue
+            if signatures[0][0] is None and of_file and of_file.points:
                 raise UserError(f"{file} has vanished; put it back")
             if self.project.is_deeplabcut:
                 refuse_other_labels(self.project.folder, file)
             found = self.project.read(file)
             with self._lock:
                 self._merge(file, found)
-                self._signatures[file] = signatures
-
-    def _has_changed(self, file: Path, signatures: Signatures) -> bool:
-        """Returns whether a label file differs from what was read; compares the bytes where its time proves nothing."""
-        (now, is_young), (before, was_young) = signatures, self._signatures.get(file, ((), False))
-        if now != before or not (is_young or was_young):
-            return now != before
-        try:
-            return read_bytes(file, most_bytes=None) != self._files[file].content()
-        except FileNotFoundError:
-            return False
+                self._states.take(file, signatures)
+        return are_whole
 
     def _merge(self, file: Path, found: AnyLabelFile) -> None:
         """Takes over a label file that another program has changed; raises UserError as `refuse_second`."""
@@ -386,7 +388,9 @@ class Store:
         edits = [edit for edit in self._pending.values() if self.project.file_of(edit.image) == file]
         for edit in edits:
             del self._pending[edit.key]
-        if self._settle(edits):
+        lost = self._written.lost(images, found, edits) if isinstance(found, LabelFile) else []
+        if self._settle(edits) or lost:
+            self._conflicts = {edit.key: edit for edit in lost} | self._conflicts
             # Later edits in the journal have the new ids.
             self._journal.replace([*self._pending.values(), *self._conflicts.values()])
 
@@ -453,7 +457,7 @@ class Store:
     def _keep(self, edits: dict[_Key, Edit], edit: Edit) -> None:
         """Keeps an edit; its animal has a place in the image."""
         edits[edit.key] = edit
-        _give_place(self._animals(edit.image), edit.animal)
+        give_place(self._animals(edit.image), edit.animal)
 
     # Edits in memory; the lock is held.
 
@@ -508,7 +512,7 @@ class Store:
     def _base(self, file: Path) -> AnyLabelFile:
         """Returns the content of a label file, without edits."""
         if file not in self._files:
-            self._signatures[file] = file_signatures(file)
+            self._states.take(file)
             self._files[file] = self.project.read(file)
         return self._files[file]
 
@@ -537,7 +541,7 @@ class Store:
         """Returns the animals of an image, each in the place that it keeps for the session; None for one to come."""
         places = self._places.setdefault(image, [])
         for animal in self.project.individuals or self._file(image).animals(image):
-            _give_place(places, animal)
+            give_place(places, animal)
         if not places:
             places.append(None)
         return places
@@ -591,10 +595,3 @@ class Store:
     def _touch(self, image: str) -> None:
         self._version += 1
         self._changed_at[self._ids[image]] = self._version
-
-
-def _give_place(places: list[str | None], animal: str) -> None:
-    """Gives an animal the first free place, unless it has one."""
-    if animal not in places:
-        free = places.index(None) if None in places else len(places)
-        places[free : free + 1] = [animal]

@@ -32,7 +32,11 @@ export class Timeline {
   async open(session) {
     const answers = await Promise.all(this.videosOf(session).map((video) => ask(`/api/video/${video}`)));
     const failed = answers.find(({ status }) => status !== 200);
-    if (failed) return failed.content.error;
+    if (failed) {
+      // The frames that are shown are still those of the session before.
+      this.select.value = this.session ?? "";
+      return failed.content.error;
+    }
     this.session = session;
     this.frames = Math.min(...answers.map(({ content }) => content.frames));
     // {frame number: number of its image, of any view}.

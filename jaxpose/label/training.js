@@ -26,7 +26,7 @@ export class Training {
     share.hidden = !this.isRunning;
     share.value = state.share;
     if (before === "predicting" && state.name === "done") this.say("trained: hollow points are the new predictions; Enter confirms them");
-    if (before !== state.name && state.name === "failed") this.say(`the training has failed: ${state.text}`);
+    if (before !== state.name && state.name === "failed") this.say(`failed: ${state.text}`);
   }
 
   // Starts a training.

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import threading
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from jaxpose.checksums import DamagedFile
 from jaxpose.config import Config, DataConfig
-from jaxpose.config.arguments import program
+from jaxpose.config.arguments import SOME_FAILED, program
 from jaxpose.early_signals import EXIT_CODES
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
@@ -34,8 +35,10 @@ _VERB = "jaxpose.train"
 # The arguments of the training are $@; without them, only the prediction follows.
 _SCRIPT = """
 if [ $# -gt 0 ]; then "$PYTHON" -m jaxpose train "$@" || exit; fi
-if [ -s "$IMAGES" ]; then exec "$PYTHON" -m jaxpose predict --run "$RUN" --out "$RUN" "@$IMAGES"; fi
+if [ -s "$IMAGES" ]; then "$PYTHON" -m jaxpose predict --run "$RUN" --out "$RUN" "@$IMAGES" || echo "exit code $?"; fi
 """
+# Of a prediction, but for SOME_FAILED: the others are predicted.
+_FAILED = re.compile(rf"exit code (?!{SOME_FAILED}$)\d+")
 
 
 class Training:
@@ -150,6 +153,12 @@ class Training:
         is_finished = (run / FINISHED_FILE).is_file()
         if self._background.is_running():
             return ("predicting", "predicts the images without labels", 1.0) if is_finished else self._progress(run)
+        lines, log = self._background.last_lines(), self._background.log
+        if is_finished and record.get("stopped"):
+            return "stopped", f"{run.name} is trained, and its predictions are stopped: Train makes them", 0.0
+        if is_finished and lines and _FAILED.fullmatch(lines[-1]):
+            reason = lines[-2] if len(lines) > 1 else f"the output is in {log}"
+            return "failed", f"{run.name} is trained, but did not predict the images without labels: {reason}", 0.0
         if is_finished:
             self._take(record, run)
             return "done", f"{run.name}: {_error(run)}", 1.0
@@ -157,7 +166,6 @@ class Training:
         end = found.progress.end if found and found.progress else None
         if record.get("stopped") or (end and end.exit_code in EXIT_CODES.values()):
             return "stopped", f"{run.name} is stopped: Train continues it if no label changes", 0.0
-        lines, log = self._background.last_lines(), self._background.log
         return "failed", lines[-1] if lines else f"{run.name} has ended; its output is in {log}", 0.0
 
     def _progress(self, run: Path) -> tuple[str, str, float]:

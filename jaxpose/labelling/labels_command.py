@@ -21,6 +21,7 @@ from jaxpose.labelling.merging import (
     extended,
     folder_of,
     is_merged,
+    present_contents,
     read_new_labels,
     read_size_px,
     refuse_misfits,
@@ -100,12 +101,13 @@ def _merge_animals(given: argparse.Namespace, new: Path, found: Sequence[NewFile
         about.append(f"{given.project} already has all labels of {given.new}: nothing to merge")
     else:
         rows = rows_of(plan, project)
+        before = present_contents({**rows, **plan.changes})
         contents = contents_of(
             plan, project, {file: extended(file, of_file, project) for file, of_file in rows.items()}
         )
         numbers = {file: len(rows.get(file, ())) for file in contents}
         changed = {file: len(of_file) for file, of_file in plan.changes.items()}
-        _report(new, found, project, write_contents(new, found, project, contents, numbers), changed)
+        _report(new, found, project, write_contents(new, found, project, contents, numbers, before), changed)
     for line in about:
         print_lines(line)
 

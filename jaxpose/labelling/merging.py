@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -443,21 +443,34 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
       project: the destination; its folder is locked.
 
     Raises:
-      UserError: an HDF5 file next to a label file has different labels.
+      UserError: an HDF5 file next to a label file has different labels, or another program has changed a label file
+        meanwhile.
       OSError: a file cannot be written.
     """
     added = _new_rows(found, project)
+    before = present_contents(added)
     return write_contents(
         new,
         found,
         project,
         {file: extended(file, rows, project) for file, rows in added.items()},
         {file: len(rows) for file, rows in added.items()},
+        before,
     )
 
 
+def present_contents(files: Iterable[Path]) -> dict[Path, bytes | None]:
+    """Returns the bytes of label files, None for an absent one, before their new content is made."""
+    return {file: read_bytes(file, most_bytes=None) if file.is_file() else None for file in files}
+
+
 def write_contents(
-    new: Path, found: Sequence[NewFile], project: ProjectLabels, contents: Mapping[Path, bytes], rows: dict[Path, int]
+    new: Path,
+    found: Sequence[NewFile],
+    project: ProjectLabels,
+    contents: Mapping[Path, bytes],
+    rows: dict[Path, int],
+    before: Mapping[Path, bytes | None],
 ) -> Merged:
     """Writes label files, the HDF5 files next to them, and the images of new labels, or nothing.
 
@@ -465,6 +478,7 @@ def write_contents(
       new, found, project: as for `merge`.
       contents: {label file: its bytes after the merge}.
       rows: {label file: number of new rows}.
+      before: {label file: its bytes before the merge}, from `present_contents`.
 
     Raises:
       UserError, OSError: as `merge`.
@@ -488,7 +502,7 @@ def write_contents(
             h5[file.with_suffix(".h5")] = content
         else:
             stale.append(file.with_suffix(".h5"))
-    backups = write_all(project.folder, {**contents, **h5}, images)
+    backups = write_all(project.folder, {**contents, **h5}, images, made_from=before)
     return Merged(rows, backups, len(images), list(h5), stale)
 
 

@@ -16,9 +16,11 @@ from jaxpose import track as track_verb
 from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
+from jaxpose.files import write_atomic
 from jaxpose.formats.lightning_pose.tables import write_individuals
 from jaxpose.formats.prediction_table import Footage
 from jaxpose.formats.sleap_files import write_predictions_slp
+from jaxpose.label import review as reviews
 from jaxpose.label.__main__ import main
 from jaxpose.label.answers import Place
 from jaxpose.label.review import Review
@@ -373,6 +375,52 @@ def test_a_review_is_of_the_tracks_that_were_written_with_it(tmp_path: Path, vid
     pd.read_csv(review).drop(columns="tracks").to_csv(review, index=False)
     with pytest.raises(UserError, match="is not a review that jaxpose track wrote: it has no column tracks"):
         page.state()
+
+
+def test_only_files_that_are_being_replaced_are_waited_for(
+    tmp_path: Path, video: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    review, tracks = track(tmp_path), tmp_path / "day1_tracks.csv"
+    page, content, record = Review(review, str(video)), tracks.read_bytes(), tmp_path / "day1_tracks_review.json"
+    waits, reads, to_come = list[float](), list[object](), {record: record.read_bytes()}
+    sleep = time.sleep
+
+    def wait(seconds: float) -> None:
+        # Others get answers meanwhile.
+        assert page._lock.acquire(blocking=False)
+        page._lock.release()
+        waits.append(seconds)
+        if to_come:
+            write_atomic(*to_come.popitem())
+        sleep(seconds)
+
+    def counted(name: str) -> None:
+        read = getattr(reviews, name)
+        monkeypatch.setattr(reviews, name, lambda *given, **named: [reads.append(given), read(*given, **named)][1])
+
+    monkeypatch.setattr(reviews.time, "sleep", wait)
+    for name in ("read_table", "read_origin", "read_bytes", "read_answers"):
+        counted(name)
+    write_origin(review, dataclasses.replace(read_origin(review), tracks="sha256:0123456789abcdef"))
+    assert page.state()["rows"] and len(waits) == 1
+    # What stays wrong is waited for and read once, and what cannot be right in a moment is not waited for.
+    one_twice = content.replace(b"animal2", b"animal1")
+    other = review.read_bytes().replace(b"sha256:", b"sha256:0")
+    for file, wrong, is_waited_for in ((review, other, True), (tracks, one_twice, False)):
+        right = file.read_bytes()
+        waits.clear()
+        write_atomic(file, wrong)
+        with pytest.raises(UserError, match="day1_tracks"):
+            page.state()
+        assert bool(waits) == is_waited_for
+        waits.clear()
+        reads.clear()
+        for ask_again in (page.state, lambda: page.poses(0)):
+            with pytest.raises(UserError, match="day1_tracks"):
+                ask_again()
+        assert not waits and not reads
+        write_atomic(file, right)
+        assert page.state()["rows"] and page.poses(0)
 
 
 def test_a_review_without_a_row_takes_answers_of_its_round(tmp_path: Path, video: Path) -> None:

@@ -190,6 +190,9 @@ def test_images_are_those_that_jaxpose_reads(served: Served, cookie: str, projec
     # A browser would show the rest in grey.
     status, _, content = ask(served, f"/image/{images.index('labeled-data/v/img050.jpg')}", Cookie=cookie)
     assert status == 422 and "does not decode" in json.loads(content)["error"]
+    # An image that another program replaces is shown as it is now.
+    assert cv2.imwrite(str(project / image_name(0)), np.full((SIZE_PX[1], SIZE_PX[0], 3), 99, np.uint8))
+    assert np.abs(picture(image_name(0)).astype(int) - 99).max() < 4
     # Labels and images need no jax.
     assert "jaxlib" not in Path(f"/proc/{served.process.pid}/maps").read_text()
 

@@ -15,7 +15,7 @@ from jaxpose.label.__main__ import main
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Store
 from jaxpose.label.training import Training
-from jaxpose.run.paths import CONFIG_FILE
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE
 from tests.browser import needs_browser, opened
 from tests.label.small_projects import image_name, serving, write_project
 from tests.label.test_browser import is_at, press
@@ -122,6 +122,27 @@ def test_projects_of_one_name_have_trainings_of_their_own_and_a_changed_config_s
     assert bob.state()["name"] == "none" and run_of(bob) == runs / "label_003"
     for store in stores:
         store.close()
+
+
+def test_a_failed_prediction_is_reported_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(open_project(str(write_project(tmp_path / "p", 2)), "CollectedData.csv"))
+    training = Training(store, str(store.project.path))
+    training.start()
+    run = Path(training.state()["run"])
+    training.stop()
+    until(lambda: training.state()["name"] == "stopped")
+    run.mkdir(exist_ok=True)
+    for name in (CONFIG_FILE, FINISHED_FILE):
+        (run / name).write_text("{}")
+    assert "label_001 is trained, and its predictions are stopped" in training.state()["text"]
+    # The labels are the same, so that only the prediction is left.
+    training.start()
+    until(lambda: training.state()["name"] != "predicting")
+    state = training.state()
+    assert state["name"] == "failed" and "label_001 is trained, but did not predict" in state["text"]
+    assert str(run / CONFIG_FILE) in state["text"]
+    store.close()
 
 
 def test_options_of_the_training_are_checked_before_the_page_opens(

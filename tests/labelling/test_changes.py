@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -22,6 +23,7 @@ from jaxpose.checksums import write_json
 from jaxpose.data import label_changes
 from jaxpose.data.label_changes import locked_labels
 from jaxpose.formats.deeplabcut.tables import read_h5
+from jaxpose.labelling import merging
 from tests.small_run import environment
 
 Capture = pytest.CaptureFixture[str]
@@ -204,6 +206,27 @@ def test_after_an_error_the_project_is_as_it_was(project: Path, new: Path, capsy
     assert "labeled-data/b" in capsys.readouterr().err and _files(project) == before
     (project / "labeled-data/b").unlink()
     assert _merge(new, project) == 0
+
+
+def test_what_another_program_saves_during_a_merge_is_not_overwritten(
+    project: Path, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file = project / "labeled-data/a/CollectedData_me.csv"
+    write_all, saved = merging.write_all, file.read_bytes().replace(b"2.5", b"7.5")
+
+    def after_a_save(*given: Any, **named: Any) -> Any:
+        file.write_bytes(saved)
+        return write_all(*given, **named)
+
+    monkeypatch.setattr(merging, "write_all", after_a_save)
+    assert _merge(new, project) == 2
+    assert (
+        "CollectedData_me.csv was changed by another program while its labels were written" in capsys.readouterr().err
+    )
+    assert file.read_bytes() == saved and not (project / "labeled-data/b").exists()
+    monkeypatch.undo()
+    assert _merge(new, project) == 0
+    assert file.read_bytes().startswith(saved)
 
 
 @pytest.mark.parametrize(
