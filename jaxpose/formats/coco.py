@@ -139,8 +139,8 @@ def _others(tree: dict[str, Any], used: dict[str, Sequence[dict[str, Any]]]) -> 
 def read_labels(file: Path, data: DataConfig) -> LabelTable:
     """Reads the keypoints of a file.
 
-    A hidden keypoint (v = 1) has a position, so it counts as visible; at (0, 0) it is not labelled. Images without labelled
-    keypoints are left out.
+    A hidden keypoint (v = 1) has a position, so it counts as visible; at (0, 0) it is not labelled. Images without
+    labelled keypoints are left out.
 
     Args:
       file: the JSON. Images are searched in its folder and `images` in it, in the same places one folder up, and then
