@@ -17,9 +17,9 @@ from jaxpose.data.skeleton import edges_given, known_pairs
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.pose_painter import INDIVIDUAL, Style
 from jaxpose.errors import UserError
-from jaxpose.files import may_be_ours, output_folder
 from jaxpose.formats.prediction_table import PredictionTable, refuse_other_length
 from jaxpose.formats.project import read_label_table
+from jaxpose.outputs import may_be_ours, output_folder
 from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
 from jaxpose.progress import phase

@@ -17,10 +17,10 @@ from jaxpose.data.inputs import find_inputs, video_files
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, view_of_video
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.files import output_folder
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.recordings import find_table, read_run_configs
+from jaxpose.outputs import output_folder
 from jaxpose.poses import Poses
 from jaxpose.run.run_config import refuse_several_animals
 from jaxpose.run.start_run import refuse_ensemble
