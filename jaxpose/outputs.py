@@ -120,6 +120,17 @@ def stamps(files: Iterable[Path]) -> dict[Path, tuple[int, int, int] | None]:
     return found
 
 
+def date_as(file: Path, source: Mapping[Path, tuple[int, int, int] | None]) -> None:
+    """Gives a file the time of what it was made from, so that it is older than a source that was replaced meanwhile.
+
+    Args:
+      file: the file.
+      source: `stamps` of one file, from before it was read.
+    """
+    for stamp in filter(None, source.values()):
+        os.utime(file, ns=(stamp[1], stamp[1]))
+
+
 def read_unchanged(folder: Path, stamp: Callable[[], object], read: Callable[[], _Found]) -> _Found:
     """Returns what `read` returns, of files that no command replaced meanwhile; reads them again until then.
 

@@ -17,6 +17,7 @@ from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
+from jaxpose.outputs import output_folder
 from jaxpose.terminal import print_lines
 
 
@@ -61,7 +62,9 @@ def _write(given: argparse.Namespace) -> int:
     validate(apply(choices, config))
     text = page(choices, facts, config.data.project, str(out))
     try:
-        write_atomic(out, text.encode())
+        # Another command may have written the file since.
+        with output_folder(out.parent, given.overwrite) as folder:
+            write_atomic(folder / out.name, text.encode())
     except OSError as error:
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}") from None
     command = f"jaxpose train --config {shlex.quote(str(out))} --dry_run"
