@@ -340,11 +340,7 @@ def evaluate(
             "predictions"
         )
     make_folder(folder := Path(out or run))
-    if is_held(folder):
-        raise UserError(
-            f"a training is writing in {folder}, and evaluates its best weights at its end: wait for it, or give --out "
-            "FOLDER"
-        )
+    _refuse_active(folder)
     # The batch size affects rounding; the default reproduces the run's own metrics.
     validation = [name for name, of_frame in split.sets.items() if of_frame == VALIDATION]
     if config.model.kind == "finder":
@@ -362,6 +358,15 @@ def evaluate(
         results = evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
     _logger.log(RESULT, f"predictions and figures are in {folder}")
     return results
+
+
+def _refuse_active(folder: Path) -> None:
+    """Raises UserError if a training is writing in a folder: at its end, it would write the same files."""
+    if is_held(folder):
+        raise UserError(
+            f"a training is writing in {folder}, and evaluates its best weights at its end: wait for it, or give --out "
+            "FOLDER"
+        )
 
 
 def evaluate_dataset(
