@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,8 +28,13 @@ from jaxpose.files import (
 from jaxpose.terminal import print_lines
 
 _MOST_WAIT_S, _POLL_S = 60.0, 0.05
-# A reader holds the lock for microseconds, which is not worth a message.
+# A reader looks at the lock for microseconds, which is not worth a message.
 _UNTOLD_S = 0.2
+# How often a reader reads files that are replaced, before it makes others wait.
+_MOST_TRIES = 4
+
+# Lock of this process -> the thread that holds it, which reads what it writes.
+_holders: dict[str, int] = {}
 
 _logger = logging.getLogger(__name__)
 
@@ -48,10 +54,12 @@ def locked(file: Path, what: str) -> Iterator[None]:
       UserError: another process has held it for a minute.
       OSError: the folder is not writable.
     """
-    lock = _lock(file, what)
+    lock, name = _lock(file, what), os.path.realpath(file)
+    _holders[name] = threading.get_ident()
     try:
         yield
     finally:
+        del _holders[name]
         # Removed while locked: a waiting process notices that the name no longer refers to this file.
         file.unlink(missing_ok=True)
         os.close(lock)
@@ -87,7 +95,9 @@ def _lock(file: Path, what: str) -> int:
 
 
 def _is_locked(file: Path) -> bool:
-    """Returns whether a process has the lock."""
+    """Returns whether another thread or process has the lock."""
+    if _holders.get(os.path.realpath(file)) == threading.get_ident():
+        return False
     try:
         lock = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -131,32 +141,32 @@ def date_as(file: Path, source: Mapping[Path, tuple[int, int, int] | None]) -> N
         os.utime(file, ns=(stamp[1], stamp[1]))
 
 
-def read_unchanged(folder: Path, stamp: Callable[[], object], read: Callable[[], _Found]) -> _Found:
-    """Returns what `read` returns, of files that no command replaced meanwhile; reads them again until then.
+def read_unchanged(lock: Path, stamp: Callable[[], object], read: Callable[[], _Found]) -> _Found:
+    """Returns what `read` returns, of files that no command replaced meanwhile; else reads them again.
 
     Args:
-      folder: the folder whose files `output_folder` writes.
+      lock: of `locked`, under which the files are written.
       stamp: differs once one of the files is replaced, as `stamps` does.
       read: reads the files. If it raises a UserError or an OSError, this is raised only if no file was replaced.
 
     Raises:
-      UserError: the files are still being replaced after a minute; or as `read`.
+      UserError: another process has been writing the files for a minute; or as `read`.
       OSError: as `read`.
     """
-    start = time.monotonic()
-    while True:
-        before, problem = stamp(), None
+    for _ in range(_MOST_TRIES):
+        before, found, problem = stamp(), [], None
         try:
-            found = read()
+            found.append(read())
         except (UserError, OSError) as error:
             problem = error
-        if not _is_locked(folder / OUTPUT_LOCK_FILE) and stamp() == before:
+        if not _is_locked(lock) and stamp() == before:
             if problem is not None:
                 raise problem
-            return found  # pyright: ignore[reportPossiblyUnboundVariable]
-        if time.monotonic() - start > _MOST_WAIT_S:
-            raise UserError(f"another command has been replacing files in {folder} for a minute; wait for it")
+            return found[0]
         time.sleep(_POLL_S)
+    # Another process writes for long, or again and again.
+    with locked(lock, f"files in {lock.parent}"):
+        return read()
 
 
 # Output files that already exist: one rule for all verbs.

@@ -298,8 +298,10 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
 
 def _ended(listing: Listing, index: PredictionIndex) -> list[Row]:
     rows = index.rows()
-    ended = [rows[row.table] for row in listing.rows]
+    changes = {job.row.table: job.change() for job in listing.jobs}
     return [
-        now if now.is_of_same(row) else dataclasses.replace(row, state=FAILED, reason=taken_over(row))
-        for row, now in zip(listing.rows, ended, strict=True)
+        now
+        if (now := rows[row.table]).is_of_same(row)
+        else dataclasses.replace(row, state=FAILED, reason=changes.get(row.table) or taken_over(row))
+        for row in listing.rows
     ]

@@ -16,12 +16,15 @@ from jaxpose.cameras import calibration_files
 from jaxpose.cameras.calibration_files import read_cameras, write_cameras
 from jaxpose.compare import run_errors
 from jaxpose.compare.run_errors import read_run_errors
-from jaxpose.config import PredictConfig
+from jaxpose.config import DataConfig, PredictConfig
 from jaxpose.convert import main as convert
+from jaxpose.data import project as label_project
+from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.data.synthetic import make_project
 from jaxpose.drawing import draw_command
 from jaxpose.files import sha256_of, write_atomic
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_errors, write_predictions
+from jaxpose.formats.project import read_project
 from jaxpose.init import __main__ as init
 from jaxpose.labelling import recordings
 from jaxpose.labelling.recordings import POSE_ERROR_PX, Recording, read_recording
@@ -262,3 +265,24 @@ def test_a_config_that_another_command_wrote_meanwhile_stays(
     second.result()
     assert "mouse.py already exists" in capsys.readouterr().err
     assert out.read_bytes() == b"config = 'of another command'"
+
+
+def test_a_reader_gets_the_labels_of_all_views_from_before_a_merge_or_from_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = {"labelled_frames": 3, "video_frames": FRAMES, "side_px": 64}
+    project = make_project(tmp_path / "project", videos=1, cameras=3, **sizes)
+    views = sorted(file.stem.removeprefix("CollectedData_") for file in project.glob("CollectedData_*.csv"))
+    data = DataConfig(project=str(project), views=tuple(views))
+
+    def merge() -> int:
+        """Shortens the label file of each view by a row, as one change."""
+        files = [project / f"CollectedData_{view}.csv" for view in views]
+        with changing_labels(project):
+            contents = {file: b"".join(file.read_bytes().splitlines(keepends=True)[:-1]) for file in files}
+            return len(write_all(project, contents, {}))
+
+    second = InTheWindow(monkeypatch, label_project, "read_table", merge, call=2)
+    found = read_project(data)
+    assert second.result() == 3
+    assert found.views == tuple(np.repeat(views, 2))

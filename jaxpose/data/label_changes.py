@@ -13,13 +13,14 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from jaxpose.checksums import read_json, write_json
 from jaxpose.errors import UserError
 from jaxpose.files import open_atomic, read_bytes
-from jaxpose.outputs import locked
+from jaxpose.outputs import locked, read_unchanged
 from jaxpose.terminal import print_lines
 
 # The lock on a project's label files: only one process at a time writes them.
@@ -35,6 +36,8 @@ def locked_labels(folder: Path) -> contextlib.AbstractContextManager[None]:
     """
     return locked(folder / LOCK_FILE, f"the labels of {folder}")
 
+
+_Found = TypeVar("_Found")
 
 BACKUP_ENDING = ".bak"
 _FOLDER, _JOURNAL_FILE = ".jaxpose_labels", "files.json"
@@ -127,6 +130,20 @@ def refuse_unfinished(folder: Path) -> None:
                 "jaxpose convert labels), which finishes it"
             )
         time.sleep(_POLL_S)
+
+
+def read_at_once(folder: Path, read: Callable[[], _Found]) -> _Found:
+    """Returns what `read` reads from the label files of a project: all from before a change, or all from after it.
+
+    Args:
+      folder: of the project.
+      read: reads the files, and no images.
+
+    Raises:
+      UserError, OSError: as `read`.
+    """
+    # The lock of a change is an entry of the folder, whose time it therefore changes.
+    return read_unchanged(folder / LOCK_FILE, lambda: folder.stat().st_mtime_ns, read)
 
 
 def _undo_interrupted(folder: Path) -> bool:

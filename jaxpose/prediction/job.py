@@ -201,7 +201,7 @@ class Outcomes:
     def _leave(self, job: Job) -> None:
         """Leaves a table to another command, which has begun it with other frames or weights."""
         self._failed.add(job.row.table)
-        self.reported.add(reason := taken_over(job.row))
+        self.reported.add(reason := job.change() or taken_over(job.row))
         _logger.warning(reason)
         shutil.rmtree(job.parts, ignore_errors=True)
 

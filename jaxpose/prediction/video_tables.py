@@ -22,7 +22,7 @@ from jaxpose.data.image_file import PixelRule, ValueRange, decode_image, describ
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, sha256_of
 from jaxpose.formats.lightning_pose.tables import SCORERS, ErrorWriter, PredictionWriter
-from jaxpose.outputs import read_unchanged
+from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.index import DONE, TEMPORAL_NORM, Row, beside, error_suffix, parse_rows, subspaces_of_a_view
@@ -361,7 +361,7 @@ def read_finished(runs: Sequence[Path], read: Callable[[], _Found]) -> _Found:
             for run, tables in zip(runs, known, strict=True)
         ]
 
-    return read_unchanged(runs[0], stamp, read)
+    return read_unchanged(runs[0] / OUTPUT_LOCK_FILE, stamp, read)
 
 
 def _read_rows(run: Path) -> Iterable[Row]:

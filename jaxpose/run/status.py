@@ -14,7 +14,7 @@ from jaxpose.checksums import DamagedFile, parse_json, read_json, write_json
 from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.outputs import read_unchanged, stamps
+from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged, stamps
 from jaxpose.run.paths import (
     EVALUATED_FILE,
     EVALUATION_FILE,
@@ -248,7 +248,7 @@ def read_of_one_evaluation(run: Path, read: Callable[[], _Found]) -> _Found:
       UserError, OSError: as `read`.
     """
     others = run / EVALUATION_FILE, run / EVALUATED_FILE
-    return read_unchanged(run, lambda: stamps([*run.glob("predictions*.csv"), *others]), read)
+    return read_unchanged(run / OUTPUT_LOCK_FILE, lambda: stamps([*run.glob("predictions*.csv"), *others]), read)
 
 
 def _mend(run: Path) -> str:
