@@ -59,12 +59,16 @@ PAIRS = {
     "convert predictions, convert predictions": Pair(
         *(f"convert predictions RUN --to {form} --out OUT" for form in ("slp", "sleap-analysis"))
     ),
-    "labels merge, labels merge": Pair(*(f"labels merge LARGER/{n}.csv --project OUT" for n in (0, 1)), start="PROJECT"),
+    "labels merge, labels merge": Pair(
+        *(f"labels merge LARGER/{n}.csv --project OUT" for n in (0, 1)), start="PROJECT"
+    ),
     "labels merge, check": Pair("labels merge LARGER/0.csv --project OUT", "check OUT --out OUT/check.html", "PROJECT"),
     "evaluate, report": Pair(
         f"evaluate OUT --project SHIFTED {_ON_CPU}", "report --run OUT --out OUT/report.html", "RUN"
     ),
-    "evaluate, evaluate": Pair(*(f"evaluate OUT --project {name} {_ON_CPU}" for name in ("PROJECT", "SHIFTED")), start="RUN"),
+    "evaluate, evaluate": Pair(
+        *(f"evaluate OUT --project {name} {_ON_CPU}" for name in ("PROJECT", "SHIFTED")), start="RUN"
+    ),
     "predict, predict": Pair(*[f"predict --run RUN --out OUT {_ON_CPU} --stretch_minutes 0.005 VIDEO"] * 2),
     "export, export": Pair(*(f"export --run RUN --out OUT/mouse.onnx --batch {n} --overwrite" for n in (1, 2))),
 }  # fmt: skip

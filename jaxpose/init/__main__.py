@@ -62,6 +62,8 @@ def _write(given: argparse.Namespace) -> int:
     validate(apply(choices, config))
     text = page(choices, facts, config.data.project, str(out))
     try:
+        # A folder that does not exist is not made: its name may be mistyped.
+        out.parent.stat()
         # Another command may have written the file since.
         with output_folder(out.parent, given.overwrite) as folder:
             write_atomic(folder / out.name, text.encode())

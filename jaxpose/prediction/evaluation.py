@@ -314,8 +314,7 @@ def evaluate(
       project: a project folder instead of the run's own.
       labels: evaluates only this label file of the project.
       out: output folder; None means the run folder.
-      devices: as the option mesh.devices.
-      platform: as the option mesh.platform.
+      devices, platform: as the options mesh.devices and mesh.platform.
       batch_size: frames at once on each device; None means the batch size of the run's own evaluation.
       orientation: as the option data.orientation, for images with an EXIF orientation; "" means the run's.
 
@@ -323,8 +322,8 @@ def evaluate(
       As `evaluate_dataset`.
 
     Raises:
-      UserError: the run, the project or the labels cannot be used, or results for other frames would replace the run's
-        own files.
+      UserError: the run, the project or the labels cannot be used, or the results would replace those of a training
+        that is running, or be of other frames than the run's own files.
     """
     run = Path(run_folder(run))
     if (run / FINDER_FOLDER / CONFIG_FILE).is_file():
@@ -339,8 +338,7 @@ def evaluate(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
-    make_folder(folder := Path(out or run))
-    _refuse_active(folder)
+    folder = _open_folder(Path(out or run))
     # The batch size affects rounding; the default reproduces the run's own metrics.
     validation = [name for name, of_frame in split.sets.items() if of_frame == VALIDATION]
     if config.model.kind == "finder":
@@ -349,24 +347,30 @@ def evaluate(
     predictor = load_labelling(run, config, devices, platform, batch_size, labelled)
     _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     config = dataclasses.replace(predictor.config, data=config.data)
-    if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
+    name = found.label_file.name
+    if labels and name != PurePosixPath(config.data.labels).name:
         with _results(folder, [(found, _ending(config, found))]) as new:
-            results = {found.label_file.name: _evaluate_extra(config, found, predictor, new)}
-        _logger.info(format_summaries(results))
-        _logger.info(metrics.format_summary(results[found.label_file.name]))
+            results = {name: _evaluate_extra(config, found, predictor, new)}
+        _logger.info(f"{format_summaries(results)}\n{metrics.format_summary(results[name])}")
     else:
         results = evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
     _logger.log(RESULT, f"predictions and figures are in {folder}")
     return results
 
 
-def _refuse_active(folder: Path) -> None:
-    """Raises UserError if a training is writing in a folder: at its end, it would write the same files."""
+def _open_folder(folder: Path) -> Path:
+    """Makes the folder for the results, if it does not exist, and returns it.
+
+    Raises:
+      UserError: it cannot be made, or a training is writing in it and would write the same files at its end.
+    """
+    make_folder(folder)
     if is_held(folder):
         raise UserError(
             f"a training is writing in {folder}, and evaluates its best weights at its end: wait for it, or give --out "
             "FOLDER"
         )
+    return folder
 
 
 def evaluate_dataset(
