@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from killed_commands import LONGEST_S, arguments_of, files_of, make_scene, run_child
+from killed_commands import LOG, LONGEST_S, arguments_of, files_of, make_scene, run_child
 
 from jaxpose import __main__ as jaxpose
 from jaxpose.data.synthetic import make_project
@@ -102,6 +102,9 @@ def run_pair(name: str, work: Path, times: int, seed: int) -> dict[str, Any]:
             if which is not None:
                 codes[which] = _wait(_start(commands[which], scene, out), started)
                 duration_s = duration_s or time.monotonic() - started
+        # The check of a project may find something, and its code is 1.
+        if codes[first] not in (0, 1):
+            raise RuntimeError(f"{commands[first]} ended with {codes[first]}: {(work / LOG).read_text()}")
         right.append(((codes[0], codes[1]), files_of(out)))
     found, wrong, started = [0] * len(right), list[str](), time.monotonic()
     for number in range(times):
@@ -137,7 +140,7 @@ def _scene_of_pairs(work: Path) -> dict[str, Path]:
     if not scene["SHIFTED"].is_dir():
         shutil.copytree(scene["PROJECT"], scene["SHIFTED"])
         labels = scene["SHIFTED"] / "CollectedData.csv"
-        write_atomic(labels, labels.read_bytes().replace(b".", b"1.").replace(b"1.png", b".png"))
+        write_atomic(labels, labels.read_bytes().replace(b".", b".0").replace(b".0png", b".png"))
     return scene
 
 
@@ -156,7 +159,7 @@ def _start(command: str, scene: Mapping[str, Path], out: Path) -> int:
     argv = arguments_of(command, scene, out)
     importlib.import_module(jaxpose._module(argv[0]))  # pyright: ignore[reportPrivateUsage]
     if not (child := os.fork()):
-        run_child(argv, out.with_name("last.log"), None, os.open(os.devnull, os.O_WRONLY))
+        run_child(argv, out.with_name(LOG), None, os.open(os.devnull, os.O_WRONLY))
     return child
 
 

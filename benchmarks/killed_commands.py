@@ -50,7 +50,7 @@ COMMANDS = {
 }
 _CHANGES = {"labels merge": "PROJECT"}
 # What the last command printed, in the folder of the benchmark.
-_LOG = "last.log"
+LOG = "last.log"
 # Events of Python that change the files.
 _EVENTS = {
     f"os.{name}" for name in ("rename", "mkdir", "remove", "rmdir", "link", "symlink", "truncate", "chmod", "utime")
@@ -93,7 +93,7 @@ def kill_command(name: str, work: Path, number: int, seed: int) -> dict[str, Any
         first = _call(name, scene, out)
     whole, wrong, kills, calls, started = files_of(out), list[str](), 0, 0, time.monotonic()
     if not whole or first.code not in (0, 1):
-        raise RuntimeError(f"{name} ended with {first.code}: {(work / _LOG).read_text()}")
+        raise RuntimeError(f"{name} ended with {first.code}: {(work / LOG).read_text()}")
     while kills < number:
         calls += 1
         # A time may be after the end.
@@ -136,8 +136,8 @@ def make_scene(work: Path) -> dict[str, Path]:
         options = ("data.input_height_px=32", "data.input_width_px=32", "model.backbone=resnet18", "model.width=4",
                    "model.head_width=4", "train.steps=20", "train.batch_size=4", "mesh.devices=1", "mesh.platform=cpu",
                    "log.tensorboard=false", "eval.predict_videos=yes")  # fmt: skip
-        if code := _fork(["train", str(project), f"out={run}", *options], work / _LOG).code:
-            raise RuntimeError(f"the training ended with {code}: {(work / _LOG).read_text()}")
+        if code := _fork(["train", str(project), f"out={run}", *options], work / LOG).code:
+            raise RuntimeError(f"the training ended with {code}: {(work / LOG).read_text()}")
     if not scene["BOARD"].is_dir():
         _film_board(scene["BOARD"])
     return scene
@@ -183,7 +183,7 @@ def _prepare(name: str, scene: Mapping[str, Path], out: Path) -> None:
 def _call(
     name: str, scene: Mapping[str, Path], out: Path, event: int | None = None, after_s: float | None = None
 ) -> _Call:
-    return _fork(arguments_of(COMMANDS[name], scene, out), out.with_name(_LOG), event, after_s)
+    return _fork(arguments_of(COMMANDS[name], scene, out), out.with_name(LOG), event, after_s)
 
 
 def arguments_of(command: str, scene: Mapping[str, Path], out: Path) -> list[str]:
