@@ -17,7 +17,7 @@ from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
-from jaxpose.outputs import output_folder
+from jaxpose.outputs import may_be_ours, output_folder
 from jaxpose.terminal import print_lines
 
 
@@ -77,7 +77,7 @@ def _write(given: argparse.Namespace) -> int:
 def _refuse_bad_file(out: Path, overwrite: bool) -> None:
     if out.suffix != ".py":
         raise UserError(f"--out is {out}; a config is a Python file, so the name must end with .py")
-    if (out.exists() or out.is_symlink()) and not overwrite:
+    if (out.exists() or out.is_symlink()) and not overwrite and not may_be_ours(out.parent):
         raise UserError(f"{out} already exists: --overwrite replaces it; or give another --out FILE.py")
 
 
