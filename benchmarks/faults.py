@@ -18,6 +18,12 @@ JSON line.
 Kills each command that writes files 200 times with -9, by turns at a random change of a file and after a random time,
 and calls it again: its folder must have the bytes of a command that was not killed. Names of commands choose some of
 them. Appends one JSON line for each command.
+
+    python benchmarks/faults.py --out benchmarks/faults.jsonl --pairs all
+
+Runs pairs of commands at once in one folder, 20 times each, one of them from a random moment of the other one: exit
+codes and files must be those of one order of both, one after the other, or one of them must have been refused. Names
+choose some of the pairs. Appends one JSON line for each pair.
 """
 
 import argparse
@@ -32,6 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from command_pairs import PAIRS, run_pair
 from damaged import DAMAGES, SAFE, count_outcomes
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
 from killed_commands import COMMANDS, kill_command
@@ -74,8 +81,9 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=STEPS)
     arguments.add_argument("--files", action="store_true", help="damage files instead of killing runs")
     arguments.add_argument("--damage", choices=DAMAGES, default="flip")
-    arguments.add_argument("--times", type=int, help="default: 500, or 200 for each command")
+    arguments.add_argument("--times", type=int, help="default: 500, 200 for each command, 20 for each pair")
     arguments.add_argument("--commands", nargs="+", choices=("all", *COMMANDS), default=[], help="kill these commands")
+    arguments.add_argument("--pairs", nargs="+", choices=("all", *PAIRS), default=[], help="run these pairs at once")
     given = arguments.parse_args()
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
@@ -94,6 +102,9 @@ def measure(given: argparse.Namespace) -> Iterator[dict]:
     if given.commands:
         for name in COMMANDS if "all" in given.commands else given.commands:
             yield kill_command(name, given.work, 200 if given.times is None else given.times, seed=0)
+    elif given.pairs:
+        for name in PAIRS if "all" in given.pairs else given.pairs:
+            yield run_pair(name, given.work, 20 if given.times is None else given.times, seed=0)
     elif given.files:
         yield damage_files(given.work, given.damage, 500 if given.times is None else given.times)
     else:

@@ -50,14 +50,14 @@ COMMANDS = {
 }
 _CHANGES = {"labels merge": "PROJECT"}
 # What the last command printed, in the folder of the benchmark.
-_LOG = "last.log"
+LOG = "last.log"
 # Events of Python that change the files.
 _EVENTS = {
     f"os.{name}" for name in ("rename", "mkdir", "remove", "rmdir", "link", "symlink", "truncate", "chmod", "utime")
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _CHESS, _SQUARE_PX = (8, 5), 24
-_LONGEST_S = 600
+LONGEST_S = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +91,9 @@ def kill_command(name: str, work: Path, number: int, seed: int) -> dict[str, Any
     for _ in range(2):
         _prepare(name, scene, out)
         first = _call(name, scene, out)
-    whole, wrong, kills, calls, started = _files(out), list[str](), 0, 0, time.monotonic()
+    whole, wrong, kills, calls, started = files_of(out), list[str](), 0, 0, time.monotonic()
     if not whole or first.code not in (0, 1):
-        raise RuntimeError(f"{name} ended with {first.code}: {(work / _LOG).read_text()}")
+        raise RuntimeError(f"{name} ended with {first.code}: {(work / LOG).read_text()}")
     while kills < number:
         calls += 1
         # A time may be after the end.
@@ -102,7 +102,7 @@ def kill_command(name: str, work: Path, number: int, seed: int) -> dict[str, Any
         _prepare(name, scene, out)
         kills += _call(name, scene, out, event, after_s).is_killed
         again = _call(name, scene, out)
-        found = _files(out)
+        found = files_of(out)
         # A command that had written everything may refuse to do it again.
         if found != whole or (again.code != first.code and again.code != 2):
             moment = f"change {event} of {first.events}" if event is not None else f"{after_s:.3f} s"
@@ -136,8 +136,8 @@ def make_scene(work: Path) -> dict[str, Path]:
         options = ("data.input_height_px=32", "data.input_width_px=32", "model.backbone=resnet18", "model.width=4",
                    "model.head_width=4", "train.steps=20", "train.batch_size=4", "mesh.devices=1", "mesh.platform=cpu",
                    "log.tensorboard=false", "eval.predict_videos=yes")  # fmt: skip
-        if code := _fork(["train", str(project), f"out={run}", *options], work / _LOG).code:
-            raise RuntimeError(f"the training ended with {code}: {(work / _LOG).read_text()}")
+        if code := _fork(["train", str(project), f"out={run}", *options], work / LOG).code:
+            raise RuntimeError(f"the training ended with {code}: {(work / LOG).read_text()}")
     if not scene["BOARD"].is_dir():
         _film_board(scene["BOARD"])
     return scene
@@ -183,12 +183,17 @@ def _prepare(name: str, scene: Mapping[str, Path], out: Path) -> None:
 def _call(
     name: str, scene: Mapping[str, Path], out: Path, event: int | None = None, after_s: float | None = None
 ) -> _Call:
+    return _fork(arguments_of(COMMANDS[name], scene, out), out.with_name(LOG), event, after_s)
+
+
+def arguments_of(command: str, scene: Mapping[str, Path], out: Path) -> list[str]:
+    """Returns the words of a command, with the places of those that `make_scene` made."""
     places, argv = {**scene, "OUT": out}, list[str]()
-    for word in COMMANDS[name].split():
+    for word in command.split():
         before, equals, path = word.rpartition("=")
         first, *rest = path.split("/")
         argv.append(before + equals + "/".join([str(places.get(first, first)), *rest]))
-    return _fork(argv, out.with_name(_LOG), event, after_s)
+    return argv
 
 
 def _fork(argv: list[str], log: Path, event: int | None = None, after_s: float | None = None) -> _Call:
@@ -197,17 +202,17 @@ def _fork(argv: list[str], log: Path, event: int | None = None, after_s: float |
     told, tells = os.pipe()
     started = time.monotonic()
     if not (child := os.fork()):
-        _run(argv, log, event, tells)
+        run_child(argv, log, event, tells)
     os.close(tells)
-    timer = threading.Timer(_LONGEST_S if after_s is None else after_s, lambda: _kill(child))
+    timer = threading.Timer(LONGEST_S if after_s is None else after_s, lambda: _kill(child))
     timer.start()
     with open(told, "rb") as stream:
         text = stream.read()
     _, status = os.waitpid(child, 0)
     timer.cancel()
     duration_s = time.monotonic() - started
-    if after_s is None and duration_s > _LONGEST_S:
-        raise RuntimeError(f"{' '.join(argv)} did not end in {_LONGEST_S} s")
+    if after_s is None and duration_s > LONGEST_S:
+        raise RuntimeError(f"{' '.join(argv)} did not end in {LONGEST_S} s")
     return _Call(os.WIFSIGNALED(status), os.waitstatus_to_exitcode(status), int(text or -1), duration_s)
 
 
@@ -216,7 +221,7 @@ def _kill(child: int) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def _run(argv: list[str], log: Path, event: int | None, tells: int) -> NoReturn:
+def run_child(argv: list[str], log: Path, event: int | None, tells: int) -> NoReturn:
     """Runs a verb in the child, which ends here."""
     code, changes = 70, 0
 
@@ -239,7 +244,7 @@ def _run(argv: list[str], log: Path, event: int | None, tells: int) -> NoReturn:
         os._exit(code)
 
 
-def _files(folder: Path) -> dict[str, str]:
+def files_of(folder: Path) -> dict[str, str]:
     """Returns the SHA-256 of each file below a folder, of an index without the seconds of each row and its checksum."""
     found = {}
     for file in sorted(folder.rglob("*")):

@@ -244,7 +244,7 @@ def cameras(argv: list[str]) -> int:
 
 def _cameras(given: argparse.Namespace) -> int:
     from jaxpose.cameras.calibration_files import read_cameras, write_cameras
-    from jaxpose.files import output_folder
+    from jaxpose.outputs import output_folder
 
     out, source = Path(given.out).expanduser(), Path(given.calibration).expanduser()
     suffix = _CAMERAS[given.to]

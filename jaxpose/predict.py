@@ -31,10 +31,11 @@ from jaxpose.drawing.draw_command import draw_tables, refuse_own_videos
 from jaxpose.entry import predict_arguments
 from jaxpose.errors import UserError, need
 from jaxpose.formats.prediction_table import read_footage
+from jaxpose.outputs import date_as, stamps
 from jaxpose.prediction.ensemble import smooth_ensembles, smoother_command, write_ensembles
 from jaxpose.prediction.frame_boxes import FrameBoxes
-from jaxpose.prediction.index import DETECTIONS, DONE, TRACKS, Claims, PredictionIndex, Row, suffixes_beside
-from jaxpose.prediction.job import remove_leftovers
+from jaxpose.prediction.index import DETECTIONS, DONE, FAILED, TRACKS, Claims, PredictionIndex, Row, suffixes_beside
+from jaxpose.prediction.job import remove_leftovers, taken_over
 from jaxpose.prediction.listing import (
     Listing,
     OutputFiles,
@@ -108,9 +109,11 @@ def _run_ensemble(
         if codes[-1] not in (ALL_DONE, SOME_FAILED):
             return codes[-1]
     outputs = output_files(find_inputs(inputs), runs[0])
-    tables = write_ensembles(runs, outputs, out)
-    _logger.log(RESULT, f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
-    smooth_ensembles(options, configs[0], runs, tables, out)
+    # One of several processes at a time writes the ensembles.
+    with Claims(out, configs[0].mesh.heartbeat_s) as claims, claims.waited_for("smooth"):
+        tables = write_ensembles(runs, outputs, out)
+        _logger.log(RESULT, f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
+        smooth_ensembles(options, configs[0], runs, tables, out)
     if command := smoother_command(runs, tables, configs[0].data.views):
         _logger.info(f"the separate program eks (Ensemble Kalman Smoother) also reads these tables: {command}")
     if given.labeled:
@@ -243,11 +246,13 @@ def _track(sources: OutputFiles, number: Number, form: str, overwrite: bool, cla
                 )
                 found[tracks] = video
                 continue
+            source = stamps([table])
             detections = read_table(table, several=True)
             if not np.isfinite(detections.poses.points_px).any():
                 _logger.warning(f"{table}: no animal was found in any frame, so there are no tracks")
                 continue
             _logger.info("\n".join(write_tracks(detections, number, tracks, read_footage(video, detections), True)))
+            date_as(tracks, source)
             found[tracks] = video
     return found
 
@@ -293,4 +298,10 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
 
 def _ended(listing: Listing, index: PredictionIndex) -> list[Row]:
     rows = index.rows()
-    return [rows[row.table] for row in listing.rows]
+    changes = {job.row.table: job.change() for job in listing.jobs}
+    return [
+        now
+        if (now := rows[row.table]).is_of_same(row)
+        else dataclasses.replace(row, state=FAILED, reason=changes.get(row.table) or taken_over(row))
+        for row in listing.rows
+    ]

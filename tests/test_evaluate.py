@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from jaxpose.compare.listing import format_comparison
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.report.__main__ import main as report_main
 from jaxpose.report.writing import write_report
+from jaxpose.run.folder import lock_folder
 from jaxpose.run.identity import read_config, write_config
 from jaxpose.run.status import error_text
 from tests.disks import full_disk
@@ -281,6 +283,16 @@ def test_mistakes_are_one_line_and_exit_code_2(
     shown = capsys.readouterr()
     assert message in shown.err and shown.err.startswith("jaxpose.evaluate: ")
     assert len(shown.err.splitlines()) == 1 and shown.out == ""
+
+
+def test_a_run_that_is_still_training_keeps_its_own_evaluation(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(trained_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    lock = lock_folder(run)
+    assert evaluate.main(["--run", str(run)]) == 2
+    os.close(lock)
+    assert f"a training is writing in {run}" in capsys.readouterr().err
 
 
 def test_a_project_that_moved_is_asked_for(trained_run: Path, tmp_path: Path):

@@ -22,6 +22,7 @@ GROUND = {
     "files",
     "geometry",
     "hdf5_file",
+    "outputs",
     "poses",
     "progress",
     "terminal",

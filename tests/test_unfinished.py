@@ -52,7 +52,7 @@ ALLOWED = {
     ("label/sleap_file.py", "h5py.File"),
     ("formats/lightning_pose/tables.py", "os.replace"), ("prediction/index.py", "os.open"),
     ("prediction/index.py", "os.replace"), ("prediction/worker.py", "os.replace"),
-    ("outputs.py", "os.replace"), ("data/label_changes.py", "os.replace"),
+    ("outputs.py", "os.replace"), ("outputs.py", "os.open"), ("data/label_changes.py", "os.replace"),
     ("prediction/job.py", "os.rename"), ("remote/restore.py", "os.replace"), ("run/status.py", "os.open"),
 }  # fmt: skip
 
@@ -305,7 +305,7 @@ STOPPED = """
     from jaxpose import early_signals
     from jaxpose.config.arguments import exit_code_of
     from jaxpose.files import open_atomic, replace_whole, write_folder
-    from jaxpose.files import output_folder
+    from jaxpose.outputs import output_folder
     folder = Path(sys.argv[1])
     if sys.argv[2] == "saves":
         early_signals.install("jaxpose.verb")

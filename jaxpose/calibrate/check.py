@@ -15,7 +15,7 @@ from jaxpose.cameras.cameras import Cameras
 from jaxpose.cameras.triangulation import triangulate
 from jaxpose.config.arguments import DONE, FAILED
 from jaxpose.errors import UserError
-from jaxpose.files import output_folder
+from jaxpose.outputs import output_folder
 from jaxpose.progress import phase
 from jaxpose.terminal import print_lines
 from jaxpose.triangulate.command import place_points

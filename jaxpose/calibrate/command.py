@@ -14,7 +14,8 @@ from jaxpose.cameras.calibration_check import on_floor
 from jaxpose.cameras.calibration_files import ANIPOSE, write_cameras
 from jaxpose.config.arguments import DONE
 from jaxpose.errors import UserError
-from jaxpose.files import already_exist, may_be_ours, output_folder, write_atomic
+from jaxpose.files import write_atomic
+from jaxpose.outputs import already_exist, may_be_ours, output_folder
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines
 

@@ -28,6 +28,7 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError, need
 from jaxpose.files import replace_whole, write_atomic
 from jaxpose.hdf5_file import read_hdf5
+from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged, stamps
 from jaxpose.text_file import read_text, read_unicode
 
 _READABLE = (
@@ -292,8 +293,12 @@ def _read_slp(file: Path) -> list[Camera]:
 
 
 def _read_yaml_folder(folder: Path) -> list[Camera]:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in YAML and file.is_file())
-    return [_read_yaml(file) for file in files]
+    def files() -> list[Path]:
+        return sorted(file for file in folder.iterdir() if file.suffix.lower() in YAML and file.is_file())
+
+    return read_unchanged(
+        folder / OUTPUT_LOCK_FILE, lambda: stamps(files()), lambda: [_read_yaml(file) for file in files()]
+    )
 
 
 def _read_yaml(file: Path) -> Camera:

@@ -13,6 +13,7 @@ from jaxpose.check.findings import OUTLIER, OUTSIDE, ROW, SWAP, Finding
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.data.cells import parse_number
 from jaxpose.data.checked_table import OUTSIDE_OF_IT, name_place
+from jaxpose.data.label_changes import read_at_once
 from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import read_table
@@ -74,7 +75,8 @@ def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
     if not labels and not data.views:
         return [read_label_table(data, several=True)]
     folder = find_folder(str(project_folder(data.project)))
-    return [read_table(folder, find_labels(folder, labels or data.labels, view), data) for view in data.views or ("",)]
+    files = [find_labels(folder, labels or data.labels, view) for view in data.views or ("",)]
+    return read_at_once(folder, lambda: [read_table(folder, file, data) for file in files])
 
 
 def refused_rows(project: Project, tables: Sequence[LabelTable], names: tuple[str, ...]) -> LabelTable:

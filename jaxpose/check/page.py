@@ -33,6 +33,7 @@ from jaxpose.formats.project import prepare, read_project
 from jaxpose.init.facts import left_right_pairs, mirrored_views
 from jaxpose.labelling.merging import count_untouched_in, untouched_text
 from jaxpose.labelling.project_labels import read_project_labels
+from jaxpose.outputs import output_folder
 from jaxpose.poses import NOT_VISIBLE, SETS, UNUSED, VISIBLE, Poses, Skeleton
 from jaxpose.progress import phase
 from jaxpose.report.page import Section, escaped, folded, make_page, paragraph, table
@@ -382,8 +383,9 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
     ]
     title = f"Labels of {Path(data.project).expanduser().resolve().name}"
     page = make_page(title, sections, [], names, "jaxpose check")
-    write_atomic(out, page.encode())
-    write_atomic(list_file(out), as_csv(findings))
+    with output_folder(out.parent, overwrite=True) as folder:
+        write_atomic(folder / out.name, page.encode())
+        write_atomic(folder / list_file(out).name, as_csv(findings))
     if problem:
         notes.append(f"there is no split: {problem}")
     if reason:

@@ -13,7 +13,14 @@ from jaxpose.formats.lightning_pose.tables import ErrorTable, read_errors
 from jaxpose.poses import SETS, VALIDATION
 from jaxpose.run.identity import read_config, read_split_rows, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE
-from jaxpose.run.status import CONVERTED, NOT_VISIBLE_ERROR, Evaluated, read_evaluated, read_summary
+from jaxpose.run.status import (
+    CONVERTED,
+    NOT_VISIBLE_ERROR,
+    Evaluated,
+    read_evaluated,
+    read_of_one_evaluation,
+    read_summary,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +93,10 @@ def read_run_errors(run: Path) -> RunErrors:
         frames; or a file is damaged or belongs to another run.
     """
     refuse_no_run(run)
+    return read_of_one_evaluation(run, lambda: _read_run_errors(run))
+
+
+def _read_run_errors(run: Path) -> RunErrors:
     if not (run / SPLIT_FILE).is_file():
         raise UserError(
             f"{run} has no {SPLIT_FILE}, so its training frames are unknown, and it cannot be compared; a run "

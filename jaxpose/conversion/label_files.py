@@ -16,7 +16,7 @@ from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.label_table import LabelTable, hidden_px, is_hidden
 from jaxpose.data.project import refusal
 from jaxpose.errors import UserError, need
-from jaxpose.files import already_exist, output_folder, read_bytes, write_atomic
+from jaxpose.files import read_bytes, write_atomic
 from jaxpose.formats import coco, sleap_files
 from jaxpose.formats.deeplabcut import tables as deeplabcut
 from jaxpose.formats.deeplabcut.project import is_project
@@ -24,6 +24,7 @@ from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
+from jaxpose.outputs import already_exist, output_folder
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count, tally
 

@@ -12,11 +12,11 @@ import numpy as np
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.conversion.label_files import Target
 from jaxpose.errors import UserError, need
-from jaxpose.files import output_folder
 from jaxpose.formats import nwb, prediction_table, sleap_files
 from jaxpose.formats.deeplabcut import tables as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
+from jaxpose.outputs import output_folder
 from jaxpose.prediction.video_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count, tally

@@ -8,83 +8,36 @@ error at once, after a kill by the next change. Until then, readers refuse the p
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import hashlib
-import logging
 import os
 import shutil
-import socket
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from jaxpose.checksums import read_json, write_json
 from jaxpose.errors import UserError
-from jaxpose.files import is_of_file, open_atomic, open_shared, read_bytes
+from jaxpose.files import open_atomic, read_bytes
+from jaxpose.outputs import locked, read_unchanged
 from jaxpose.terminal import print_lines
 
 # The lock on a project's label files: only one process at a time writes them.
 
 LOCK_FILE = ".jaxpose_labels.lock"
-_MOST_WAIT_S, _LOCK_POLL_S = 60.0, 0.05
-
-_logger = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def locked_labels(folder: Path) -> Iterator[None]:
-    """A context in which no other jaxpose process writes label files of a project; waits for one.
-
-    The system releases the lock when the process dies. It works across machines on network file systems with locks
-    (NFS, Lustre with flock); elsewhere a warning reports that there is no lock.
+def locked_labels(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which no other jaxpose process writes label files of a project: `locked`.
 
     Args:
       folder: of the project.
-
-    Raises:
-      UserError: another process has been writing for a minute.
-      OSError: the folder is not writable.
     """
-    file = folder / LOCK_FILE
-    lock = _lock(file)
-    try:
-        yield
-    finally:
-        # Removed while locked: a waiting process notices that the name no longer refers to this file.
-        file.unlink(missing_ok=True)
-        os.close(lock)
+    return locked(folder / LOCK_FILE, f"the labels of {folder}")
 
 
-def _lock(file: Path) -> int:
-    """Locks a lock file, writes the name of this process to it, and returns its descriptor."""
-    end, is_told = time.monotonic() + _MOST_WAIT_S, False
-    while True:
-        lock = open_shared(file, os.O_RDWR)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(lock, 200, 0).decode(errors="replace").strip() or "another process"
-            os.close(lock)
-            if time.monotonic() > end:
-                raise UserError(
-                    f"{owner} has been writing the labels of {file.parent} for a minute; wait for it, then repeat"
-                ) from None
-            if not is_told:
-                print_lines(f"waiting for {owner}, which writes the labels of {file.parent}")
-            is_told = True
-            time.sleep(_LOCK_POLL_S)
-            continue
-        except OSError as error:
-            _logger.warning(
-                "%s cannot be locked (%s): do not run two commands at once that write its labels", file, error.strerror
-            )
-        if is_of_file(lock, file):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-            return lock
-        os.close(lock)
-
+_Found = TypeVar("_Found")
 
 BACKUP_ENDING = ".bak"
 _FOLDER, _JOURNAL_FILE = ".jaxpose_labels", "files.json"
@@ -120,7 +73,7 @@ def changing_labels(folder: Path) -> Iterator[None]:
       folder: of the project.
 
     Raises:
-      UserError: as `locked_labels`; or an interrupted change cannot be undone because a label file has changed since.
+      UserError: as `locked`; or an interrupted change cannot be undone because a label file has changed since.
       OSError: the folder is not writable.
     """
     with locked_labels(folder):
@@ -188,6 +141,20 @@ def refuse_unfinished(folder: Path) -> None:
                 "jaxpose convert labels), which finishes it"
             )
         time.sleep(_POLL_S)
+
+
+def read_at_once(folder: Path, read: Callable[[], _Found]) -> _Found:
+    """Returns what `read` reads from the label files of a project: all from before a change, or all from after it.
+
+    Args:
+      folder: of the project.
+      read: reads the files, and no images.
+
+    Raises:
+      UserError, OSError: as `read`.
+    """
+    # The lock of a change is an entry of the folder, whose time it therefore changes.
+    return read_unchanged(folder / LOCK_FILE, lambda: folder.stat().st_mtime_ns, read)
 
 
 def _undo_interrupted(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from jaxpose.config import DataConfig, video_crop
 from jaxpose.data import animals
 from jaxpose.data.checked_table import CheckedTable, LabelledImage, check_table, sorted_problems
 from jaxpose.data.image_file import AUTO, PixelRule, choose_white, describe_white
+from jaxpose.data.label_changes import read_at_once
 from jaxpose.data.label_files import find_folder, find_labels, moment_of_image
 from jaxpose.data.label_table import LabelTable, is_hidden
 from jaxpose.data.labels import labels_checksum, read_table
@@ -245,7 +246,8 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
       UserError: the folder or a label file is missing or not understood, or as `make_project`.
     """
     folder, labels = find_folder(data.project), labels or data.labels
-    tables = [read_table(folder, find_labels(folder, labels, view), data) for view in data.views or ("",)]
+    files = [find_labels(folder, labels, view) for view in data.views or ("",)]
+    tables = read_at_once(folder, lambda: [read_table(folder, file, data) for file in files])
     return make_project(folder, folder / labels, tables, data)
 
 

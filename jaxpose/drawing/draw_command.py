@@ -17,9 +17,9 @@ from jaxpose.data.skeleton import edges_given, known_pairs
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.pose_painter import INDIVIDUAL, Style
 from jaxpose.errors import UserError
-from jaxpose.files import may_be_ours, output_folder
 from jaxpose.formats.prediction_table import PredictionTable, refuse_other_length
 from jaxpose.formats.project import read_label_table
+from jaxpose.outputs import date_as, may_be_ours, output_folder, stamps
 from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
 from jaxpose.progress import phase
@@ -179,7 +179,8 @@ def _look_at_points(index: VideoIndex, predictions: PredictionTable, style: Styl
 
 # Labelled videos of the tables that jaxpose predict wrote: <out>/labeled_videos/<place>_labeled.mp4.
 #
-# Several processes share the work by claims. A labelled video that is newer than its table is kept.
+# Several processes share the work by claims. A labelled video has the time of its table; one of an older table is drawn
+# again.
 
 _logger = logging.getLogger(__name__)
 
@@ -252,10 +253,12 @@ def labelled_file(table: Path, out: Path) -> Path:
 
 
 def _draw(data: DataConfig, table: Path, video: Path, file: Path, style: Style, is_stopped: Callable[[], bool]) -> None:
+    source = stamps([table])
     predictions = read_table(table, several=True).placed()
     index = as_labelled(read_index(video), labelled_sizes_px(data))
     with phase(f"drawing {file.name}", len(predictions.poses.frames), "frame") as progress:
         drawn = draw_video(index, predictions, file, style, is_stopped, progress.update)
+    date_as(file, source)
     if drawn.problem:
         _logger.warning(drawn.problem)
     _logger.info(f"labelled video: {file}")

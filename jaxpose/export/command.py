@@ -32,9 +32,10 @@ from jaxpose.export.program import (
     span_of,
     to_stablehlo,
 )
-from jaxpose.files import already_exist, may_be_ours, output_folder, write_atomic
+from jaxpose.files import write_atomic
 from jaxpose.geometry import fit_still
 from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.outputs import already_exist, may_be_ours, output_folder
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Found, Predictor, start_devices

@@ -14,7 +14,7 @@ from jaxpose.config.project_config import is_lightning_pose_config, is_project_c
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_changes import refuse_unfinished
+from jaxpose.data.label_changes import read_at_once, refuse_unfinished
 from jaxpose.data.label_files import ENDINGS, find_folder, find_labels, label_file_of_view, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, join_tables, normalised, refuse_several
 from jaxpose.data.labels import coords_of, read_csv_table, read_table
@@ -141,8 +141,9 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
         return dataclasses.replace(found, notes=(*found.notes, *_two_kinds(data)))
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     path = Path(os.path.realpath(Path(data.project).expanduser()))
-    table = _read_table(kind, path, data)
-    return make_project(project_folder(str(path)), table.file, [table], data)
+    folder = project_folder(str(path))
+    table = read_at_once(folder, lambda: _read_table(kind, path, data))
+    return make_project(folder, table.file, [table], data)
 
 
 def read_label_table(data: DataConfig, with_hidden: bool = False, several: bool = False) -> LabelTable:
@@ -165,7 +166,11 @@ def read_label_table(data: DataConfig, with_hidden: bool = False, several: bool 
         table = dataclasses.replace(table, notes=(*table.notes, *_two_kinds(data)))
     else:
         path = Path(os.path.realpath(Path(data.project).expanduser()))
-        table = sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
+
+        def read() -> LabelTable:
+            return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
+
+        table = read_at_once(project_folder(str(path)), read)
     if not several:
         refuse_several(table)
     return table
@@ -195,7 +200,8 @@ def read_label_tables(data: DataConfig) -> list[LabelTable]:
     if not data.views or recognise(data) != LIGHTNING_POSE:
         return [read_label_table(data)]
     folder = find_folder(data.project)
-    tables = [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
+    files = [find_labels(folder, data.labels, view) for view in data.views]
+    tables = read_at_once(folder, lambda: [read_table(folder, file, data) for file in files])
     for table in tables:
         refuse_several(table)
     return tables

@@ -17,6 +17,7 @@ from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
+from jaxpose.outputs import may_be_ours, output_folder
 from jaxpose.terminal import print_lines
 
 
@@ -61,7 +62,11 @@ def _write(given: argparse.Namespace) -> int:
     validate(apply(choices, config))
     text = page(choices, facts, config.data.project, str(out))
     try:
-        write_atomic(out, text.encode())
+        # A folder that does not exist is not made: its name may be mistyped.
+        out.parent.stat()
+        # Another command may have written the file since.
+        with output_folder(out.parent, given.overwrite) as folder:
+            write_atomic(folder / out.name, text.encode())
     except OSError as error:
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}") from None
     command = f"jaxpose train --config {shlex.quote(str(out))} --dry_run"
@@ -72,7 +77,7 @@ def _write(given: argparse.Namespace) -> int:
 def _refuse_bad_file(out: Path, overwrite: bool) -> None:
     if out.suffix != ".py":
         raise UserError(f"--out is {out}; a config is a Python file, so the name must end with .py")
-    if (out.exists() or out.is_symlink()) and not overwrite:
+    if (out.exists() or out.is_symlink()) and not overwrite and not may_be_ours(out.parent):
         raise UserError(f"{out} already exists: --overwrite replaces it; or give another --out FILE.py")
 
 

@@ -17,13 +17,14 @@ from jaxpose.data.inputs import find_inputs, video_files
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, view_of_video
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.files import output_folder
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.recordings import find_table, read_run_configs
+from jaxpose.outputs import output_folder
 from jaxpose.poses import Poses
 from jaxpose.run.run_config import refuse_several_animals
 from jaxpose.run.start_run import refuse_ensemble
+from jaxpose.run.status import read_of_one_evaluation
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.video.index import as_labelled, labelled_sizes_px
 from jaxpose.video.video import scan
@@ -63,7 +64,8 @@ def crop(given: argparse.Namespace) -> int:
     videos = list(find_inputs(given.videos).videos.values()) if given.videos else []
     files = [_of_video(given, run, config, video, sides) for video in videos]
     if project and not given.videos:
-        files = [*_of_images(given, run, config.data, project, sides), *_of_project_videos(given, run, config, sides)]
+        of_images = read_of_one_evaluation(run, lambda: [*_of_images(given, run, config.data, project, sides)])
+        files = [*of_images, *_of_project_videos(given, run, config, sides)]
     _refuse_twice(files)
     make_folder(out)
     with output_folder(out, given.overwrite) as folder:

@@ -16,6 +16,7 @@ from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
 from jaxpose.data.frame_names import FrameNames
+from jaxpose.data.label_changes import read_at_once
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, refuse_several
 from jaxpose.data.labels import names_of, read_csv_table, read_rows, read_table
@@ -278,7 +279,11 @@ def _read_lightning_pose(folder: Path, data: DataConfig, several: bool) -> Proje
             raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
         extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
         files[view] = [file, *(name for name in extra if is_regular(name))]
-    tables = {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
+
+    def read() -> dict[str, list[LabelTable]]:
+        return {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
+
+    tables = read_at_once(folder, read)
     for table in [table for of_view in tables.values() if not several for table in of_view]:
         refuse_several(table)
     first = files[views[0]][0]

@@ -18,7 +18,7 @@ from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_errors, read_predictions
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.poses import Poses, side_by_side
-from jaxpose.prediction.video_tables import find_table
+from jaxpose.prediction.video_tables import find_table, read_finished
 from jaxpose.progress import phase
 from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CONFIG_FILE
@@ -221,8 +221,7 @@ def read_recording(runs: Sequence[Path], names: tuple[str, ...], recording: Reco
 
 
 def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses: Pca | None) -> Poses:
-    tables = [find_table(run, video) for run in runs]
-    read = [_read_table(table, names) for table in tables]
+    read, errors = read_finished(runs, lambda: _read_tables(runs, names, video))
     if len({len(of_run.frames) for of_run in read}) > 1:
         raise UserError(
             f"the runs predicted {video} with different numbers of frames; predict it again with one of them"
@@ -230,7 +229,6 @@ def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses:
     places, confidences = zip(*(of_run.one_animal() for of_run in read), strict=True)
     stacked = np.stack(places)
     points_px, columns = np.median(stacked, axis=0), {}
-    errors = [error for table in tables if (error := _read_pose_errors(table)) is not None]
     if errors:
         columns[POSE_ERROR_PX] = np.mean(errors, axis=0)
     elif poses is not None:
@@ -238,6 +236,13 @@ def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses:
     if len(runs) > 1:
         columns[SPREAD_PX] = np.sqrt(stacked.var(axis=0).sum(axis=-1))
     return Poses.of_one_animal(names, read[0].frames, points_px, np.mean(confidences, axis=0), columns=columns)
+
+
+def _read_tables(runs: Sequence[Path], names: tuple[str, ...], video: Path) -> tuple[list[Poses], list[np.ndarray]]:
+    """Returns each run's predictions of a video, and the pose errors (n, k) of those that have them."""
+    tables = [find_table(run, video) for run in runs]
+    errors = [error for table in tables if (error := _read_pose_errors(table)) is not None]
+    return [_read_table(table, names) for table in tables], errors
 
 
 def _read_table(table: Path, names: tuple[str, ...]) -> Poses:

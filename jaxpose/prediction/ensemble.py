@@ -9,7 +9,7 @@ import dataclasses
 import io
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, sha256_of, write_atomic
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions, write_smoothed
 from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.outputs import stamps
 from jaxpose.pose import metrics
 from jaxpose.pose.metrics import Calibration, auroc, fit_calibration, pixel_errors, reliability, spread_px
 from jaxpose.pose.pca import columns_of
 from jaxpose.pose.smooth import Noise, combine, is_used, median, smooth
 from jaxpose.poses import SETS, Poses, side_by_side
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
-from jaxpose.prediction.index import DONE, SMOOTHED, beside, parse_rows, remove_smoothed
+from jaxpose.prediction.index import DONE, SMOOTHED, Claims, beside, parse_rows, remove_smoothed
 from jaxpose.prediction.listing import OutputFiles
 from jaxpose.prediction.predictor import Predictor, load, start_devices
 from jaxpose.prediction.smoothing import finish_smoothed, is_smoothed, record_of
@@ -81,15 +82,26 @@ def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> li
                 f"{name} was made from different files in {runs[0]} than in another run; predict it again with "
                 "--overwrite"
             )
+        present = stamps(run / name for run in runs)
         for run, row in zip(runs, done, strict=True):
             if not sha256_of(run / name).startswith(row.table_sha256):
                 raise UserError(f"{run / name} was damaged or changed by hand; --overwrite predicts it again")
         before = sha256_of(out / name) if (out / name).is_file() else ""
-        _write(out / name, [read_predictions(run / name).poses for run in runs])
+        tables = [read_predictions(run / name).poses for run in runs]
+        _refuse_replaced(present)
+        _write(out / name, tables)
         if sha256_of(out / name) != before:
             remove_smoothed(out / name)  # made from other predictions
         written.append(name)
     return written
+
+
+def _refuse_replaced(tables: Mapping[Path, object]) -> None:
+    """Raises UserError if a table was replaced since its stamp, from `stamps`, was taken."""
+    now = stamps(tables)
+    for table, stamp in tables.items():
+        if now[table] != stamp:
+            raise UserError(f"{table} was written by another command meanwhile: wait for it, then repeat")
 
 
 def smoother_command(runs: Sequence[Path], tables: Sequence[Path], views: Sequence[str]) -> str:
@@ -252,12 +264,14 @@ def smooth_ensembles(
         return
     videos = [table for table in tables if table.parts[0] == VIDEO_TABLES_FOLDER]
     for session in _sessions(videos, config.data.views):
-        made_from = record_of(options, [sha256_of(run / table) for table in session for run in runs])
+        present = stamps(run / table for table in session for run in runs)
+        made_from = record_of(options, [sha256_of(file) for file in present])
         if all(is_smoothed(out / table, made_from) for table in session):
             continue
         for table in session:
             remove_smoothed(out / table)
         views = [combine([read_predictions(run / table).poses for run in runs]) for table in session]
+        _refuse_replaced(present)
         if len({len(view.frames) for view in views}) > 1:
             frames = ", ".join(f"{table.stem} {len(view.frames)}" for table, view in zip(session, views, strict=True))
             _logger.warning(f"the views of a session differ in frames ({frames}), so each is smoothed separately")
@@ -453,8 +467,9 @@ def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -
     try:
         files = video_files(config.data, config.video).items()
         outputs: OutputFiles = {members[0] / VIDEO_TABLES_FOLDER / f"{name}.csv": file for name, file in files}
-        tables = write_ensembles(members, outputs, out)
-        smooth_ensembles(config.predict, config, members, tables, out)
+        with Claims(out, config.mesh.heartbeat_s) as claims, claims.waited_for("smooth"):
+            tables = write_ensembles(members, outputs, out)
+            smooth_ensembles(config.predict, config, members, tables, out)
     except (UserError, OSError) as error:
         # The evaluation is done; a video that cannot be combined must not make the training fail.
         _logger.warning(f"the videos' predictions are not combined: {error}; jaxpose predict --run {out} does it")

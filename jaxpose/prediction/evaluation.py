@@ -3,6 +3,7 @@
 Input: labelled frames and a network. Output: predictions.csv, error tables, and evaluation.json with all metrics.
 """
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -30,6 +31,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions
 from jaxpose.formats.project import read_project
+from jaxpose.outputs import output_folder
 from jaxpose.pose import metrics
 from jaxpose.pose.finder import WORKING_SCORE
 from jaxpose.poses import TEST, TRAIN, VALIDATION
@@ -44,6 +46,7 @@ from jaxpose.run.status import (
     CONVERTED,
     NOT_VISIBLE_ERROR,
     animals_text,
+    is_held,
     not_visible_text,
     read_summary,
     write_evaluated,
@@ -100,16 +103,36 @@ def write_tables(
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)
         images = [found.poses.frames[row] for row in rows.tolist()]
-        stem = "_".join(part for part in ("predictions", view, ending) if part)
+        stem = _stem(view, ending)
         of_rows = None if sets is None else sets[rows].tolist()
         write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], scorer, of_rows)
         for name, values in measured.items():
             write_errors(folder / f"{stem}_{name}.csv", images, names, values[rows], of_rows)
-        if NOT_VISIBLE_ERROR not in measured:
-            # From earlier labels.
-            (folder / f"{stem}_{NOT_VISIBLE_ERROR}.csv").unlink(missing_ok=True)
         written += [f"{stem}.csv", *(f"{stem}_{name}.csv" for name in measured)]
     return written
+
+
+def _stem(view: str, ending: str) -> str:
+    return "_".join(part for part in ("predictions", view, ending) if part)
+
+
+def _results(folder: Path, projects: Sequence[tuple[Project, str]]) -> contextlib.AbstractContextManager[Path]:
+    """Returns a context with the folder to write the results to: all get their names at its end, or none.
+
+    Args:
+      folder: where the results belong; only process 0 writes.
+      projects: the labelled frames and the ending of their tables.
+
+    Raises:
+      OSError: a file cannot be written.
+    """
+    if jax.process_index() != 0:
+        return contextlib.nullcontext(folder)
+    # Earlier labels may have had points that were marked as not visible.
+    stale = [
+        folder / f"{_stem(view, ending)}_{NOT_VISIBLE_ERROR}.csv" for found, ending in projects for view in found.views
+    ]
+    return output_folder(folder, overwrite=True, stale=stale)
 
 
 def summarize(
@@ -291,8 +314,7 @@ def evaluate(
       project: a project folder instead of the run's own.
       labels: evaluates only this label file of the project.
       out: output folder; None means the run folder.
-      devices: as the option mesh.devices.
-      platform: as the option mesh.platform.
+      devices, platform: as the options mesh.devices and mesh.platform.
       batch_size: frames at once on each device; None means the batch size of the run's own evaluation.
       orientation: as the option data.orientation, for images with an EXIF orientation; "" means the run's.
 
@@ -300,8 +322,8 @@ def evaluate(
       As `evaluate_dataset`.
 
     Raises:
-      UserError: the run, the project or the labels cannot be used, or results for other frames would replace the run's
-        own files.
+      UserError: the run, the project or the labels cannot be used, or the results would replace those of a training
+        that is running, or be of other frames than the run's own files.
     """
     run = Path(run_folder(run))
     if (run / FINDER_FOLDER / CONFIG_FILE).is_file():
@@ -316,7 +338,7 @@ def evaluate(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
-    make_folder(folder := Path(out or run))
+    folder = _open_folder(Path(out or run))
     # The batch size affects rounding; the default reproduces the run's own metrics.
     validation = [name for name, of_frame in split.sets.items() if of_frame == VALIDATION]
     if config.model.kind == "finder":
@@ -325,14 +347,30 @@ def evaluate(
     predictor = load_labelling(run, config, devices, platform, batch_size, labelled)
     _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     config = dataclasses.replace(predictor.config, data=config.data)
-    if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
-        results = {found.label_file.name: _evaluate_extra(config, found, predictor, folder)}
-        _logger.info(format_summaries(results))
-        _logger.info(metrics.format_summary(results[found.label_file.name]))
+    name = found.label_file.name
+    if labels and name != PurePosixPath(config.data.labels).name:
+        with _results(folder, [(found, _ending(config, found))]) as new:
+            results = {name: _evaluate_extra(config, found, predictor, new)}
+        _logger.info(f"{format_summaries(results)}\n{metrics.format_summary(results[name])}")
     else:
         results = evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
     _logger.log(RESULT, f"predictions and figures are in {folder}")
     return results
+
+
+def _open_folder(folder: Path) -> Path:
+    """Makes the folder for the results, if it does not exist, and returns it.
+
+    Raises:
+      UserError: it cannot be made, or a training is writing in it and would write the same files at its end.
+    """
+    make_folder(folder)
+    if is_held(folder):
+        raise UserError(
+            f"a training is writing in {folder}, and evaluates its best weights at its end: wait for it, or give --out "
+            "FOLDER"
+        )
+    return folder
 
 
 def evaluate_dataset(
@@ -363,27 +401,29 @@ def evaluate_dataset(
         predictions = predictor.labelled(data.samples, _labelled_rows(data.project, data.samples), stops)
     seen = _seen_in_images(data.project, predictions, predictor)
     predicted, confidence = _of_rows(data.project, predictions)
-    written = write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
-    results: Summaries = {}
-    for name in SETS:
-        rows = data.rows(name)
-        if len(rows):
-            results[name] = summarize(config, data.project, rows, predicted[rows], confidence[rows])
-            results[name] |= _figures_of_animals(data.project, rows, seen)
-    for extra in extra_projects(config):
-        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, stops)
-    shown = next((name for name in ("test", "validation") if name in results), "")
-    # The errors of a finder leave out the animals that it missed.
-    compared = baseline_errors_px(data, shown) if shown and config.model.kind != "finder" else {}
-    report(config, data, results, shown, compared)
-    if jax.process_index() == 0:
-        content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
-        if (members := predictions.get(MEMBERS)) is not None:
-            content["ensemble"] = write_spread(folder, data, members, predicted, confidence)
-        write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
-        found = data.project
-        files = [*written, EVALUATION_FILE]
-        write_evaluated(folder, files, found.poses.frames, found.checksums, found.labels_checksums())
+    extras = extra_projects(config)
+    with _results(folder, [(data.project, ""), *((extra, _ending(config, extra)) for extra in extras)]) as new:
+        written = write_tables(new, "", data.project, predicted, confidence, data.sets, predictor)
+        results: Summaries = {}
+        for name in SETS:
+            rows = data.rows(name)
+            if len(rows):
+                results[name] = summarize(config, data.project, rows, predicted[rows], confidence[rows])
+                results[name] |= _figures_of_animals(data.project, rows, seen)
+        for extra in extras:
+            results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, new, stops)
+        shown = next((name for name in ("test", "validation") if name in results), "")
+        # The errors of a finder leave out the animals that it missed.
+        compared = baseline_errors_px(data, shown) if shown and config.model.kind != "finder" else {}
+        report(config, data, results, shown, compared)
+        if jax.process_index() == 0:
+            content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
+            if (members := predictions.get(MEMBERS)) is not None:
+                content["ensemble"] = write_spread(new, data, members, predicted, confidence)
+            write_atomic(new / EVALUATION_FILE, f"{json_text(content)}\n".encode())
+            found = data.project
+            files = [*written, EVALUATION_FILE]
+            write_evaluated(new, files, found.poses.frames, found.checksums, found.labels_checksums())
     return results
 
 
@@ -465,11 +505,15 @@ def _evaluate_extra(
         _logger.info(f"{found.label_file.name}: {message}")
     predictions = predictor.labelled(samples, _labelled_rows(found, samples), stops)
     predicted, confidence = _of_rows(found, predictions)
-    ending = ending_beside(found.label_file.name, config.data.labels)
-    write_tables(folder, ending, found, predicted, confidence, None, predictor)
+    write_tables(folder, _ending(config, found), found, predicted, confidence, None, predictor)
     rows = np.arange(len(found.poses.frames))
     seen = _seen_in_images(found, predictions, predictor)
     return summarize(config, found, rows, predicted, confidence) | _figures_of_animals(found, rows, seen)
+
+
+def _ending(config: Config, extra: Project) -> str:
+    """Returns the ending of the tables of an extra label file."""
+    return ending_beside(extra.label_file.name, config.data.labels)
 
 
 # The animals found in whole images, by a finder, or by a finder and a pose network; a row of a project is a labelled

@@ -520,15 +520,18 @@ class PredictionIndex:
 
         self._write(change)
 
-    def note(self, row: Row) -> None:
-        """Records the outcome of an input; a failure only if the row still has the same frames."""
+    def note(self, row: Row) -> bool:
+        """Records the outcome of an input; returns False if another command began it with other frames or weights."""
+        is_same: list[bool] = []
 
         def change(known: dict[str, Row]) -> None:
             noted = known.get(row.table)
-            if row.state != FAILED or noted is None or noted.is_of_same(row):
+            is_same.append(noted is None or noted.is_of_same(row))
+            if is_same[-1]:
                 known[row.table] = row
 
         self._write(change)
+        return is_same[-1]
 
     def _write(self, change: Callable[[dict[str, Row]], None]) -> None:
         """Applies `change` to the rows and writes them, while no other process writes."""

@@ -160,6 +160,11 @@ def remove_leftovers(table: Path, claims: Claims) -> None:
     claims.forget(f"{key_of(table.relative_to(claims.out).as_posix())}-")
 
 
+def taken_over(row: Row) -> str:
+    """Returns the reason why an input is not done that another command has begun with other frames or weights."""
+    return f"{row.path}: another command predicts it into the same table with other weights, or other frames of it"
+
+
 def key_of(table: str) -> str:
     """Returns the key of a file, a path below the results folder, for claim names."""
     return hashlib.sha256(table.encode()).hexdigest()[:16]
@@ -187,8 +192,18 @@ class Outcomes:
         self._failed: set[str] = set()
 
     def is_settled(self, job: Job) -> bool:
-        """Returns whether a job is finished: done or damaged, or failed in this process."""
-        return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
+        """Returns whether a job is finished: done or damaged, failed in this process, or left to another command."""
+        row = self._index.rows().get(job.row.table)
+        if row is not None and not row.is_of_same(job.row) and job.row.table not in self._failed:
+            self._leave(job)
+        return job.row.table in self._failed or job.is_settled_by(row)
+
+    def _leave(self, job: Job) -> None:
+        """Leaves a table to another command, which has begun it with other frames or weights."""
+        self._failed.add(job.row.table)
+        self.reported.add(reason := job.change() or taken_over(job.row))
+        _logger.warning(reason)
+        shutil.rmtree(job.parts, ignore_errors=True)
 
     def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
         """Records that a job's tables are written, and everything that affects their last bits."""
@@ -229,18 +244,19 @@ class Outcomes:
         warning: str | None = None,
     ) -> None:
         """Records an outcome and logs the warning, by default the reason."""
-        self._index.note(
-            dataclasses.replace(
-                job.row,
-                state=state,
-                reason=reason,
-                frames_delivered=rows,
-                seconds=round(seconds, 3),
-                table_size=self._index.bytes_of(job.table) if state == DONE else 0,
-                table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
-                arithmetic=arithmetic,
-            )
+        outcome = dataclasses.replace(
+            job.row,
+            state=state,
+            reason=reason,
+            frames_delivered=rows,
+            seconds=round(seconds, 3),
+            table_size=self._index.bytes_of(job.table) if state == DONE else 0,
+            table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
+            arithmetic=arithmetic,
         )
+        if not self._index.note(outcome):
+            self._leave(job)
+            return
         warning = reason if warning is None else warning
         if warning:
             self.reported.add(warning)

@@ -17,6 +17,7 @@ from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_errors
+from jaxpose.outputs import stamps
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.index import (
     DONE,
@@ -114,6 +115,7 @@ def _sessions(predictions: Mapping[Path, str], views: tuple[str, ...]) -> list[_
 
 def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
     """Writes a session's errors; returns why it could not, or ""."""
+    before = stamps(session.files.values())
     for file in session.files.values():
         if not sha256_of(file).startswith(predictions[file]):
             return f"{file} was damaged or changed by hand; --overwrite predicts it again"
@@ -128,6 +130,10 @@ def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
     errors = pose_errors_px({_NAME: pca}, rows, moments)[_NAME]
     for (view, table), of_view in zip(tables.items(), np.split(errors, len(tables)), strict=True):
         write_errors(session.targets[view], table.frames, table.keypoint_names, of_view)
+    if stamps(session.files.values()) != before:
+        for target in session.targets.values():
+            target.unlink(missing_ok=True)
+        return "another command has predicted a view meanwhile"
     return ""
 
 
@@ -245,9 +251,12 @@ def _predict(
     if stops() and any(row.state == WAITING for row in worker.rows()):
         raise Stopped
     rows = index.rows()
-    done = {job.table: rows[job.row.table].table_sha256 for job in jobs if rows[job.row.table].state == DONE}
-    write_moment_errors(predictor, done)
-    smooth_tables(predictor.config.predict, done, stops)
+    ended = {job.table: rows[job.row.table] for job in jobs if job.is_settled_by(rows[job.row.table])}
+    done = {table: row.table_sha256 for table, row in ended.items() if row.state == DONE}
+    with claims.waited_for("moments"):
+        write_moment_errors(predictor, done)
+    with claims.waited_for("smooth"):
+        smooth_tables(predictor.config.predict, done, stops)
     return len(done) == len(jobs)
 
 

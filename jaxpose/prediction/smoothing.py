@@ -14,6 +14,7 @@ from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import PredictConfig
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_smoothed
+from jaxpose.outputs import stamps
 from jaxpose.pose.smooth import FILLED, Noise, smooth_poses
 from jaxpose.poses import Poses
 from jaxpose.prediction.index import CHECKSUM_DIGITS, SMOOTHED, beside, remove_smoothed, smoothing_record
@@ -42,6 +43,7 @@ def smooth_tables(
         if stops():
             return
         remove_smoothed(table)
+        before = stamps([table])
         if not sha256_of(table).startswith(checksum):
             _logger.warning(
                 f"{table} is not smoothed: it was damaged or changed by hand; --overwrite predicts it again"
@@ -51,6 +53,9 @@ def smooth_tables(
         poses, noise = smooth_poses(found.poses, options)
         write_smoothed(beside(table, SMOOTHED), poses, found.scorer)
         finish_smoothed(table, made_from, poses, noise)
+        if stamps([table]) != before:
+            remove_smoothed(table)
+            _logger.warning(f"{table} is not smoothed: another command has predicted it meanwhile")
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:

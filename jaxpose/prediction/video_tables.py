@@ -12,7 +12,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from jaxpose.data.image_file import PixelRule, ValueRange, decode_image, describ
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, sha256_of
 from jaxpose.formats.lightning_pose.tables import SCORERS, ErrorWriter, PredictionWriter
+from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.index import DONE, TEMPORAL_NORM, Row, beside, error_suffix, parse_rows, subspaces_of_a_view
@@ -303,6 +304,8 @@ def _row_name(path: Path, project: Path) -> str:
 
 # Finds the complete tables of videos in a run folder or another results folder.
 
+_Found = TypeVar("_Found")
+
 
 def finished_tables(run: Path) -> dict[Path, Path]:
     """Returns {undamaged table: its video, which may be on another machine}.
@@ -336,6 +339,29 @@ def find_table(run: Path, video: Path) -> Path:
     # The same file first: folders of several recordings may share names.
     row: Row = next((row for row in done if row.path == os.path.abspath(video)), done[0])
     return _undamaged(run, row)
+
+
+def read_finished(runs: Sequence[Path], read: Callable[[], _Found]) -> _Found:
+    """Returns what `read` returns, of finished tables that no other command replaced meanwhile; else reads again.
+
+    The row of a table is `waiting` while the table, and those next to it, are replaced.
+
+    Args:
+      runs: run folders, or other results folders.
+      read: finds the tables, and reads them with those next to them.
+
+    Raises:
+      UserError, OSError: as `read`.
+    """
+    known = [{row.table for row in _read_rows(run) if row.state == DONE} for run in runs]
+
+    def stamp() -> list[dict[str, Row]]:
+        return [
+            {row.table: row for row in _read_rows(run) if row.table in tables}
+            for run, tables in zip(runs, known, strict=True)
+        ]
+
+    return read_unchanged(runs[0] / OUTPUT_LOCK_FILE, stamp, read)
 
 
 def _read_rows(run: Path) -> Iterable[Row]:

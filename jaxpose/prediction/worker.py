@@ -88,6 +88,8 @@ def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> t
     for name in names:
         os.replace(scratch / name, job.table.with_name(name))
         job.table.with_name(f"{name}{PARTIAL}").unlink(missing_ok=True)
+    # Another command may have smoothed the table that was here.
+    remove_smoothed(job.table)
     # Other segments may come from workers on other machines.
     arithmetic = dict.fromkeys(manifest["arithmetic"] for manifest in manifests)
     return rows, sum(manifest["seconds"] for manifest in manifests), " | ".join(arithmetic)

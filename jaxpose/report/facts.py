@@ -21,10 +21,10 @@ from jaxpose.formats.project import read_project
 from jaxpose.labelling.recordings import POSE_ERROR_PX, find_evidence
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.poses import SETS, TEST, UNUSED, VALIDATION, Poses, join_poses
-from jaxpose.prediction.video_tables import finished_tables
+from jaxpose.prediction.video_tables import finished_tables, read_finished
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
-from jaxpose.run.status import read_evaluated, read_summary
+from jaxpose.run.status import read_evaluated, read_of_one_evaluation, read_summary
 
 # The labelled frames of a run with their predictions and errors, read from its tables.
 
@@ -103,6 +103,10 @@ def read_facts(run: Path) -> RunFacts:
       UserError: it is not a run, or a file is damaged.
     """
     refuse_no_run(run)
+    return read_of_one_evaluation(run, lambda: _read_facts(run))
+
+
+def _read_facts(run: Path) -> RunFacts:
     config = read_config(run / CONFIG_FILE)
     return RunFacts(
         run,
@@ -236,6 +240,10 @@ def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
     Raises:
       UserError: no video is predicted, or a table is damaged.
     """
+    return read_finished([facts.run], lambda: _read_recordings(facts))
+
+
+def _read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
     tables, left_out, room = [], [], _MOST_BYTES
     for table, video in finished_tables(facts.run).items():
         room -= table.stat().st_size

@@ -218,9 +218,16 @@ class Checkpoints:
         if which not in ("newest", "best"):
             raise ValueError(f"which is {which!r}; it must be newest or best")
         self.wait()
-        folder = self._folder_to_restore(best_first=which == "best")
-        if folder is None:
-            return None
+        while (folder := self._folder_to_restore(best_first=which == "best")) is not None:
+            try:
+                return self._restore(folder, like)
+            except (UserError, OSError, ValueError):
+                # A training that is running may have saved a newer checkpoint, and removed this one.
+                if (folder / MANIFEST_FILE).exists() or jax.process_count() > 1:
+                    raise
+        return None
+
+    def _restore(self, folder: Path, like: Any) -> tuple[int, Any, dict[str, Any]]:
         manifest = read_manifest(folder)
         wanted = named_leaves(like)
         refuse_misfit(folder, manifest["leaves"], kinds(wanted))
@@ -312,7 +319,8 @@ class Checkpoints:
 
     def _is_whole(self, name: str) -> bool:
         found = find_damage(self._folder / name)
-        if found:
+        # A training that is running removes the manifest first.
+        if found and (self._folder / name / MANIFEST_FILE).exists():
             self._broken.add(name)
             text = "checkpoint %s is damaged (%s); it is kept, and the previous checkpoint is tried"
             _logger.warning(text, self._folder / name, found)

@@ -6,15 +6,24 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxpose.checksums import DamagedFile, parse_json, read_json, write_json
 from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.run.paths import EVALUATED_FILE, FINISHED_FILE, LOCK_FILE, RESTARTS_FILE, STATUS_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged, stamps
+from jaxpose.run.paths import (
+    EVALUATED_FILE,
+    EVALUATION_FILE,
+    FINISHED_FILE,
+    LOCK_FILE,
+    RESTARTS_FILE,
+    STATUS_FILE,
+    VIDEO_TABLES_FOLDER,
+)
 from jaxpose.terminal import count
 
 # The status of a run, for `jaxpose watch`: status.json in the run folder, and whether a process still writes there.
@@ -168,6 +177,8 @@ def not_visible_text(figures: Mapping[str, Any]) -> str:
 # it.
 NOT_VISIBLE_ERROR = "not_visible_pixel_error"
 
+_Found = TypeVar("_Found")
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
@@ -228,6 +239,16 @@ def read_evaluated(run: Path) -> Evaluated:
         return Evaluated(run, **read_json(file, _mend(run)))
     except TypeError:
         raise DamagedFile(f"{file} does not hold the record of an evaluation; {_mend(run)}") from None
+
+
+def read_of_one_evaluation(run: Path, read: Callable[[], _Found]) -> _Found:
+    """Returns what `read` returns, of files that one evaluation wrote; reads again if another one replaced them.
+
+    Raises:
+      UserError, OSError: as `read`.
+    """
+    others = run / EVALUATION_FILE, run / EVALUATED_FILE
+    return read_unchanged(run / OUTPUT_LOCK_FILE, lambda: stamps([*run.glob("predictions*.csv"), *others]), read)
 
 
 def _mend(run: Path) -> str:

@@ -27,10 +27,10 @@ from jaxpose.conversion.prediction_tables import (
 )
 from jaxpose.data.labels import SINGLE
 from jaxpose.errors import UserError
-from jaxpose.files import output_folder
 from jaxpose.formats.lightning_pose.tables import only_individual, write_individuals, write_smoothed
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.formats.sleap_files import is_analysis, only_track
+from jaxpose.outputs import output_folder
 from jaxpose.pose.smooth import FILLED, smooth_poses
 from jaxpose.poses import Poses
 from jaxpose.progress import phase

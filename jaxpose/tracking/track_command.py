@@ -24,8 +24,9 @@ from jaxpose.conversion.prediction_tables import (
     write_form,
 )
 from jaxpose.errors import UserError
-from jaxpose.files import output_folder, write_atomic
+from jaxpose.files import write_atomic
 from jaxpose.formats.prediction_table import Footage, PredictionTable
+from jaxpose.outputs import output_folder
 from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
 from jaxpose.progress import phase, speak

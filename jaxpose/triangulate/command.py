@@ -10,8 +10,9 @@ from jaxpose.cameras.calibration_files import read_cameras
 from jaxpose.cameras.triangulation import OUTLIER, Points, triangulate
 from jaxpose.config.arguments import DONE, read_session_start
 from jaxpose.errors import UserError
-from jaxpose.files import already_exist, may_be_ours, output_folder, write_atomic
+from jaxpose.files import write_atomic
 from jaxpose.formats.lightning_pose.tables import write_predictions
+from jaxpose.outputs import already_exist, may_be_ours, output_folder
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.triangulate.faults import find_faults, swapped_tables

@@ -184,7 +184,7 @@ def test_a_file_system_without_locks_is_reported(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     assert _merge(new, project) == 0 and not list(project.glob(".jaxpose*"))
-    assert "cannot be locked (No locks available): do not run two commands at once that write its labels" in caplog.text
+    assert "cannot be locked (No locks available): do not run two commands at once that write the labels" in caplog.text
 
 
 def test_a_project_with_half_a_change_is_not_read(

@@ -1,0 +1,236 @@
+"""Files that several commands may write or read at once: locks, and the output files of all verbs.
+
+Of several commands that write the files of a folder, one at a time moves its own into place. A reader reads again if
+files were replaced meanwhile, so what it returns is of one command.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from jaxpose.errors import UserError
+from jaxpose.files import (
+    LOCK_FILE,
+    is_of_file,
+    is_same_file,
+    naming_errors,
+    open_shared,
+    unfinished_folder,
+    was_cut_off,
+)
+from jaxpose.terminal import print_lines
+
+_MOST_WAIT_S, _POLL_S = 60.0, 0.05
+# A reader looks at the lock for microseconds, which is not worth a message.
+_UNTOLD_S = 0.2
+# How often a reader reads files that are replaced, before it makes others wait.
+_MOST_TRIES = 4
+
+# Lock of this process -> the thread that holds it, which reads what it writes.
+_holders: dict[str, int] = {}
+
+_logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def locked(file: Path, what: str) -> Iterator[None]:
+    """A context in which no other jaxpose process has the lock; waits for one.
+
+    The system releases the lock when the process dies. It works across machines on network file systems with locks
+    (NFS, Lustre with flock); elsewhere a warning reports that there is no lock.
+
+    Args:
+      file: the lock, which exists only while it is held.
+      what: is written under the lock, for messages: "the labels of project".
+
+    Raises:
+      UserError: another process has held it for a minute.
+      OSError: the folder is not writable.
+    """
+    lock, name = _lock(file, what), os.path.realpath(file)
+    _holders[name] = threading.get_ident()
+    try:
+        yield
+    finally:
+        del _holders[name]
+        # Removed while locked: a waiting process notices that the name no longer refers to this file.
+        file.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _lock(file: Path, what: str) -> int:
+    """Locks a lock file, writes the name of this process to it, and returns its descriptor."""
+    start, is_told = time.monotonic(), False
+    while True:
+        lock = open_shared(file, os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(lock, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(lock)
+            waited_s = time.monotonic() - start
+            if waited_s > _MOST_WAIT_S:
+                raise UserError(f"{owner} has been writing {what} for a minute; wait for it, then repeat") from None
+            if waited_s > _UNTOLD_S and not is_told:
+                print_lines(f"waiting for {owner}, which writes {what}")
+                is_told = True
+            time.sleep(_POLL_S)
+            continue
+        except OSError as error:
+            _logger.warning(
+                "%s cannot be locked (%s): do not run two commands at once that write %s", file, error.strerror, what
+            )
+        if is_of_file(lock, file):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            return lock
+        os.close(lock)
+
+
+def _is_locked(file: Path) -> bool:
+    """Returns whether another thread or process has the lock."""
+    if _holders.get(os.path.realpath(file)) == threading.get_ident():
+        return False
+    try:
+        lock = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
+# Readers of several files that belong together.
+
+_Found = TypeVar("_Found")
+
+
+def stamps(files: Iterable[Path]) -> dict[Path, tuple[int, int, int] | None]:
+    """Returns {file: what differs once the file is replaced, None without it}."""
+    found: dict[Path, tuple[int, int, int] | None] = {}
+    for file in files:
+        try:
+            status = file.stat()
+            found[file] = status.st_ino, status.st_mtime_ns, status.st_size
+        except FileNotFoundError:
+            found[file] = None
+    return found
+
+
+def date_as(file: Path, source: Mapping[Path, tuple[int, int, int] | None]) -> None:
+    """Gives a file the time of what it was made from, so that it is older than a source that was replaced meanwhile.
+
+    Args:
+      file: the file.
+      source: `stamps` of one file, from before it was read.
+    """
+    for stamp in filter(None, source.values()):
+        os.utime(file, ns=(stamp[1], stamp[1]))
+
+
+def read_unchanged(lock: Path, stamp: Callable[[], object], read: Callable[[], _Found]) -> _Found:
+    """Returns what `read` returns, of files that no command replaced meanwhile; else reads them again.
+
+    Args:
+      lock: of `locked`, under which the files are written.
+      stamp: differs once one of the files is replaced, as `stamps` does.
+      read: reads the files. If it raises a UserError or an OSError, this is raised only if no file was replaced.
+
+    Raises:
+      UserError: another process has been writing the files for a minute; or as `read`.
+      OSError: as `read`.
+    """
+    for _ in range(_MOST_TRIES):
+        before, found, problem = stamp(), [], None
+        try:
+            found.append(read())
+        except (UserError, OSError) as error:
+            problem = error
+        if not _is_locked(lock) and stamp() == before:
+            if problem is not None:
+                raise problem
+            return found[0]
+        time.sleep(_POLL_S)
+    # Another process writes for long, or again and again.
+    with locked(lock, f"files in {lock.parent}"):
+        return read()
+
+
+# Output files that already exist: one rule for all verbs.
+#
+# A full disk or a kill may interrupt a command that makes several files. So an existing file with the same bytes is
+# kept, and the same command makes the others. A file with other bytes is refused unless --overwrite is given.
+
+_OUTPUT = "output"
+OUTPUT_LOCK_FILE = ".jaxpose_output.lock"
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -> Iterator[Path]:
+    """Yields an empty folder to write to; at the end its files move to the same places below `folder`.
+
+    Of several commands, one at a time compares and moves its files: the second one finds all files of the first.
+
+    Args:
+      folder: where the files belong; it is created.
+      overwrite: replace files with other content.
+      stale: files that an earlier call may have left there; removed if this one does not write them.
+
+    Raises:
+      UserError: a file already exists and has other content; no file is moved then.
+      OSError: a file cannot be written; the error names it, or the folder.
+    """
+    with naming_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with unfinished_folder(folder / _OUTPUT) as new:
+            yield new
+            # In reverse order: a.json, which describes a, comes before it.
+            files = sorted(
+                (file for file in new.rglob("*") if file.is_file() and file != new / LOCK_FILE), reverse=True
+            )
+            targets = {file: folder / file.relative_to(new) for file in files}
+            with locked(folder / OUTPUT_LOCK_FILE, f"files in {folder}"):
+                _move(targets, overwrite)
+                for file in set(stale) - set(targets.values()):
+                    file.unlink(missing_ok=True)
+
+
+def _move(targets: Mapping[Path, Path], overwrite: bool) -> None:
+    """Moves files to their targets, except those whose target has the same bytes; raises as `output_folder`."""
+    kept = [target for file, target in targets.items() if is_same_file(file, target)]
+    other = [target for target in targets.values() if os.path.lexists(target) and target not in kept]
+    if other and not overwrite:
+        raise already_exist(sorted(other))
+    for file, target in targets.items():
+        if target not in kept:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, target)
+
+
+def already_exist(files: list[Path]) -> UserError:
+    """Returns the error for files that already exist."""
+    names = ", ".join(map(str, files))
+    if len(files) > 1:
+        return UserError(f"{names} already exist: --overwrite replaces them; or choose another --out")
+    return UserError(f"{names} already exists: --overwrite replaces it; or choose another --out")
+
+
+def may_be_ours(folder: Path) -> bool:
+    """Returns whether a killed command may have left the files of a folder unreported; see `was_cut_off`.
+
+    Then `output_folder` compares them, and nothing refuses them earlier.
+    """
+    return was_cut_off(folder / _OUTPUT)
