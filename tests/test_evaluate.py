@@ -292,7 +292,7 @@ def test_a_run_that_is_still_training_keeps_its_own_evaluation(
     lock = lock_folder(run)
     assert evaluate.main(["--run", str(run)]) == 2
     os.close(lock)
-    assert f"a training is writing in {run}" in capsys.readouterr().err
+    assert f"a run is being trained in {run}" in capsys.readouterr().err
 
 
 def test_a_project_that_moved_is_asked_for(trained_run: Path, tmp_path: Path):

@@ -362,13 +362,13 @@ def _open_folder(folder: Path) -> Path:
     """Makes the folder for the results, if it does not exist, and returns it.
 
     Raises:
-      UserError: it cannot be made, or a training is writing in it and would write the same files at its end.
+      UserError: it cannot be made, or a run is being trained in it and would write the same files at its end.
     """
     make_folder(folder)
     if is_held(folder):
         raise UserError(
-            f"a training is writing in {folder}, and evaluates its best weights at its end: wait for it, or give --out "
-            "FOLDER"
+            f"a run is being trained in {folder} and will evaluate its best weights at the end: wait for it, or give "
+            "--out FOLDER"
         )
     return folder
 
