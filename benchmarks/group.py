@@ -3,9 +3,10 @@
     python benchmarks/group.py --animals 5 14 --out benchmarks/group.jsonl
 
 Makes a synthetic project whose videos have 2 up to so many animals, trains a finder and a pose network with the options
-of configs/pose.py, predicts the videos of the test set, gives the detections of each video identities with
-`jaxpose track --animals N`, where N is the true number, and compares them with the truth in every frame. Appends a JSON
-line for each video, skips those that the file has, and prints the table. An interrupted run resumes.
+of configs/pose.py, predicts the videos of the test set, gives the detections of each video identities with `jaxpose
+track --animals N`, where N is the true number, fills their gaps with `jaxpose smooth`, and compares both with the truth
+in every frame. Appends a JSON line for each video, skips those that the file has, and prints the table. An interrupted
+run resumes.
 """
 
 import argparse
@@ -54,10 +55,11 @@ def measure(given: argparse.Namespace, animals: int) -> list[dict[str, Any]]:
         tracks = run / f"{name}_tracks.csv"
         detections = tables / "video_preds" / f"{name}_detections.csv"
         cpu_s["track"] = _call(["jaxpose.track", detections, "--animals", there, "--out", tracks, "--overwrite"])
-        tracked = read_table(tracks, several=True).placed().poses
-        errors = dataclasses.asdict(track_errors(truth, tracked))
+        smoothed = run / f"{name}_tracks_smoothed.csv"
+        cpu_s["smooth"] = _call(["jaxpose.smooth", tracks, "--method", "kalman", "--out", smoothed, "--overwrite"])
         line = {"animals": animals, "steps": given.steps, "video": name, "there": there, "frames": len(truth.frames)}
-        line |= errors | _errors_px(truth, tracked) | {f"{kind}_cpu_s": round(s, 1) for kind, s in cpu_s.items()}
+        line |= _errors(truth, tracks) | {"smoothed": _errors(truth, smoothed)}
+        line |= {f"{kind}_cpu_s": round(s, 1) for kind, s in cpu_s.items()}
         lines.append(line | {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count()})
     return lines
 
@@ -71,12 +73,14 @@ def _read_truth(file: Path) -> Poses:
     return Poses(names, range(len(table)), points_px, identity=identity, individuals=individuals)
 
 
-def _errors_px(truth: Poses, tracked: Poses) -> dict[str, float]:
-    """Returns the mean and median error of the keypoints of the nearest animal."""
+def _errors(truth: Poses, file: Path) -> dict[str, float]:
+    """Returns the errors of tracks, and the mean and median error of the keypoints of the nearest animal."""
+    tracked = read_table(file, several=True).placed().poses
     expected, found = truth.points_px, tracked.with_keypoints(truth.keypoint_names).points_px
     apart = np.linalg.norm(expected[:, :, None] - found[: len(expected), None], axis=-1)
     nearest = np.take_along_axis(apart, np.nan_to_num(np.mean(apart, -1), nan=1e9).argmin(2)[..., None, None], 2)
-    return {"mean_px": float(np.nanmean(nearest)), "median_px": float(np.nanmedian(nearest))}
+    errors = dataclasses.asdict(track_errors(truth, tracked))
+    return errors | {"mean_px": float(np.nanmean(nearest)), "median_px": float(np.nanmedian(nearest))}
 
 
 def _call(command: list[Any]) -> float:
@@ -89,15 +93,17 @@ def _call(command: list[Any]) -> float:
 
 def show(lines: list[dict[str, Any]]) -> None:
     """Prints the table, a row for each number of animals in a video."""
-    names = ("project", "animals", "videos", "found", "false a frame", "switches", "IDF1", "mean (median) px")
+    names = ("project", "animals", "videos", "tracks", "found", "false a frame", "switches", "IDF1", "mean (median) px")
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for animals, there in sorted({(line["animals"], line["there"]) for line in lines}):
         of = [line for line in lines if (line["animals"], line["there"]) == (animals, there)]
         frames = sum(line["frames"] for line in of)
-        missed, false, switches = (sum(line[name] for line in of) for name in ("missed", "false", "switches"))
-        idf1, mean, median = (np.mean([line[name] for line in of]) for name in ("idf1", "mean_px", "median_px"))
-        cells = [f"2 to {animals}", there, len(of), f"{1 - missed / (frames * there):.4f}", f"{false / frames:.3f}"]
-        print(f"| {' | '.join(map(str, [*cells, switches, f'{idf1:.3f}', f'{mean:.2f} ({median:.2f})']))} |")
+        for kind, errors in {"as tracked": of, "smoothed": [line["smoothed"] for line in of]}.items():
+            missed, false, switches = (sum(one[name] for one in errors) for name in ("missed", "false", "switches"))
+            idf1, mean, median = (np.mean([one[name] for one in errors]) for name in ("idf1", "mean_px", "median_px"))
+            cells = [f"2 to {animals}", there, len(of), kind, f"{1 - missed / (frames * there):.4f}"]
+            cells += [f"{false / frames:.3f}", switches, f"{idf1:.3f}", f"{mean:.2f} ({median:.2f})"]
+            print(f"| {' | '.join(map(str, cells))} |")
 
 
 def main() -> int:
