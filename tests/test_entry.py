@@ -111,7 +111,7 @@ def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing
         f"project      {project}\n", "labels       CollectedData.csv: 5 images with ", "sets         ",
         "images       5 of 64 x 64 px; ", "input        32 x 32 px", "videos       2 videos with 10 frames, ",
         "  session00.mp4: 64 x 64 px, 5 frames, ", "broken.mp4 is not a readable video", "every image decodes\n",
-        f"left out     1 row, that cannot be used:\n  {labels}:4: ",
+        f"left out     1 row that cannot be used:\n  {labels}:4: ",
     ):  # fmt: skip
         assert part in out, (part, out)
     assert files_in(tmp_path) == before

@@ -200,7 +200,7 @@ def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, ca
         ),
         ({"train__members": 2}, "train.members is 2; pretraining makes one backbone"),
         ({"pretrain__scale_min": 2.0}, "pretrain.scale_min is 2, above pretrain.scale_max = 1.25"),
-        ({"video__folder": "labeled-data"}, "a pretraining learns from videos, but there are no videos"),
+        ({"video__folder": "labeled-data"}, "pretraining learns from videos, but there are no videos"),
         (
             {"data__project": "/nowhere"},
             "PROJECT is '/nowhere', but /nowhere does not exist; give the folder of a project",

@@ -139,8 +139,7 @@ def _others(tree: dict[str, Any], used: dict[str, Sequence[dict[str, Any]]]) -> 
 def read_labels(file: Path, data: DataConfig) -> LabelTable:
     """Reads the keypoints of a file.
 
-    A hidden keypoint (v = 1) has a position, so it counts as visible; at (0, 0) it is not labelled. Images without
-    labelled keypoints are left out.
+    A hidden keypoint (v = 1) has a position, so it counts as visible. Images without labelled keypoints are left out.
 
     Args:
       file: the JSON. Images are searched in its folder and `images` in it, in the same places one folder up, and then
@@ -160,7 +159,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     animals = Counter(annotation.get("image_id") for annotation in annotations if _has_image(annotation, images))
     found = find_images(file, images)
     rows: list[tuple[str, dict[str, Any], np.ndarray]] = []
-    kept, problems, placeholders = list[dict[str, Any]](), list[str](), 0
+    kept, problems = list[dict[str, Any]](), list[str]()
     for annotation in annotations:
         source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
         try:
@@ -171,8 +170,6 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             if found[name].reason:
                 raise UserError(found[name].reason)
             rows.append((source, images[image_id], keypoints_of(annotation["keypoints"], names)))
-            given = np.array(annotation["keypoints"]).reshape(-1, 3)
-            placeholders += int((is_placeholder(given) & (given[:, 2] > 0)).sum())
             kept.append(annotation)
         except UserError as error:
             problems.append(f"{source}: {error}")
@@ -183,9 +180,6 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     poses = _poses(categories, names_of_images, rows, data.missing)
     empty = _without_animals(file, tree, images, found) if entries else ()
     unlabelled = len(images) - len(animals) - len(empty)
-    notes = [f"left out: {count(unlabelled, 'image')} without any label"] if unlabelled else []
-    if placeholders:
-        notes.append(f"read as not labelled: {count(placeholders, 'keypoint')} at (0, 0) with v = 1 or 2")
     table = LabelTable(
         file=file,
         poses=poses,
@@ -195,7 +189,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         problems=tuple(problems),
         sizes_px={name: size for name, size in sizes_px.items() if size},
         kind=f"COCO file {file.name}",
-        notes=tuple(notes),
+        notes=(f"left out: {count(unlabelled, 'image')} without any label",) if unlabelled else (),
         scorer=read_scorer(tree),
         unread=tuple(unread(tree, kept, poses.skeleton)),
         entries=entries,
@@ -280,9 +274,7 @@ def _has_image(annotation: dict[str, Any], images: dict[str | int, Any]) -> bool
 
 def is_labelled(annotation: dict[str, Any]) -> bool:
     keypoints = annotation.get("keypoints")
-    if not isinstance(keypoints, list):
-        return bool(keypoints)
-    return any(mark and (x or y) for x, y, mark in zip(keypoints[::3], keypoints[1::3], keypoints[2::3], strict=False))
+    return bool(keypoints) and (not isinstance(keypoints, list) or any(keypoints[2::3]))
 
 
 def labelled_categories(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -326,7 +318,7 @@ def names_of_keypoints(file: Path, categories: list[dict[str, Any]]) -> tuple[st
 
 
 def keypoints_of(given: Any, names: tuple[str, ...]) -> np.ndarray:
-    """Returns keypoints (k, 3): x, y, v, where v is 0 at (0, 0): some programs give a missing keypoint another v."""
+    """Returns keypoints (k, 3): x, y, v."""
     is_list = isinstance(given, list) and all(type(number) in (int, float) for number in given)
     if not is_list or len(given) != 3 * len(names):
         raise UserError(f"keypoints is {excerpt(given)}; it must be {3 * len(names)} numbers: x, y, v of each keypoint")
@@ -336,13 +328,7 @@ def keypoints_of(given: Any, names: tuple[str, ...]) -> np.ndarray:
             raise UserError(f"v of {name} is {v:g}; it must be 0, 1 or 2")
         if v and not np.isfinite((x, y)).all():
             raise UserError(f"{name} is ({x}, {y}); it must be finite")
-    keypoints[is_placeholder(keypoints), 2] = 0
     return keypoints
-
-
-def is_placeholder(keypoints: np.ndarray) -> np.ndarray:
-    """Returns (...) bool: a keypoint (..., 3) is at (0, 0), where COCO puts missing ones."""
-    return (keypoints[..., :2] == 0).all(axis=-1)
 
 
 def image_name_of(image: dict[str, Any]) -> str:

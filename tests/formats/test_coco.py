@@ -207,27 +207,6 @@ def test_a_bad_annotation_is_named_and_can_be_skipped(tmp_path: Path, how: Any, 
     assert len(read(file, on_bad_frame="skip").poses.frames) in (5, 6)
 
 
-def test_a_keypoint_at_the_origin_is_not_labelled_whatever_its_mark(tmp_path: Path) -> None:
-    # JARVIS writes (0, 0, 1) for a keypoint that a camera does not see.
-    file = coco_project(tmp_path)
-    expected = read(file).labelled_frame_px()
-    assert np.isnan(expected).any()
-
-    def mark(tree: dict[str, Any]) -> dict[str, Any]:
-        for annotation in tree["annotations"]:
-            for place in range(2, len(annotation.get("keypoints", [])), 3):
-                annotation["keypoints"][place] = annotation["keypoints"][place] or 1
-        return tree
-
-    found = read(change(file, mark))
-    np.testing.assert_array_equal(found.labelled_frame_px(), expected)
-    missing = np.isnan(expected[..., 0]).sum()
-    assert found.notes == (
-        "left out: 1 image without any label",
-        f"read as not labelled: {missing} keypoints at (0, 0) with v = 1 or 2",
-    )
-
-
 def test_an_image_with_two_animals_makes_a_row_for_each(tmp_path: Path) -> None:
     file = coco_project(tmp_path)
     keypoints = json.loads(file.read_text())["annotations"][0]["keypoints"]

@@ -195,11 +195,11 @@ def write_pixels(folder: Path) -> None:
         (write_config(hidden_act="gelu"), "says hidden_act = 'gelu'"),
         (write_pixels, r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
         (write_timm("resnet10", mean=[0.485, 0.456, 0.406], std=[0.5] * 3), r"config.json says that the weights were "
-         r"trained on pixels of mean \[0.485, 0.456, 0.406\] and deviation \[0.5, 0.5, 0.5\]; jaxpose gives"),
+         r"trained on pixels of mean \[0.485, 0.456, 0.406\] and deviation \[0.5, 0.5, 0.5\]; for a backbone from a file, jaxpose normalises"),
         (write_timm("resnet10.a_tag", mean=[0.5] * 3), r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
         (write_timm("resnetaa10"), "says architecture = 'resnetaa10', another network than model.backbone = resnet10"),
         (lambda folder: (folder / "preprocessor_config.json").write_text('{"do_normalize": false}'),
-         "says do_normalize = False; jaxpose gives"),
+         "says do_normalize = False; for a backbone from a file, jaxpose normalises"),
         (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no file with tensors"),
         (lambda folder: save(folder, tensors_of(4)), r"conv1.weight \(4, 3, 7, 7\) instead of \(8, 3, 7, 7\)"),

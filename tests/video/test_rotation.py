@@ -143,5 +143,5 @@ def test_the_command_line_says_what_it_does(
     table = read_predictions(tmp_path / "out" / "video_preds" / "turned.csv")
     found, _ = predictor.predict(np.rot90(plain(path), 2, (1, 2)))
     np.testing.assert_allclose(table.poses.points_px[:, 0], found, atol=1e-2)
-    said = "stores a rotation by 180 degrees clockwise; it is applied, frames are 64 x 64 px"
+    said = "stores a rotation by 180 degrees clockwise; it is applied, so frames are 64 x 64 px"
     assert capsys.readouterr().err.count(said) == 1
