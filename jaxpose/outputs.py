@@ -59,7 +59,7 @@ def locked(file: Path, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        del _holders[name]
+        _holders.pop(name, None)
         # Removed while locked: a waiting process notices that the name no longer refers to this file.
         file.unlink(missing_ok=True)
         os.close(lock)
@@ -69,7 +69,7 @@ def _lock(file: Path, what: str) -> int:
     """Locks a lock file, writes the name of this process to it, and returns its descriptor."""
     start, is_told = time.monotonic(), False
     while True:
-        lock = open_shared(file, os.O_RDWR)
+        lock = _open(file)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -88,15 +88,32 @@ def _lock(file: Path, what: str) -> int:
                 "%s cannot be locked (%s): do not run two commands at once that write %s", file, error.strerror, what
             )
         if is_of_file(lock, file):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            # A lock that another user's killed command has left cannot be written to.
+            with contextlib.suppress(OSError):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             return lock
         os.close(lock)
 
 
+def _open(file: Path) -> int:
+    """Opens a lock file; that of another user, which may not be writable, only for reading."""
+    try:
+        return open_shared(file, os.O_RDWR)
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            return os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        raise
+
+
+def _is_own(file: Path) -> bool:
+    """Returns whether this thread has the lock."""
+    return _holders.get(os.path.realpath(file)) == threading.get_ident()
+
+
 def _is_locked(file: Path) -> bool:
     """Returns whether another thread or process has the lock."""
-    if _holders.get(os.path.realpath(file)) == threading.get_ident():
+    if _is_own(file):
         return False
     try:
         lock = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -153,6 +170,8 @@ def read_unchanged(lock: Path, stamp: Callable[[], object], read: Callable[[], _
       UserError: another process has been writing the files for a minute; or as `read`.
       OSError: as `read`.
     """
+    if _is_own(lock):
+        return read()
     for _ in range(_MOST_TRIES):
         before, found, problem = stamp(), [], None
         try:
@@ -165,8 +184,26 @@ def read_unchanged(lock: Path, stamp: Callable[[], object], read: Callable[[], _
             return found[0]
         time.sleep(_POLL_S)
     # Another process writes for long, or again and again.
-    with locked(lock, f"files in {lock.parent}"):
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(lock, f"files in {lock.parent}"))
+        except OSError:
+            # Who may only read cannot make others wait.
+            _wait_for(lock)
         return read()
+
+
+def _wait_for(lock: Path) -> None:
+    """Waits until no other process has the lock.
+
+    Raises:
+      UserError: another process has held it for a minute.
+    """
+    end = time.monotonic() + _MOST_WAIT_S
+    while _is_locked(lock):
+        if time.monotonic() > end:
+            raise UserError(f"files in {lock.parent} have been written for a minute; wait for that, then repeat")
+        time.sleep(_POLL_S)
 
 
 # Output files that already exist: one rule for all verbs.
@@ -210,7 +247,7 @@ def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -
 
 def _move(targets: Mapping[Path, Path], overwrite: bool) -> None:
     """Moves files to their targets, except those whose target has the same bytes; raises as `output_folder`."""
-    kept = [target for file, target in targets.items() if is_same_file(file, target)]
+    kept = {target for file, target in targets.items() if is_same_file(file, target)}
     other = [target for target in targets.values() if os.path.lexists(target) and target not in kept]
     if other and not overwrite:
         raise already_exist(sorted(other))

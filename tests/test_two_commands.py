@@ -1,6 +1,7 @@
 """Two commands at once: the second one runs inside a window of the first one, between two of its files."""
 
 import dataclasses
+import itertools
 import os
 import shutil
 import threading
@@ -286,3 +287,23 @@ def test_a_reader_gets_the_labels_of_all_views_from_before_a_merge_or_from_after
     found = read_project(data)
     assert second.result() == 3
     assert found.views == tuple(np.repeat(views, 2))
+
+
+def test_files_that_never_rest_are_read_by_who_may_only_read_and_by_who_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, numbers = tmp_path / "a.lock", itertools.count()
+    with outputs.locked(lock, "files"):
+        assert outputs.read_unchanged(lock, lambda: next(numbers), lambda: "read") == "read"
+        assert next(numbers) == 0
+
+    def refuse(file: Path, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(outputs, "open_shared", refuse)
+    assert outputs.read_unchanged(lock, lambda: next(numbers), lambda: "read") == "read"
+    # A lock that another user's killed command has left.
+    lock.write_text("process 1 on node1\n")
+    with outputs.locked(lock, "files"):
+        assert lock.exists()
+    assert not lock.exists()

@@ -21,9 +21,10 @@ from jaxpose.labelling.merging import (
     extended,
     folder_of,
     is_merged,
-    present_contents,
+    known_contents,
     read_new_labels,
     read_size_px,
+    read_with_contents,
     refuse_misfits,
     refuse_other_keypoints,
     untouched_text,
@@ -31,7 +32,7 @@ from jaxpose.labelling.merging import (
 )
 from jaxpose.labelling.merging import merge as write_merged
 from jaxpose.labelling.merging_animals import contents_of, keypoint_names, plan_merge, rows_of
-from jaxpose.labelling.project_labels import ProjectLabels, can_write, read_project_labels
+from jaxpose.labelling.project_labels import ProjectLabels, can_write
 from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.run.paths import MEMBERS_FOLDER
 from jaxpose.terminal import count, print_lines, say
@@ -79,21 +80,32 @@ def merge(given: argparse.Namespace) -> int:
     with changing_labels(folder) if folder.is_dir() else contextlib.nullcontext():
         views = tuple(filter(None, given.views.split(",")))
         data = DataConfig(project=given.project, labels=given.labels, views=views)
-        project = read_project_labels(data, several=True)
+        project, contents = read_with_contents(data)
         found = read_new_labels(new.expanduser(), project)
         if project.layout and project.layout.individuals:
-            _merge_animals(given, new.expanduser(), found, project)
+            _merge_animals(given, new.expanduser(), found, project, contents)
         elif is_merged(found, project):
             print_lines(f"{given.project} already has all labels of {given.new}: nothing to merge")
         else:
             refuse_misfits(new.expanduser(), found, project)
-            _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project))
+            _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project, contents))
     say(_next_step(given, new.expanduser()))
     return DONE
 
 
-def _merge_animals(given: argparse.Namespace, new: Path, found: Sequence[NewFile], project: ProjectLabels) -> None:
-    """Adds new labels to a project of several animals, and reports what it did."""
+def _merge_animals(
+    given: argparse.Namespace,
+    new: Path,
+    found: Sequence[NewFile],
+    project: ProjectLabels,
+    before: Mapping[Path, bytes],
+) -> None:
+    """Adds new labels to a project of several animals, and reports what it did.
+
+    Args:
+      given, new, found, project: the merge.
+      before: the bytes of the project's label files, from `read_with_contents`.
+    """
     refuse_other_keypoints(found, project)
     plan = plan_merge(found, project, folder_of(new))
     about = plan.lines(keypoint_names(project))
@@ -101,13 +113,13 @@ def _merge_animals(given: argparse.Namespace, new: Path, found: Sequence[NewFile
         about.append(f"{given.project} already has all labels of {given.new}: nothing to merge")
     else:
         rows = rows_of(plan, project)
-        before = present_contents({**rows, **plan.changes})
+        known = known_contents({**rows, **plan.changes}, before)
         contents = contents_of(
             plan, project, {file: extended(file, of_file, project) for file, of_file in rows.items()}
         )
         numbers = {file: len(rows.get(file, ())) for file in contents}
         changed = {file: len(of_file) for file, of_file in plan.changes.items()}
-        _report(new, found, project, write_contents(new, found, project, contents, numbers, before), changed)
+        _report(new, found, project, write_contents(new, found, project, contents, numbers, known), changed)
     for line in about:
         print_lines(line)
 

@@ -4,12 +4,14 @@ import csv
 import dataclasses
 import difflib
 import io
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.config import DataConfig
 from jaxpose.data import frame_names
 from jaxpose.data.checked_table import find_outside, refuse_link_out, refuse_link_out_of_project
 from jaxpose.data.image_file import NORMAL, describe, image_facts
@@ -27,6 +29,7 @@ from jaxpose.labelling.project_labels import (
     h5_of_csv,
     read_animal_cells,
     read_header,
+    read_project_labels,
     refuse_other_labels,
 )
 from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
@@ -432,7 +435,24 @@ class Merged:
     stale: list[Path]
 
 
-def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
+def read_with_contents(data: DataConfig) -> tuple[ProjectLabels, dict[Path, bytes]]:
+    """Returns the labels of a project, and {real path of a label file: its bytes}.
+
+    If another program saves a file after that, other bytes than these are found when it is replaced.
+
+    Args:
+      data: as for `read_project_labels`.
+
+    Raises:
+      UserError: as `read_project_labels`.
+    """
+    # The first time for the names of its files: the labels that count are read after the bytes.
+    files = itertools.chain(*read_project_labels(data, several=True).files.values())
+    contents = {file.resolve(): read_bytes(file, most_bytes=None) for file in files if file.is_file()}
+    return read_project_labels(data, several=True), contents
+
+
+def merge(new: Path, found: list[NewFile], project: ProjectLabels, contents: Mapping[Path, bytes]) -> Merged:
     """Adds all rows from `read_new_labels`, with their images, to a project, or none.
 
     <label file>.bak keeps the content before the merge.
@@ -441,6 +461,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
       new: the rows' folder or label file.
       found: the rows; they must fit the project.
       project: the destination; its folder is locked.
+      contents: its bytes, from `read_with_contents`.
 
     Raises:
       UserError: an HDF5 file next to a label file has different labels, or another program has changed a label file
@@ -448,7 +469,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
       OSError: a file cannot be written.
     """
     added = _new_rows(found, project)
-    before = present_contents(added)
+    before = known_contents(added, contents)
     return write_contents(
         new,
         found,
@@ -459,9 +480,9 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
     )
 
 
-def present_contents(files: Iterable[Path]) -> dict[Path, bytes | None]:
-    """Returns the bytes of label files, None for an absent one, before their new content is made."""
-    return {file: read_bytes(file, most_bytes=None) if file.is_file() else None for file in files}
+def known_contents(files: Iterable[Path], contents: Mapping[Path, bytes]) -> dict[Path, bytes | None]:
+    """Returns the bytes that label files had when the project was read, None for a file that it did not have."""
+    return {file: contents.get(file.resolve()) for file in files}
 
 
 def write_contents(
@@ -478,7 +499,7 @@ def write_contents(
       new, found, project: as for `merge`.
       contents: {label file: its bytes after the merge}.
       rows: {label file: number of new rows}.
-      before: {label file: its bytes before the merge}, from `present_contents`.
+      before: {label file: its bytes before the merge}, from `known_contents`.
 
     Raises:
       UserError, OSError: as `merge`.

@@ -23,7 +23,7 @@ from jaxpose.checksums import write_json
 from jaxpose.data import label_changes
 from jaxpose.data.label_changes import locked_labels
 from jaxpose.formats.deeplabcut.tables import read_h5
-from jaxpose.labelling import merging
+from jaxpose.labelling import labels_command, merging
 from tests.small_run import environment
 
 Capture = pytest.CaptureFixture[str]
@@ -208,17 +208,18 @@ def test_after_an_error_the_project_is_as_it_was(project: Path, new: Path, capsy
     assert _merge(new, project) == 0
 
 
+@pytest.mark.parametrize(("place", "name"), [(merging, "write_all"), (labels_command, "read_new_labels")])
 def test_what_another_program_saves_during_a_merge_is_not_overwritten(
-    project: Path, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    project: Path, new: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, place: Any, name: str
 ) -> None:
     file = project / "labeled-data/a/CollectedData_me.csv"
-    write_all, saved = merging.write_all, file.read_bytes().replace(b"2.5", b"7.5")
+    real, saved = getattr(place, name), file.read_bytes().replace(b"2.5", b"7.5")
 
     def after_a_save(*given: Any, **named: Any) -> Any:
         file.write_bytes(saved)
-        return write_all(*given, **named)
+        return real(*given, **named)
 
-    monkeypatch.setattr(merging, "write_all", after_a_save)
+    monkeypatch.setattr(place, name, after_a_save)
     assert _merge(new, project) == 2
     assert (
         "CollectedData_me.csv was changed by another program while its labels were written" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,6 +14,7 @@ from pycocotools.coco import COCO
 
 from jaxpose import labels, suggest
 from jaxpose.check.__main__ import main as check
+from jaxpose.labelling import labels_command
 from jaxpose.tracking.review import COLUMNS
 from tests.painted_videos import number_in, write
 from tests.predicted_runs import predicted_run
@@ -268,6 +270,34 @@ def test_labels_of_two_people_are_matched_by_position_and_only_what_lacks_is_add
 def exchanged(table: pd.DataFrame) -> pd.DataFrame:
     """The table with the names of the two animals exchanged."""
     return table.rename(columns={"male": "female", "female": "male"}, level=1)
+
+
+def test_rows_that_another_program_sorts_during_a_merge_are_not_filled_by_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    project = csv_project(tmp_path / "project")
+    file = project / "CollectedData.csv"
+    table = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
+    table.loc[IMAGES[0], ("me", "female")] = np.nan
+    table.to_csv(file)
+    new, _ = other_person(tmp_path / "new")
+    plan_merge = labels_command.plan_merge
+
+    def then_a_save(*given: Any) -> Any:
+        found = plan_merge(*given)
+        table.iloc[::-1].to_csv(file)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(labels_command, "plan_merge", then_a_save)
+        assert merge(new, project) == 2
+    assert "CollectedData.csv was changed by another program" in capsys.readouterr().err
+    pd.testing.assert_frame_equal(pd.read_csv(file, header=[0, 1, 2, 3], index_col=0), table.iloc[::-1])
+    assert merge(new, project) == 0
+    merged = pd.read_csv(file, header=[0, 1, 2, 3], index_col=0)
+    assert np.isfinite(cells_of(merged, IMAGES[0], "female")).all()
+    for image in set(table.index) - {IMAGES[0]}:
+        np.testing.assert_array_equal(cells_of(merged, image, "female"), cells_of(table, image, "female"))
 
 
 def test_an_animal_that_may_be_another_one_stops_a_merge(tmp_path: Path, capsys: Capture) -> None:

@@ -195,7 +195,7 @@ def write_pixels(folder: Path) -> None:
         (write_config(hidden_act="gelu"), "says hidden_act = 'gelu'"),
         (write_pixels, r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
         (write_timm("resnet10", mean=[0.485, 0.456, 0.406], std=[0.5] * 3), r"config.json says that the weights were "
-         r"trained on pixels of mean \[0.485, 0.456, 0.406\] and deviation \[0.5, 0.5, 0.5\]; for a backbone from a file"),
+         r"trained on pixels of mean \[0.485, 0.456, 0.406\] and deviation \[0.5, 0.5, 0.5\]; for a backbone"),
         (write_timm("resnet10.a_tag", mean=[0.5] * 3), r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
         (write_timm("resnetaa10"), "says architecture = 'resnetaa10', another network than model.backbone = resnet10"),
         (lambda folder: (folder / "preprocessor_config.json").write_text('{"do_normalize": false}'),
