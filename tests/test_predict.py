@@ -173,7 +173,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
     shown = capsys.readouterr().out
     assert "of1.csv already exists (--overwrite predicts it again)" in shown
-    assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
+    assert "of5.avi: 5 of 5 frames" in shown and "of33.avi: 33 of 33 frames" in shown
     assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).poses.frames) == 5
     arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
     assert predict.main(arguments) == 0
