@@ -178,7 +178,7 @@ def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             _remove_abandoned(path)
             raise
         # Meanwhile, another process may have taken it for abandoned.
-        if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
+        if try_lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             _remove_behind(target, number)
             return path, descriptor
         os.close(descriptor)
@@ -210,7 +210,7 @@ def _remove_abandoned(path: Path) -> bool:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return False
-        is_mine = _lock(descriptor)
+        is_mine = try_lock(descriptor)
         is_abandoned = is_mine or (is_mine is None and time.time() - _newest_s(path) > _STALE_S)
         if is_abandoned:
             _remove_locked(path, descriptor)
@@ -219,10 +219,15 @@ def _remove_abandoned(path: Path) -> bool:
     return not os.path.lexists(path)
 
 
-def _lock(descriptor: int) -> bool | None:
-    """Locks an open file; returns False if another process holds it, None if its file system has no locks."""
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool | None:
+    """Locks an open file; returns False if another process holds it, None if its file system has no locks.
+
+    Args:
+      descriptor: of the file; the lock ends when it is closed.
+      kind: `fcntl.LOCK_EX`, or `fcntl.LOCK_SH` to learn whether a writer holds the file.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

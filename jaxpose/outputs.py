@@ -1,7 +1,7 @@
 """Files that several commands may write or read at once: locks, and the output files of all verbs.
 
-Of several commands that write the files of a folder, one at a time moves its own into place. A reader reads again if
-files were replaced meanwhile, so what it returns is of one command.
+If several commands write files in one folder, only one at a time moves its files into place. A reader whose files are
+replaced while it reads them reads them again, so all of them come from the same command.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from jaxpose.files import (
     is_same_file,
     naming_errors,
     open_shared,
+    try_lock,
     unfinished_folder,
     was_cut_off,
 )
@@ -120,14 +121,9 @@ def _is_locked(file: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+        return try_lock(lock, fcntl.LOCK_SH) is False
     finally:
         os.close(lock)
-    return False
 
 
 # Readers of several files that belong together.
@@ -219,7 +215,8 @@ OUTPUT_LOCK_FILE = ".jaxpose_output.lock"
 def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -> Iterator[Path]:
     """Yields an empty folder to write to; at the end its files move to the same places below `folder`.
 
-    Of several commands, one at a time compares and moves its files: the second one finds all files of the first.
+    If several commands write there, only one at a time compares and moves its files, so the second finds all files of
+    the first.
 
     Args:
       folder: where the files belong; it is created.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.files import open_shared
+from jaxpose.files import open_shared, try_lock
 
 _MOST_LOG_BYTES = 4096
 
@@ -80,14 +80,12 @@ class Background:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return bool(self._process and self._process.returncode is None)
+            is_free = try_lock(log, fcntl.LOCK_SH)
         finally:
             os.close(log)
-        return False
+        if is_free is None:
+            return bool(self._process and self._process.returncode is None)
+        return not is_free
 
     def stop(self, group: int) -> None:
         """Ends the running processes as Ctrl-C would."""

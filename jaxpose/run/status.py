@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from jaxpose.checksums import DamagedFile, parse_json, read_json, write_json
 from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
+from jaxpose.files import read_bytes, try_lock
 from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged, stamps
 from jaxpose.run.paths import (
     EVALUATED_FILE,
@@ -94,13 +94,15 @@ def is_held(run: Path) -> bool | None:
         return None
     try:
         owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        is_free = try_lock(lock, fcntl.LOCK_SH)
     except OSError:
         return None
     finally:
         os.close(lock)
+    if is_free is None:
+        return None
+    if not is_free:
+        return True
     return False if owner.endswith(f" on {socket.gethostname()}") else None
 
 

@@ -72,7 +72,7 @@ def test_a_decided_conflict_comes_back_with_an_undo_and_after_a_refusal(tmp_path
         press(page, "Control+z")
         point(page, "nose", "your label")
         assert page.evaluate(WARNS)
-        # The next edit of the point ends it, too.
+        # The next edit of the point also ends the conflict.
         press(page, "ArrowLeft")
         expect(page.locator("#conflicts button")).to_have_count(0)
         wait_for_row(project, f"{image_name(10)},28.5,18.5,,,,")
