@@ -12,11 +12,15 @@ import pytest
 import sleap_io
 
 from jaxpose import convert, smooth, to_xarray, track
+from jaxpose.checksums import write_csv
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.errors import UserError
+from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import write_individuals, write_predictions
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
+from jaxpose.prediction.index import COLUMNS
+from tests.index_row import row
 from tests.painted_videos import write as write_video
 
 NAMES, FRAMES = ("nose", "tail"), 6
@@ -225,6 +229,82 @@ def test_animals_without_tracks_have_no_columns(tmp_path: Path, capsys: pytest.C
     labels.save(str(tmp_path / "untracked.slp"), embed=False)
     assert run(tmp_path / "untracked.slp", "--to", "csv", "--out", tmp_path / "a.csv") == 2
     assert "has several animals without tracks; jaxpose track makes their tracks" in capsys.readouterr().err
+
+
+def results(folder: Path, forms: tuple[str, ...] = ("csv",)) -> Path:
+    """A results folder of jaxpose predict: detections, the surest animal first, tracks, and the video."""
+    (tables := folder / "run" / "video_preds").mkdir(parents=True)
+    video = write_video(folder / "day1.mp4", FRAMES)
+    tracks = made(("animal1", "animal2"))
+    mixed = np.where(np.arange(FRAMES) % 2 == 0, [[0], [1]], [[1], [0]]).T
+    points, sure = (
+        np.take_along_axis(values, mixed.reshape(FRAMES, 2, *[1] * (values.ndim - 2)), axis=1)
+        for values in (tracks.poses.points_px, tracks.poses.confidence)
+    )
+    identity = np.where(np.isfinite(points[..., 0]).any(axis=2), [0, 1], -1)
+    poses = dataclasses.replace(tracks.poses, points_px=points, confidence=sure, identity=identity)
+    write_individuals(table := tables / "day1_detections.csv", dataclasses.replace(tracks, poses=poses))
+    write_individuals(tables / "day1_tracks.csv", tracks)
+    for form in forms[1:]:
+        (tables / f"day1_tracks.{form}").write_bytes(b"")
+    of_table = row(
+        path=str(video), table=f"video_preds/{table.name}", size=video.stat().st_size, table_sha256=sha256_of(table)
+    )
+    write_csv(
+        folder / "run" / "index.csv", pd.DataFrame([dataclasses.asdict(of_table)], columns=COLUMNS).to_csv(index=False)
+    )
+    return folder / "run"
+
+
+@pytest.mark.parametrize("form", ["csv", "deeplabcut", "sleap-analysis", "slp"])
+def test_of_a_run_the_tracks_are_converted_not_the_detections(tmp_path: Path, form: str) -> None:
+    folder, out = results(tmp_path), tmp_path / "out"
+    assert run(folder, "--to", form, "--out", out) == 0
+    # DeepLabCut finds tracks by this name, in a project with several animals.
+    names = {"deeplabcut": "day1DLC_net_el.h5", "sleap-analysis": "day1_tracks.analysis.h5"}
+    found = read_table(out / names.get(form, f"day1_tracks.{form}"), several=True).placed().poses
+    same(found, made(("animal1", "animal2")).poses)
+
+
+def test_the_places_of_detections_are_no_tracks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = results(tmp_path)
+    detections = folder / "video_preds" / "day1_detections.csv"
+    for verb in (
+        ["--to", "deeplabcut", "--out", str(tmp_path / "a.h5")],
+        [
+            "--to",
+            "nwb",
+            "--session_start",
+            "2026-05-04T14:30:00+02:00",
+            "--video",
+            str(tmp_path / "day1.mp4"),
+            "--out",
+            str(tmp_path / "a.nwb"),
+        ],
+    ):
+        assert run(detections, *verb) == 2
+        assert "day1_detections.csv has several animals without tracks; jaxpose track makes" in capsys.readouterr().err
+    assert smooth.main([str(detections)]) == 2
+    assert run(detections, "--to", "slp", "--video", tmp_path / "day1.mp4", "--out", tmp_path / "a.slp") == 0
+    instances = [one for frame in sleap_io.load_slp(str(tmp_path / "a.slp")) for one in frame.instances]
+    assert len(instances) == 9 and not any(one.track for one in instances)
+    (folder / "video_preds" / "day1_tracks.csv").unlink()
+    assert run(folder, "--to", "csv", "--out", tmp_path / "out") == 2
+    assert "day1_detections.csv has no tracks, so it is not converted" in capsys.readouterr().err
+
+
+def test_of_tracks_in_two_forms_a_person_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = results(tmp_path, ("csv", "slp"))
+    assert run(folder, "--to", "csv", "--out", tmp_path / "out") == 2
+    assert "has the tracks day1_tracks.csv and day1_tracks.slp, which may differ" in capsys.readouterr().err
+
+
+def test_detections_of_a_run_become_tracks_with_their_video(tmp_path: Path) -> None:
+    folder, out = results(tmp_path), tmp_path / "fixed.slp"
+    detections = folder / "video_preds" / "day1_detections.csv"
+    assert track.main([str(detections), "--animals", "2", "--out", str(out)]) == 0
+    labels = sleap_io.load_slp(str(out))
+    assert labels.videos[0].filename == str(tmp_path / "day1.mp4") and len(labels.tracks) == 2
 
 
 def test_pickles_of_deeplabcut_are_refused_with_the_function_that_writes_a_table(

@@ -3,7 +3,7 @@
 import dataclasses
 import numbers
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,15 @@ import numpy as np
 
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.conversion.label_files import Target
+from jaxpose.data.animals import place_names
 from jaxpose.errors import UserError, need
 from jaxpose.formats import nwb, prediction_table, sleap_files
 from jaxpose.formats.deeplabcut import tables as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
 from jaxpose.outputs import output_folder
-from jaxpose.prediction.video_tables import find_table, finished_tables
+from jaxpose.prediction.index import DETECTIONS, TRACKS
+from jaxpose.prediction.video_tables import find_table, finished_tables, video_of
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count, tally
 
@@ -28,6 +30,7 @@ CSV, DEEPLABCUT, SLP, SLEAP_ANALYSIS, PARQUET, NWB = "csv", "deeplabcut", "slp",
 SUFFIXES = {
     CSV: ".csv", SLEAP_ANALYSIS: ".analysis.h5", DEEPLABCUT: ".h5", SLP: ".slp", PARQUET: ".parquet", NWB: ".nwb",
 }  # fmt: skip
+_DETECTIONS_FILE = f"{DETECTIONS}{SUFFIXES[CSV]}"
 _UNIQUE = " and unique body parts"
 # Forms with a place for each individual; SLEAP's project holds animals without a track as well.
 _INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS, NWB)
@@ -60,14 +63,40 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
         return _convert(source, video, Path(), target)
     if not (source / INDEX_FILE).is_file():
         raise UserError(f"{source} has no {INDEX_FILE}: it is not a folder in which jaxpose predict left its results")
-    found = {find_table(source, video): video} if video else finished_tables(source)
+    found, lines = _tracks_for({find_table(source, video): video} if video else finished_tables(source))
     if len(found) > 1 and _is_file(target):
         raise UserError(f"--out is {target.out}, but {source} has {len(found)} tables; give a folder, or --video VIDEO")
-    lines = []
     for table, of_table in found.items():
         place = table.relative_to(source / VIDEO_TABLES_FOLDER).parent
         lines += _convert(table, of_table if of_table.is_file() else None, place, target)
     return lines
+
+
+def _tracks_for(tables: Mapping[Path, Path]) -> tuple[dict[Path, Path], list[str]]:
+    """Returns {table to convert: its video}, of several animals the tracks, and lines about tables without tracks.
+
+    Raises:
+      UserError: a table has tracks in several forms, which may differ, or none of the tables has any.
+    """
+    found, absent = dict[Path, Path](), list[str]()
+    for table, video in tables.items():
+        if not _is_of_detections(table):
+            found[table] = video
+            continue
+        stem = table.name.removesuffix(_DETECTIONS_FILE)
+        tracks = [file for end in SUFFIXES.values() if (file := table.with_name(f"{stem}{TRACKS}{end}")).is_file()]
+        if len(tracks) > 1:
+            raise UserError(
+                f"{table.parent} has the tracks {' and '.join(file.name for file in tracks)}, which may differ: give "
+                "the one to convert, and --video VIDEO"
+            )
+        if tracks:
+            found[tracks[0]] = video
+        else:
+            absent.append(f"{table} has no tracks, so it is not converted; jaxpose track makes them")
+    if not found:
+        raise UserError(absent[0])
+    return found, absent
 
 
 def read_table(file: Path, several: bool = False) -> PredictionTable:
@@ -176,13 +205,22 @@ def form_to_write(out: Path, forms: Sequence[str], source: Path) -> str:
     return form
 
 
-def refuse_no_video(out: Path, table: PredictionTable) -> None:
-    """Raises UserError if a file to write is a .slp, but the table does not name its video."""
-    if form_of(out) == SLP and table.footage is None:
-        raise UserError(
-            f"--out is {out}, but {table.file} does not name its video, which .slp files describe: write an .h5 file, "
-            "then give it and --video VIDEO to jaxpose convert predictions --to slp"
-        )
+def footage_for(out: Path, table: PredictionTable) -> Footage | None:
+    """Returns the video that a file to write describes; None for a form that describes none.
+
+    Raises:
+      UserError: the file is a .slp, but neither the table nor the index of its results folder names an existing video.
+    """
+    if form_of(out) != SLP or table.footage:
+        return table.footage
+    video = video_of(table.file)
+    if video and video.is_file():
+        return read_footage(video, table)
+    reason = f"its video {video} does not exist" if video else "does not name its video"
+    raise UserError(
+        f"--out is {out}, but {table.file} {reason}, which .slp files describe: write an .h5 file, then give it and "
+        "--video VIDEO to jaxpose convert predictions --to slp"
+    )
 
 
 def file_stem(file: Path) -> str:
@@ -204,7 +242,7 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     if footage is None and target.form in _NEED_VIDEO:
         raise UserError(f"{target.form} files describe the video of {table}; give --video VIDEO")
     target = dataclasses.replace(target, scorer=target.scorer or scorer_for_deeplabcut(predictions))
-    file = _file(table, video, place, target)
+    file = _file(predictions, video, place, target)
     with output_folder(file.parent, target.overwrite) as folder:
         written = write_form(folder / file.name, predictions, footage, target)
     names = ", ".join(str(file.with_name(one.name)) for one in written)
@@ -255,12 +293,13 @@ def _left_in_slp(predictions: PredictionTable, form: str) -> list[str]:
     return [*found, *tally(lost)]
 
 
-def _file(table: Path, video: Path | None, place: Path, target: Target) -> Path:
+def _file(predictions: PredictionTable, video: Path | None, place: Path, target: Target) -> Path:
     if _is_file(target):
         return target.out
-    stem = file_stem(table)
+    stem = file_stem(predictions.file)
     if target.form == DEEPLABCUT:
-        return target.out / place / deeplabcut.file_name(video.stem if video else stem, target.scorer)
+        of_video = video.stem if video else stem if predictions.is_plain else stem.removesuffix(TRACKS)
+        return target.out / place / deeplabcut.file_name(of_video, target.scorer, tracked=not predictions.is_plain)
     return target.out / place / f"{stem}{SUFFIXES[target.form]}"
 
 
@@ -301,9 +340,23 @@ def write_form(file: Path, predictions: PredictionTable, footage: Footage | None
     return [file]
 
 
+def _is_of_detections(file: Path) -> bool:
+    """Returns whether a table has the animals of each frame, the surest first: `animal1` is no individual."""
+    if not file.name.endswith(_DETECTIONS_FILE):
+        return False
+    names = lightning_pose.individuals_in(file)
+    return len(names) > 1 and names == place_names(len(names))
+
+
+def _without_ranks(table: PredictionTable) -> PredictionTable:
+    """Returns a table of detections without their places as names."""
+    poses = dataclasses.replace(table.poses, identity=np.full_like(table.poses.identity, -1), individuals=())
+    return dataclasses.replace(table, poses=poses)
+
+
 def _read_csv(file: Path) -> PredictionTable:
     if (several := lightning_pose.read_individuals(file)) is not None:
-        return several
+        return _without_ranks(several) if _is_of_detections(file) else several
     found, first_row = lightning_pose.read_predictions(file), lightning_pose.first_row(file)
     names = found.poses.keypoint_names
     return check_predictions(file, found.scorer, found.poses.frames, names, *found.poses.one_animal(), first_row)

@@ -341,6 +341,20 @@ def find_table(run: Path, video: Path) -> Path:
     return _undamaged(run, row)
 
 
+def video_of(table: Path) -> Path | None:
+    """Returns the video of a table in a results folder, which may be on another machine; None for any other file.
+
+    Raises:
+      DamagedFile: the index is damaged.
+    """
+    table = Path(os.path.abspath(table))
+    for run in table.parents:
+        for row in _read_rows(run):
+            if run / row.table == table:
+                return Path(row.path)
+    return None
+
+
 def read_finished(runs: Sequence[Path], read: Callable[[], _Found]) -> _Found:
     """Returns what `read` returns, of finished tables that no other command replaced meanwhile; else reads again.
 

@@ -16,10 +16,10 @@ from jaxpose.conversion.prediction_tables import (
     SLEAP_ANALYSIS,
     SLP,
     file_stem,
+    footage_for,
     form_of,
     form_to_write,
     read_table,
-    refuse_no_video,
     scorer_for_deeplabcut,
     write_form,
 )
@@ -55,12 +55,12 @@ def run(given: argparse.Namespace) -> int:
     table = read_table(file, several=True).without_zeros()
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")
-    refuse_no_video(out, table)
+    footage = footage_for(out, table)
     for note in table.notes:
         say(note)
     corrections = _corrections(given.corrections, _review_of(out))
     video = Path(given.video).expanduser() if given.video else None
-    print_lines("\n".join(write_tracks(table, number, out, table.footage, given.overwrite, corrections, video)))
+    print_lines("\n".join(write_tracks(table, number, out, footage, given.overwrite, corrections, video)))
     return DONE
 
 

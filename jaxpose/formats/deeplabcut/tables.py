@@ -359,12 +359,19 @@ def write_labels(folder: Path, labels: LabelTable) -> None:
 SCORER = "DLC_jaxpose"
 SCORER_PREFIX = "DLC"
 _COORDS = ("x", "y", "likelihood")
+# The ending of the tracks of DeepLabCut's default tracker, "ellipse".
+_TRACKED = "_el"
 # DeepLabCut does not read files with such names as predictions of one animal.
 _RESERVED, _ENDINGS = ("filtered", "skeleton", "full"), ("_labeled", "_sk", "_bx", "_el", "_ctd", "_tr")
 
 
-def file_name(video: str, scorer: str) -> str:
-    """Returns the name by which DeepLabCut finds the predictions of a video (named without suffix).
+def file_name(video: str, scorer: str, tracked: bool = False) -> str:
+    """Returns the name by which DeepLabCut finds the predictions of a video.
+
+    Args:
+      video: its name without suffix.
+      scorer: the name of the network.
+      tracked: whether they are tracks of several animals.
 
     Raises:
       UserError: DeepLabCut would not find this name.
@@ -379,7 +386,7 @@ def file_name(video: str, scorer: str) -> str:
             f"DeepLabCut would not find {stem}.h5: it reserves {reserved[0]!r} in names for other results; rename the "
             "video, or choose another --scorer"
         )
-    return f"{stem}.h5"
+    return f"{stem}{_TRACKED * tracked}.h5"
 
 
 def write_predictions(file: Path, predictions: PredictionTable, scorer: str, footage: Footage | None) -> list[Path]:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxpose.config.option import excerpt
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
 from jaxpose.data.label_table import LabelTable
-from jaxpose.data.labels import is_coords_row, named, refuse_several
+from jaxpose.data.labels import is_coords_row, named, names_of, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.files import naming_errors, open_atomic, open_new, write_atomic
 from jaxpose.formats.prediction_table import PredictionTable, check_individuals, each_individual, individual_columns
@@ -388,12 +388,17 @@ def _read_individuals(file: Path) -> tuple[list[tuple[str, str]], np.ndarray, Pr
 
 def only_individual(file: Path) -> str:
     """Returns the name in a readable prediction file of one individual, which its reader leaves out; "" without one."""
+    names = individuals_in(file)
+    return names[0] if len(names) == 1 else ""
+
+
+def individuals_in(file: Path) -> tuple[str, ...]:
+    """Returns the names in the individuals row of a prediction file, () without one."""
     with open_unicode(file) as stream:
         header = [row for _, row in zip(range(4), csv.reader(stream), strict=False)]
     if len(header) < 4 or not all(header) or header[1][0] != "individuals":
-        return ""
-    names = dict.fromkeys(filter(None, map(named, header[1][1:])))
-    return next(iter(names)) if len(names) == 1 else ""
+        return ()
+    return tuple(names_of(header[1][1:]))
 
 
 def first_row(file: Path) -> int:
