@@ -26,6 +26,7 @@ _WHAT = {
     VALIDATION: "Validation frames neither trained the network nor chose its checkpoint.",
     TRAIN: "The network was trained on these frames, so expect much larger errors on other frames.",
 }
+_IN_BOXES = "Each animal was shown in a box around its own labels, so animals that the finder misses do not count here."
 _LEFT_OUT = (
     "Points marked as not visible are left out of all other figures of this page, because the network learns to be "
     'unsure of them; where they have a position, the rows "with not visible" count them.'
@@ -47,7 +48,7 @@ def headline_section(facts: RunFacts, project: Project | None) -> Section:
     parts.append(f"<dl>{_facts(facts)}</dl>")
     sets = facts.evaluation.get("sets")
     if isinstance(sets, dict) and sets:
-        parts.append(_table(sets))
+        parts += [_table(sets), _found(sets)]
     return Section("result", "Result", "".join(parts))
 
 
@@ -64,12 +65,15 @@ def result(facts: RunFacts) -> str:
     few = "" if between else f" There is no interval below {LEAST_FRAMES} labelled frames."
     sizes = facts.config.data.frame_sizes_px
     size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
+    is_several = facts.config.data.animals > 1
+    of_set = f"{shown} {'animal' if is_several else 'frame'}"
+    boxes = f" {_IN_BOXES}" if is_several and facts.config.model.kind != "finder" else ""
     is_chosen_by = shown == VALIDATION and chooses_by_validation(facts.config.train.monitor)
     what = f" {_CHOSE if is_chosen_by else _WHAT[shown]}" if shown in _WHAT else ""
     return (
         f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
-        f"{count(int(means.frames[-1]), f'{shown} frame')}; half of the points are within {np.median(points):.2f} px."
-        f"{few}{what}{size}"
+        f"{count(int(means.frames[-1]), of_set)}; half of the points are within {np.median(points):.2f} px."
+        f"{few}{what}{boxes}{size}"
     )
 
 
@@ -127,6 +131,18 @@ def _table(sets: dict[str, Any]) -> str:
     head = ["set", "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
     text = " ".join(dict.fromkeys(notes))
     return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(text, "note")
+
+
+def _found(sets: dict[str, Any]) -> str:
+    """Returns the animals that the finder and the pose network together found in each set; "" for one animal."""
+    rows = []
+    for name, of_set in sets.items():
+        if isinstance(of_set, dict) and (figures := of_set.get("animals")):
+            found = figures["animals"] - figures["missed"]
+            error, precision = number(figures["mean_px_error"]), number(figures["oks_ap"]["0.1"], 3)
+            rows.append([name, figures["frames"], figures["animals"], found, figures["false"], error, precision])
+    head = ["set", "images", "labelled animals", "found", "false", "mean px", "OKS AP"]
+    return table(head, rows, "Animals found in whole images, by the finder and the pose network") if rows else ""
 
 
 # The section that compares a run with another one, as `jaxpose compare` does.

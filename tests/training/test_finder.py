@@ -25,6 +25,7 @@ from jaxpose.export.__main__ import main as export
 from jaxpose.predict import main as predict
 from jaxpose.prediction.animals import Network, find_in_video
 from jaxpose.prediction.evaluation import evaluate as evaluate_run
+from jaxpose.report.__main__ import main as report
 from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training import animal_clips
@@ -79,7 +80,8 @@ def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
         assert validations and ("val_recall" in validations[0]) == (kind == "finder")
         assert all((folder / name).is_file() for name in ("finished.json", "best.safetensors", "evaluation.json"))
     # One report, of both.
-    assert (run / "report.html").is_file() and not (finder_run / "report.html").exists()
+    assert not (finder_run / "report.html").exists()
+    assert "Animals found in whole images, by the finder and the pose network" in (run / "report.html").read_text()
 
 
 def test_the_finder_trains_on_frames_and_validates_on_their_animals(finder_run: Path) -> None:
@@ -332,19 +334,22 @@ def test_another_network_does_not_start_from_the_head_of_a_finder(
 
 def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     video = group / "videos" / "session01.mp4"
-    out = tmp_path / "out"
-    arguments = ["--run", str(run), str(video), "--animals", "at-most:3", "--to", "slp"]
-    assert predict([*arguments, "--devices", "1", "--labeled", "--out", str(out)]) == 0
+    out = shutil.copytree(run, tmp_path / "run")
+    arguments = ["--run", str(out), str(video), "--animals", "at-most:3", "--to", "slp"]
+    assert predict([*arguments, "--devices", "1", "--labeled"]) == 0
     assert (out / "labeled_videos" / "session01_tracks_labeled.mp4").is_file()
     found = read_table(out / "video_preds" / "session01_detections.csv", several=True)
     tracks = read_table(out / "video_preds" / "session01_tracks.slp", several=True)
     assert 0 < len(tracks.poses.individuals) <= 3 and len(found.poses.frames) == 16
     assert (out / "video_preds" / "session01_tracks_review.csv").is_file()
+    assert report([str(out)]) == 0
+    page = (out / "report.html").read_text()
+    assert "There are no traces" not in page and "video_preds/session01_tracks_review.csv" in page
     # A person's correction stays, whatever a copy of the folder made of the times.
     corrected = out / "video_preds" / "session01_tracks.slp"
     corrected.write_bytes(b"corrected")
     os.utime(corrected, (0, 0))
-    assert predict([*arguments, "--devices", "1", "--out", str(out)]) == 0
+    assert predict([*arguments, "--devices", "1"]) == 0
     assert corrected.read_bytes() == b"corrected"
     assert "session01_tracks.slp is older than its detections" in capsys.readouterr().err
     # The number of devices changes no bit, and Python gives the detections of the command.
