@@ -444,7 +444,9 @@ def _animals_of(table: LabelTable, data: DataConfig) -> tuple[LabelTable, tuple[
     """Returns the table, and the numbers of its animals if images may have several; see `number_animals`."""
     if data.animals and table.most_animals > data.animals:
         most = f"{table.most_animals} labelled animals"
-        raise UserError(f"data.animals is {data.animals}, but {table.file} has an image with {most}; leave it out")
+        raise UserError(
+            f"data.animals is {data.animals}, but {table.file} has an image with {most}: leave data.animals out"
+        )
     is_several = max(data.animals, table.most_animals) > 1
     if is_several and data.boxes:
         raise UserError(

@@ -147,4 +147,6 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
     place = folder.path / CHECKPOINTS_FOLDER
     if run.setup.config.resume == "must":
         raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return run, [f"{place} has no checkpoint: starts at step 0", *start_messages]
     return run, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
