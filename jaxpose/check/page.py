@@ -25,6 +25,7 @@ from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.label_table import hidden_px
 from jaxpose.data.project import Project
+from jaxpose.data.report import animals_in
 from jaxpose.data.skeleton import edges_given, flip_permutation
 from jaxpose.data.split import assign_sets
 from jaxpose.errors import UserError
@@ -141,7 +142,7 @@ def summary_section(
     rows = {
         "project": f"{project.folder}" + (f": {project.kind}" if project.kind else ""),
         "label file": project.label_file.name,
-        "frames": f"{len(project.poses.frames):,}, of {count(len(set(project.videos)), 'video')}",
+        **_numbers(project, data),
         **({"views": ", ".join(views)} if views != [""] else {}),
         "points": f"{labelled:,} of {all_points:,} ({labelled / max(all_points, 1):.0%})",
         "keypoints": f"{len(names)}: {', '.join(names)}",
@@ -220,12 +221,24 @@ def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
     return "set by data.mirror_views" if data.mirror_views else "none found in the names"
 
 
+def _numbers(project: Project, data: DataConfig) -> dict[str, str]:
+    """Returns how many frames there are, and animals if there may be several in a frame."""
+    frames, videos = len(set(project.images)), count(len(set(project.videos)), "video")
+    numbers = {"frames": f"{frames:,}, of {videos}"}
+    if project.most_animals:
+        numbers["animals"] = "; ".join([f"{len(project.poses.frames):,}", *animals_in(project, data)])
+    return numbers
+
+
 def _sizes(project: Project) -> str:
-    sizes = Counter(map(tuple, project.sizes_px.tolist())).most_common()
+    of_images = dict(zip(project.images, zip(project.sizes_px.tolist(), project.byte_counts, strict=True), strict=True))
+    sizes = Counter(tuple(size_px) for size_px, _ in of_images.values()).most_common()
     rows = [[f"{width} x {height} px", f"{number:,}"] for (width, height), number in sizes[:_SIZES]]
     if len(sizes) > _SIZES:
         rows.append([f"{len(sizes) - _SIZES} other sizes", f"{sum(number for _, number in sizes[_SIZES:]):,}"])
-    return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
+    return table(
+        ["size", "images"], rows, f"Image sizes, {size(sum(number for _, number in of_images.values()))} in all"
+    )
 
 
 # Thumbnails of labelled frames, as large as a reasonable page size allows.
@@ -371,7 +384,8 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
     poses = dataclasses.replace(poses, skeleton=skeleton)
     thumbnails, fullest = draw_thumbnails(frames, poses, rule, data.threads), _fullest(frames, poses)
     large = draw_thumbnail(frames[fullest], poses.at([fullest]), rule, _LARGE_PX, is_named=True)
-    result = headline(sum(len(one.project.poses.frames) for one in checked), findings, not notes)
+    noun = "usable animal" if project.most_animals else "usable frame"
+    result = headline(count(sum(len(one.project.poses.frames) for one in checked), noun), findings, not notes)
     rows = [(place, reason_of(table, row)) for table in refused for row, place in enumerate(table.sources)]
     shown = [(without_folder(place, project.folder), without_folder(reason, project.folder)) for place, reason in rows]
     sections = [
@@ -386,6 +400,8 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
     with output_folder(out.parent, overwrite=True) as folder:
         write_atomic(folder / out.name, page.encode())
         write_atomic(folder / list_file(out).name, as_csv(findings))
+    if project.most_animals:
+        notes.append(f"animals: {'; '.join(animals_in(project, data))}")
     if problem:
         notes.append(f"there is no split: {problem}")
     if reason:

@@ -19,6 +19,8 @@ from jaxpose.terminal import count
 BOX_RATIO = 1.6
 # The body size is this percentile of the longest sides of the labelled poses.
 _PERCENTILE = 95
+# Images that are named.
+_LISTED = 3
 
 
 def row_name(image: str, animal: int) -> str:
@@ -125,8 +127,8 @@ def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int
       most: `data.animals`.
       without: number of images without animals.
     """
-    of_images = np.array(list(Counter(names).values()))
-    few, identity = int((of_images < most).sum()), np.asarray(poses.identity)[:, 0]
+    counted, identity = Counter(names), np.asarray(poses.identity)[:, 0]
+    of_images, few = np.array(list(counted.values())), [name for name, number in counted.items() if number < most]
     known = [poses.individuals[number] for number in sorted({*identity.tolist()} - {-1})]
     low, high = of_images.min(), of_images.max()
     some = f"{low} to {high} an image, median {np.median(of_images):g}" if low < high else f"{low} an image"
@@ -140,6 +142,8 @@ def describe_animals(names: Sequence[str], poses: Poses, most: int, without: int
     # Projects list images before anybody has labelled them.
     doubt = ": if they are only not labelled yet, set data.unlabelled_animals=ignore" * (without > len(of_images))
     lines += [f"{empty} as empty{doubt}"] if without else []
-    verb = "has" if few == 1 else "have"
-    lines += [f"{count(few, 'image')} {verb} fewer than {most}: are all animals labelled there?"] if few else []
+    if few:
+        verb, more = "has" if len(few) == 1 else "have", ", ..." * (len(few) > _LISTED)
+        listed = f"{', '.join(few[:_LISTED])}{more}"
+        lines.append(f"{count(len(few), 'image')} {verb} fewer than {most} ({listed}): are all animals labelled there?")
     return lines

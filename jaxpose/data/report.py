@@ -126,11 +126,16 @@ def _rows(found: Project) -> str:
     return f"{count(len(found.poses.frames), 'animal')} in {images}" if found.most_animals else images
 
 
+def animals_in(found: Project, data: DataConfig) -> list[str]:
+    """Returns phrases about the animals in the images of a project with several animals."""
+    empty = found.without_animals
+    return describe_animals(found.images, found.poses, data.animals, len(empty.paths) if empty else 0)
+
+
 def _animals(found: Project, config: Config) -> dict[str, str]:
     if not found.most_animals:
         return {}
-    empty = found.without_animals
-    lines = describe_animals(found.images, found.poses, config.data.animals, len(empty.paths) if empty else 0)
+    lines = animals_in(found, config.data)
     side_px, body = found.boxes_px[0][2], f"the body size, {found.body_size_px:.1f} px"
     boxes = f"boxes of {side_px} x {side_px} px: {BOX_RATIO:g} times {body}"
     return {"animals": "; ".join([*lines, f"whole images; {body}" if config.model.kind == "finder" else boxes])}

@@ -100,8 +100,8 @@ def test_the_report_says_what_it_recognised(tmp_path: Path) -> None:
     (line,) = [line for line in lines if line.startswith("animals")]
     assert line == (
         "animals      1 to 2 an image, median 2; data.animals=2; identities: female, male; 1 image without an animal "
-        "counts as empty; 1 image has fewer than 2: are all animals labelled there?; boxes of 32 x 32 px: 1.6 times "
-        "the body size, 20.0 px"
+        f"counts as empty; 1 image has fewer than 2 ({IMAGES[ALONE]}): are all animals labelled there?; boxes of "
+        "32 x 32 px: 1.6 times the body size, 20.0 px"
     )
 
 

@@ -30,7 +30,7 @@ from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training import animal_clips
 from jaxpose.video.index import VideoIndex
-from tests.several_animals import IMAGES, csv_project
+from tests.several_animals import ALONE, IMAGES, csv_project
 from tests.small_run import (
     assert_same_run,
     call,
@@ -441,7 +441,9 @@ def test_check_looks_at_each_animal(tmp_path: Path, capsys: pytest.CaptureFixtur
     table.loc[IMAGES[0], ("me", "male", "nose", "x")] = 200
     table.to_csv(project / "CollectedData.csv")
     assert check([str(project), "--out", str(tmp_path / "page.html")]) == 1
-    assert "20 usable frames; 1 row is refused" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "20 usable animals; 1 row is refused" in shown
+    assert f"2 images have fewer than 2 ({IMAGES[0]}, {IMAGES[ALONE]}): are all animals labelled there?" in shown
     assert "CollectedData.csv:5 (male)" in (tmp_path / "page.csv").read_text()
 
 
