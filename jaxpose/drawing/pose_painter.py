@@ -18,6 +18,8 @@ from jaxpose.video.file import TURNS
 BT709, FULL_RANGE = 1, 2
 # Weights of red and blue in the brightness: of BT.709, and of BT.601, which readers assume for untagged files.
 _WEIGHTS = {True: (0.2126, 0.0722), False: (0.299, 0.114)}
+# The radius of a dot on one of several animals is at most its length divided by this.
+_DOTS = 20
 
 
 COLOR_BY = INDIVIDUAL, KEYPOINT = "individual", "keypoint"
@@ -32,12 +34,14 @@ class Style:
       least_confidence: keypoints below are not drawn.
       edges: pairs of names of keypoints with a line between them.
       color_by: `INDIVIDUAL` or `KEYPOINT`, which a colour stands for; "": an individual, if there are several.
+      animal_px: the usual length of one of several animals, which limits the size of the dots; 0 for one animal.
     """
 
     trail: int = 0
     least_confidence: float = 0.0
     edges: tuple[tuple[str, str], ...] = ()
     color_by: str = ""
+    animal_px: float = 0.0
 
     def refuse_wrong_numbers(self) -> None:
         """Raises UserError for a number that cannot be drawn; names it as the flag of jaxpose draw."""
@@ -63,12 +67,20 @@ def side_by_side(poses: Poses, style: Style) -> tuple[Poses, Style, tuple[str, .
     joined = Poses.of_one_animal(names, poses.frames, points, confidence)
     one, other = np.divmod(np.arange(len(names)), keypoints)
     shown = (poses.keypoint_names, other) if style.color_by == KEYPOINT else (poses.individuals, one)
-    return joined, dataclasses.replace(style, edges=edges), *shown
+    return joined, dataclasses.replace(style, edges=edges, animal_px=_usual_length_px(poses.points_px)), *shown
 
 
-def dot_radius_px(size_px: tuple[int, int]) -> int:
-    """Returns the radius of a keypoint in frames of that (width, height)."""
-    return max(2, round(min(size_px) / 100))
+def _usual_length_px(points_px: np.ndarray) -> float:
+    """Returns the median of the longest sides of the animals in (f, a, k, 2); 0 without an animal."""
+    seen = points_px[np.isfinite(points_px[..., 0]).any(axis=2)]
+    sides = np.nanmax(seen, axis=1) - np.nanmin(seen, axis=1)
+    return float(np.median(sides.max(axis=1))) if len(seen) else 0.0
+
+
+def dot_radius_px(size_px: tuple[int, int], animal_px: float) -> int:
+    """Returns the radius of a keypoint in frames of that (width, height), with animals as in `Style`."""
+    of_frame = min(size_px) / 100
+    return max(2, round(min(of_frame, animal_px / _DOTS) if animal_px else of_frame))
 
 
 def to_yuv(rgb: np.ndarray, colorspace: int, color_range: int) -> np.ndarray:
@@ -173,7 +185,7 @@ class PosePainter:
         names = poses.keypoint_names
         edges = [(names.index(a), names.index(b)) for a, b in style.edges if a in names and b in names]
         self._edges = np.array(edges, np.int64).reshape(-1, 2).T
-        self._radius_px, self._trail = dot_radius_px(size_px), style.trail
+        self._radius_px, self._trail = dot_radius_px(size_px, style.animal_px), style.trail
         (points, confidence), size = poses.one_animal(), np.array(size_px)
         is_near = np.all((points > -_FAR_FRAMES * size) & (points < (1 + _FAR_FRAMES) * size), axis=-1)
         # A label of a person has no confidence.

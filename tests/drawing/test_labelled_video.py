@@ -14,7 +14,17 @@ import pytest
 
 from jaxpose.data.images import keypoint_colours
 from jaxpose.drawing.labelled_video import draw_video
-from jaxpose.drawing.pose_painter import BT709, FULL_RANGE, Caption, PosePainter, Style, clock, new_frame, to_yuv
+from jaxpose.drawing.pose_painter import (
+    BT709,
+    FULL_RANGE,
+    Caption,
+    PosePainter,
+    Style,
+    clock,
+    new_frame,
+    side_by_side,
+    to_yuv,
+)
 from jaxpose.errors import UserError
 from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
@@ -60,6 +70,17 @@ def painted(points: list, confidence: list, style: Style = PLAIN, size_px: tuple
     planes = grey_planes(size_px)
     PosePainter(of.poses, colours, size_px, style).paint(planes, len(points) - 1)
     return planes, colours.astype(int)
+
+
+@pytest.mark.parametrize(("length_px", "width_px"), [(400, 23), (160, 17), (30, 5)])
+def test_dots_do_not_hide_small_animals(length_px: float, width_px: int) -> None:
+    ends = np.array([(100.0, 300.0), (100.0 + length_px, 300.0)])
+    points = np.stack([ends, ends + [0, 500]])[None]
+    poses = Poses(NAMES[:2], range(1), points, np.ones((1, 2, 2)), identity=np.array([[0, 1]]), individuals=("a", "b"))
+    joined, style, _, of_keypoints = side_by_side(poses, PLAIN)
+    colours, planes = to_yuv(keypoint_colours(2)[of_keypoints], 2, LIMITED), grey_planes((1200, 1100))
+    PosePainter(joined, colours, (1200, 1100), style).paint(planes, 0)
+    assert abs(int((planes[0][300, 60:115] != 128).sum()) - width_px) <= 2
 
 
 @pytest.mark.parametrize("place", [(120.0, 90.0), (120.5, 90.25), (0.0, 0.0), (399.0, 299.0)])
