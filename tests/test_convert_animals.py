@@ -362,3 +362,6 @@ def test_labels_of_several_animals_are_no_table_of_predictions(tmp_path: Path) -
     pd.DataFrame(np.ones((2, 8)), index=["a.png", "b.png"], columns=columns).to_csv(tmp_path / "labels.csv")
     with pytest.raises(UserError, match="labels.csv is a label file, without likelihood columns"):
         read_table(tmp_path / "labels.csv", several=True)
+    pd.DataFrame(np.ones((2, 8)), index=[0, 1], columns=columns).to_hdf(tmp_path / "labels.h5", key="df_with_missing")
+    with pytest.raises(UserError, match="labels.h5 is a label file, without likelihood columns"):
+        read_table(tmp_path / "labels.h5", several=True)

@@ -123,7 +123,8 @@ def read_table(file: Path, several: bool = False) -> PredictionTable:
     if file.suffix in (".pickle", ".pkl"):
         raise UserError(
             f"{file} is a pickle of DeepLabCut, which could run any code; deeplabcut.stitch_tracklets(config, [video]) "
-            "writes its animals to an .h5 table, which jaxpose reads"
+            "writes its animals to an .h5 table, which jaxpose reads (of a _full or _assemblies pickle, after "
+            "deeplabcut.convert_detections2tracklets)"
         )
     form = _form_in(file)
     if form not in readers:

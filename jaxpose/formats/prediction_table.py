@@ -182,6 +182,15 @@ def check_predictions(
     return PredictionTable(file, poses, scorer, notes=tuple(notes))
 
 
+def refuse_labels(file: Path, coords: Sequence[str]) -> None:
+    """Raises UserError if the coordinates of a table are those of labels."""
+    if coords and set(coords) <= {"", "x", "y"}:
+        raise UserError(
+            f"{file} is a label file, without likelihood columns; give a table of predictions, such as "
+            "video_preds/<video>.csv in the folder of a run"
+        )
+
+
 def _without_absent(
     file: Path, keypoints_frame_px: np.ndarray, confidence: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:

@@ -266,4 +266,6 @@ def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | No
     flags = "".join(f" --{name} {shlex.quote(value)}" for name, value in named.items() if value)
     merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
     work = "correct the labels there" if is_predicted else "label the images there"
+    if is_predicted and project.most_animals > 1:
+        work += " (the first individual is the animal on the left: exchange those whose names are wrong)"
     return f"{work}, then: {merge} --project {shlex.quote(str(project.path))}{flags}"

@@ -15,6 +15,7 @@ from jaxpose.conversion.prediction_tables import (
     DEEPLABCUT,
     SLEAP_ANALYSIS,
     SLP,
+    SUFFIXES,
     file_stem,
     footage_for,
     form_of,
@@ -109,7 +110,8 @@ def write_tracks(
         rows = review_table(doubts, solution.names, origin.round, origin.tracks)
         write_atomic(folder / review.name, rows)
         write_origin(folder / review.name, origin)
-    return [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
+    lines = [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
+    return [*lines, *_lines_about_others(out, review)]
 
 
 def _review_of(out: Path) -> Path:
@@ -169,6 +171,13 @@ def _report(out: Path, poses: Poses) -> list[str]:
     if left := int((is_there & (identity < 0)).sum()):
         lines.append(f"in no track: {count(left, 'detection')}")
     return lines
+
+
+def _lines_about_others(out: Path, review: Path) -> list[str]:
+    """Returns a line about tracks of the same name in other forms, which may differ from the new ones."""
+    files = [out.with_name(f"{file_stem(out)}{SUFFIXES[form]}") for form in FORMS if form != form_of(out)]
+    others = [file.name for file in files if file.is_file()]
+    return [f"{', '.join(others)}: earlier tracks; {review.name} is now that of {out.name}"] if others else []
 
 
 def _area_lines(video: Path | None, areas: np.ndarray | None) -> list[str]:

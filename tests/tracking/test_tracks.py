@@ -164,6 +164,9 @@ def test_the_verb_writes_tracks_in_each_form(tmp_path: Path, ending: str, capsys
     assert f"{out}: 3 animals in 200 frames\nanimal1: " in capsys.readouterr().out
     errors = track_errors(truth, read_table(out, several=True).poses)
     assert errors.idf1 == 1 and errors.switches == 0
+    other = tmp_path / ("out.h5" if ending == "csv" else "out.csv")
+    assert verb.main([str(tmp_path / "in.csv"), "--animals", "3", "--out", str(other), "--overwrite"]) == 0
+    assert f"{out.name}: earlier tracks; out_review.csv is now that of {other.name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("ending", ["csv", "h5", "analysis.h5"])

@@ -19,6 +19,7 @@ from jaxpose.formats.prediction_table import (
     check_individuals,
     check_predictions,
     individual_columns,
+    refuse_labels,
 )
 from jaxpose.hdf5_file import read_hdf5, write_pandas
 from jaxpose.poses import NOT_USED, NOT_VISIBLE, VISIBLE
@@ -456,6 +457,7 @@ def read_predictions(file: Path) -> PredictionTable:
 
 
 def _refuse_other_order(file: Path, found: Table, names: list[tuple[str, ...]]) -> None:
+    refuse_labels(file, [column[-1] for column in found.columns])
     if [column[1:] for column in found.columns] != [(*name, coord) for name in names for coord in _COORDS]:
         raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
 

@@ -24,7 +24,13 @@ from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import is_coords_row, named, names_of, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.files import naming_errors, open_atomic, open_new, write_atomic
-from jaxpose.formats.prediction_table import PredictionTable, check_individuals, each_individual, individual_columns
+from jaxpose.formats.prediction_table import (
+    PredictionTable,
+    check_individuals,
+    each_individual,
+    individual_columns,
+    refuse_labels,
+)
 from jaxpose.poses import NOT_USED, SETS, VISIBLE, Poses
 from jaxpose.text_file import open_unicode, save_as_utf_8
 
@@ -95,21 +101,13 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
         )
     columns = len(header[0]) - (header[0][-1] == "set")
     names, coords = list(header[1][1:columns]), list(header[2][1:columns])
-    _refuse_labels(file, coords)
+    refuse_labels(file, coords)
     first = [place for place, coord in enumerate(coords) if coord == "x"]
     each = len(coords) // max(len(first), 1)
     is_regular = coords == coords[:each] * len(first) and coords[: len(COORDS)] in ([], COORDS)
     if not is_regular or len(names) != len(coords) or names != [names[at] for at in first for _ in range(each)]:
         raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
     return [names[place] for place in first], [1 + place + after for place in first for after in range(len(COORDS))]
-
-
-def _refuse_labels(file: Path, coords: Sequence[str]) -> None:
-    if coords and set(coords) <= {"", "x", "y"}:
-        raise UserError(
-            f"{file} is a label file, without likelihood columns; give a table of predictions, such as "
-            "video_preds/<video>.csv in the folder of a run"
-        )
 
 
 # Writes table rows as CSV; the file gets its name when complete.
@@ -371,7 +369,7 @@ def _read_individuals(file: Path) -> tuple[list[tuple[str, str]], np.ndarray, Pr
                 return None
             if len(dict.fromkeys(filter(None, map(named, header[1][1:])))) < 2:
                 return None
-            _refuse_labels(file, header[3][1:])
+            refuse_labels(file, header[3][1:])
             columns = list(dict.fromkeys(zip(header[1][1:], header[2][1:], strict=False)))
             if header[3][1:] != COORDS * len(columns) or len(header[1]) != len(header[3]):
                 raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
