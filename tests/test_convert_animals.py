@@ -296,7 +296,10 @@ def test_the_places_of_detections_are_no_tracks(tmp_path: Path, capsys: pytest.C
 def test_of_tracks_in_two_forms_a_person_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = results(tmp_path, ("csv", "slp"))
     assert run(folder, "--to", "csv", "--out", tmp_path / "out") == 2
-    assert "has the tracks day1_tracks.csv and day1_tracks.slp, which may differ" in capsys.readouterr().err
+    assert (
+        "has tracks in several forms, which may differ: day1_tracks.csv, day1_tracks.slp; give"
+        in capsys.readouterr().err
+    )
 
 
 def test_detections_of_a_run_become_tracks_with_their_video(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ def _tracks_for(tables: Mapping[Path, Path]) -> tuple[dict[Path, Path], list[str
         tracks = [file for end in SUFFIXES.values() if (file := table.with_name(f"{stem}{TRACKS}{end}")).is_file()]
         if len(tracks) > 1:
             raise UserError(
-                f"{table.parent} has the tracks {' and '.join(file.name for file in tracks)}, which may differ: give "
-                "the one to convert, and --video VIDEO"
+                f"{table.parent} has tracks in several forms, which may differ: "
+                f"{', '.join(file.name for file in tracks)}; give the one to convert, and --video VIDEO"
             )
         if tracks:
             found[tracks[0]] = video
