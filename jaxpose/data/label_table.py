@@ -116,6 +116,7 @@ class LabelTable:
       entries: n numbers, in a file of several animals: rows with equal numbers are the animals of one image; () if
         every row is an image of its own.
       without_animals: images that a file of several animals lists without any. `sources` has their form.
+      unique: the unique body parts of DeepLabCut, which belong to no animal and are not read.
     """
 
     file: Path
@@ -136,6 +137,13 @@ class LabelTable:
     unread: tuple[str, ...] = ()
     entries: tuple[int, ...] = ()
     without_animals: tuple[EmptyImage, ...] = ()
+    unique: tuple[str, ...] = ()
+
+    @property
+    def unique_notes(self) -> tuple[str, ...]:
+        """A sentence for the user about `unique`, if there are any."""
+        names = ", ".join(self.unique)
+        return (f"not trained, because unique body parts belong to no animal: {names}",) if names else ()
 
     @property
     def most_animals(self) -> int:
@@ -313,6 +321,7 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
         scorer=scorers.pop() if len(scorers) == 1 else "",
         entries=_joined_entries(tables),
         without_animals=tuple(image for table in tables for image in table.without_animals),
+        unique=tuple(dict.fromkeys(name for table in tables for name in table.unique)),
     )
 
 

@@ -47,6 +47,7 @@ class LabelHeader:
       index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
       columns: {individual: {(keypoint, coord): column}}, without likelihoods; in a file of one animal, its name is "".
       width: number of columns.
+      unique: the names of DeepLabCut's unique body parts, whose columns are not in `columns`.
     """
 
     scorer: str
@@ -54,6 +55,7 @@ class LabelHeader:
     index_columns: int
     columns: dict[str, dict[tuple[str, str], int]]
     width: int
+    unique: tuple[str, ...] = ()
 
     @property
     def keypoint_names(self) -> tuple[str, ...]:
@@ -93,13 +95,14 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
         if (name, coord) in of_animal:
             raise UserError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
         of_animal[name, coord] = column
+    unique = take_unique(columns)
     refuse_incomplete(file, columns)
     scorer = next(filter(None, map(named, rows[0][index_columns:])), "") if number > 1 else ""
     read = {
         animal: {key: column for key, column in of_animal.items() if key[1] != LIKELIHOOD}
         for animal, of_animal in columns.items()
     }
-    return LabelHeader(scorer, number + 1, index_columns, read, len(coords))
+    return LabelHeader(scorer, number + 1, index_columns, read, len(coords), unique)
 
 
 def coords_of(file: Path) -> tuple[str, ...]:
@@ -123,21 +126,37 @@ def names_of(individuals: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, map(named, individuals))))
 
 
+def take_unique(columns: dict[str, dict[tuple[str, str], int]]) -> tuple[str, ...]:
+    """Removes the unique body parts from the columns {individual: {(keypoint, coord): column}}; returns their names.
+
+    If one individual is left, the columns become those of a file of one animal.
+    """
+    parts = {animal: dict.fromkeys(name for name, _ in of_animal) for animal, of_animal in columns.items()}
+    others = [names for animal, names in parts.items() if animal != SINGLE]
+    if not others or SINGLE not in parts or parts[SINGLE].keys() == others[0].keys():
+        return ()
+    del columns[SINGLE]
+    if len(columns) == 1:
+        columns[""] = columns.pop(next(iter(columns)))
+    return tuple(parts[SINGLE])
+
+
+def refuse_unique(file: Path, unique: Sequence[str]) -> None:
+    """Raises UserError if a command that writes label files would have to write unique body parts as well."""
+    if unique:
+        raise UserError(
+            f"{file} has the unique body parts {', '.join(unique)} (individual {SINGLE!r}), which this command does "
+            "not write: label in DeepLabCut"
+        )
+
+
 def refuse_incomplete(file: Path, columns: Mapping[str, Mapping[tuple[str, str], int]]) -> None:
     """Checks the columns {individual: {(keypoint, coord): column}} of labels.
 
     Raises:
-      UserError: a keypoint lacks x or y, an individual lacks a keypoint, or there are unique body parts, which belong
-        to no animal.
+      UserError: a keypoint lacks x or y, or an individual lacks a keypoint.
     """
     parts = {animal: list(dict.fromkeys(name for name, _ in of_animal)) for animal, of_animal in columns.items()}
-    for animal, names in parts.items():
-        others = next((of_other for other, of_other in parts.items() if other != animal), names)
-        if animal == SINGLE and set(names) != set(others):
-            raise UserError(
-                f"{file} has the unique body parts {', '.join(names)} (individual {SINGLE!r}), and jaxpose does not "
-                "train keypoints that belong to no animal; remove their columns from a copy of the project"
-            )
     for animal, of_animal in columns.items():
         whose = f" of {animal}" if animal else ""
         for name in dict.fromkeys(name for names in parts.values() for name in names):
@@ -235,7 +254,8 @@ def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
     Raises:
       UserError, OSError: as `read_labels`.
     """
-    return normalised(read_csv_table(folder, file, data.missing), data)
+    table = read_csv_table(folder, file, data.missing)
+    return normalised(dataclasses.replace(table, notes=(*table.notes, *table.unique_notes)), data)
 
 
 def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
@@ -293,7 +313,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
         found.add(image, f"{file}:{line}", animals)
     guessed = f"{file.name} is not UTF-8, and was read as {GUESS}: {SAVE_AS_UTF_8}"
     table = found.table(file, names, problems, header.scorer)
-    return dataclasses.replace(table, notes=(guessed,) if encoding == GUESS else ())
+    return dataclasses.replace(table, notes=(guessed,) if encoding == GUESS else (), unique=header.unique)
 
 
 class AnimalRows:

@@ -66,7 +66,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     scorers = list(dict.fromkeys(table.scorer for table in tables))
     unread = (f"which of {', '.join(map(repr, scorers))} labelled which image",) if len(scorers) > 1 else ()
     joined = join_tables(folder, names, tables)
-    joined = dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes), unread=unread)
+    joined = dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes, *joined.unique_notes), unread=unread)
     return normalised(joined, data)
 
 

@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 
 from jaxpose.data.checked_table import refuse_link_out_of_project, refuse_name_outside
-from jaxpose.data.labels import LabelHeader, read_csv_table, read_header
+from jaxpose.data.labels import LabelHeader, read_csv_table, read_header, refuse_unique
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.tables import relocated
@@ -341,6 +341,7 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
         raise UserError(f"{file} is not a UTF-8 CSV file, so its rows cannot be kept byte for byte: {SAVE_AS_UTF_8}")
     numbered, texts = split_rows(file, text)
     header = read_header(file, numbered)
+    refuse_unique(file, header.unique)
     found = LabelFile(
         file=file,
         header=header,
@@ -357,7 +358,9 @@ def read_label_file(folder: Path, file: Path, is_deeplabcut: bool) -> LabelFile:
 
 def read_label_header(file: Path) -> LabelHeader:
     """Returns the columns of a label file; raises as `read_label_file`."""
-    return read_header(file, split_rows(file, read_text(file)[0])[0])
+    header = read_header(file, split_rows(file, read_text(file)[0])[0])
+    refuse_unique(file, header.unique)
+    return header
 
 
 def first_image(file: Path) -> str:

@@ -19,6 +19,7 @@ from jaxpose.data.label_files import (
     view_of_video,
     without_view,
 )
+from jaxpose.data.labels import refuse_unique
 from jaxpose.data.skeleton import flip_permutation, known_pairs
 from jaxpose.errors import UserError, need
 from jaxpose.files import is_regular, read_bytes
@@ -308,6 +309,7 @@ def _open_file(kind: str, file: Path) -> LabelProject:
 def _open_deeplabcut(folder: Path) -> LabelProject:
     need("deeplabcut", f"labelling {folder}, whose labels DeepLabCut reads from HDF5 files", *MODULES)
     config = read_config(folder / CONFIG_FILE) if (folder / CONFIG_FILE).is_file() else ProjectConfig()
+    refuse_unique(folder / CONFIG_FILE, config.unique)
     found = sorted(folder.glob(f"{IMAGES_FOLDER}/*/CollectedData_*.csv"), key=lambda file: natural_key(str(file)))
     scorers = list(dict.fromkeys(file.stem.removeprefix("CollectedData_") for file in found))
     if not config.scorer and len(scorers) != 1:

@@ -17,7 +17,7 @@ from jaxpose.data.checked_table import find_outside, refuse_link_out, refuse_lin
 from jaxpose.data.image_file import NORMAL, describe, image_facts
 from jaxpose.data.label_changes import write_all
 from jaxpose.data.label_table import LabelTable, refuse_several, without_empty_rows
-from jaxpose.data.labels import read_csv_table, read_labels
+from jaxpose.data.labels import read_csv_table, read_labels, refuse_unique
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference
@@ -355,6 +355,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
 
 def _read(file: Path, view: str, several: bool) -> NewFile:
     labels = read_labels(file, "ignore")
+    refuse_unique(file, labels.unique)
     if not several:
         refuse_several(labels)
     if labels.problems:
@@ -444,10 +445,12 @@ def read_with_contents(data: DataConfig) -> tuple[ProjectLabels, dict[Path, byte
       data: as for `read_project_labels`.
 
     Raises:
-      UserError: as `read_project_labels`.
+      UserError: as `read_project_labels`, or a label file has unique body parts.
     """
     # The first time for the names of its files: the labels that count are read after the bytes.
-    files = itertools.chain(*read_project_labels(data, several=True).files.values())
+    project = read_project_labels(data, several=True)
+    project.refuse_unique()
+    files = itertools.chain(*project.files.values())
     contents = {file.resolve(): read_bytes(file, most_bytes=None) for file in files if file.is_file()}
     return read_project_labels(data, several=True), contents
 

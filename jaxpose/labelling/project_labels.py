@@ -19,7 +19,7 @@ from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.label_changes import read_at_once
 from jaxpose.data.label_files import extra_label_files, label_file_of_view, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, refuse_several
-from jaxpose.data.labels import names_of, read_csv_table, read_rows, read_table
+from jaxpose.data.labels import names_of, read_csv_table, read_rows, read_table, refuse_unique
 from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, from_images_folder, relocated
@@ -174,6 +174,11 @@ class ProjectLabels:
     def folder(self) -> Path:
         """The base folder of image names."""
         return project_folder(str(self.path))
+
+    def refuse_unique(self) -> None:
+        """Raises UserError if its label files have unique body parts, which no command writes."""
+        for table in self.all_tables():
+            refuse_unique(table.file, table.unique)
 
     @property
     def most_animals(self) -> int:

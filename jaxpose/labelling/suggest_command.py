@@ -57,6 +57,8 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         need("deeplabcut", "--h5")
     data, video, radius = _options(given, runs)
     project = read_project_labels(data, several=True) if data.project else None
+    if project:
+        project.refuse_unique()
     if given.h5 and not project:
         raise UserError("--h5 writes label files, which need the keypoints of a project: give --project FOLDER")
     if given.h5 and project and not project.layout:

@@ -19,10 +19,14 @@ from jaxpose.data.report import data_report
 from jaxpose.data.split import assign_sets, count_training_frames, split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.project import prepare
+from jaxpose.label.__main__ import main as label
+from jaxpose.labels import main as labels
+from jaxpose.suggest import main as suggest
 from tests.several_animals import (
     ALONE,
     EMPTY,
     IMAGES,
+    NAMES,
     SIZE_PX,
     coco_file,
     csv_project,
@@ -216,19 +220,58 @@ def test_options_of_several_animals_are_refused_for_one(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".h5"])
-def test_unique_body_parts_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
-    folder = deeplabcut_project(tmp_path, suffix=suffix)
-    file = folder / "labeled-data" / "a" / f"CollectedData_me{suffix}"
-    table = pd.read_csv(file, header=[0, 1, 2, 3], index_col=[0, 1, 2]) if suffix == ".csv" else pd.read_hdf(file)
+def test_unique_body_parts_are_left_out_by_name(tmp_path: Path, suffix: str) -> None:
+    _, before = read(deeplabcut_project(tmp_path / "p", suffix=suffix))
+    folder = with_unique_part(tmp_path / "p", suffix)
+    _, found = read(folder)
+    assert found.notes == (*before.notes, "not trained, because unique body parts belong to no animal: corner")
+    assert found.poses.keypoint_names == NAMES and found.poses.individuals == before.poses.individuals
+    np.testing.assert_array_equal(found.keypoints_frame_px, before.keypoints_frame_px)
+    np.testing.assert_array_equal(found.poses.identity, before.poses.identity)
+    # The image without an animal has a corner, and stays empty.
+    assert found.without_animals and found.without_animals.images == before.without_animals.images
+
+
+def test_of_one_animal_and_a_unique_body_part_the_animal_is_left(tmp_path: Path) -> None:
+    folder = csv_project(tmp_path)
+    table = pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2, 3], index_col=0)
+    table = table.drop(columns="female", level=1)
     for coord in "xy":
         table["me", "single", "corner", coord] = 1.0
-    table.to_csv(file) if suffix == ".csv" else table.to_hdf(file, key="df_with_missing", mode="w")
-    with pytest.raises(UserError, match=r"has the unique body parts corner \(individual 'single'\), and jaxpose does"):
-        read(folder)
+    table.to_csv(folder / "CollectedData.csv")
+    _, found = read(folder)
+    assert found.most_animals == 0 and found.poses.keypoint_names == NAMES
+    assert "not trained, because unique body parts belong to no animal: corner" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        (suggest, ["--project", "{project}", "--out", "{out}", "{project}/videos"]),
+        (labels, ["merge", "{project}/labeled-data/a/CollectedData_me.csv", "--project", "{project}"]),
+        (label, ["{project}", "--no-browser"]),
+    ],
+)
+def test_no_command_writes_unique_body_parts(
+    tmp_path: Path, verb: Callable, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    deeplabcut_project(tmp_path / "p", suffix=".csv")
+    folder, out = with_unique_part(tmp_path / "p", ".csv"), tmp_path / "out"
+    assert verb([text.format(project=folder, out=out) for text in arguments]) == 2
+    refusal = "has the unique body parts corner (individual 'single'), which this command does not write"
+    assert refusal in capsys.readouterr().err and not out.exists()
+
+
+def with_unique_part(folder: Path, suffix: str) -> Path:
+    """The project of `deeplabcut_project`, with a corner in all images."""
+    for file in folder.glob(f"labeled-data/*/CollectedData_me{suffix}"):
+        table = pd.read_csv(file, header=[0, 1, 2, 3], index_col=[0, 1, 2]) if suffix == ".csv" else pd.read_hdf(file)
+        for coord in "xy":
+            table["me", "single", "corner", coord] = 1.0
+        table.to_csv(file) if suffix == ".csv" else table.to_hdf(file, key="df_with_missing", mode="w")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("uniquebodyparts: []", "uniquebodyparts: [corner]"))
-    with pytest.raises(UserError, match=r"config.yaml: uniquebodyparts is \['corner'\], and jaxpose does not train"):
-        read(folder)
+    return folder
 
 
 def test_a_bad_animal_is_left_out_and_the_other_one_stays(tmp_path: Path) -> None:

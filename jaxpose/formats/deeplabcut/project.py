@@ -44,6 +44,7 @@ class ProjectConfig:
       analysis_crop_px: the crop of all analysed videos, () without a crop.
       skeleton: pairs of bodyparts that videos show connected by a line.
       individuals: the names of the animals of a project with several.
+      unique: the names of its unique body parts, which belong to no animal.
     """
 
     scorer: str = ""
@@ -53,6 +54,7 @@ class ProjectConfig:
     analysis_crop_px: tuple[int, ...] = ()
     skeleton: tuple[tuple[str, ...], ...] = ()
     individuals: tuple[str, ...] = ()
+    unique: tuple[str, ...] = ()
 
 
 def is_config(file: Path) -> bool:
@@ -67,7 +69,7 @@ def read_config(file: Path) -> ProjectConfig:
     """Reads the file.
 
     Raises:
-      UserError: it is not YAML, a value cannot be used, or the project has unique body parts.
+      UserError: it is not YAML, or a value cannot be used.
     """
     tree, words = _read_yaml(file)
     scorer, bodyparts = _names(file, tree, words)
@@ -97,7 +99,9 @@ def read_config(file: Path) -> ProjectConfig:
     skeleton = [tuple(map(str, edge)) for edge in edges if isinstance(edge, list)] if isinstance(edges, list) else []
     named = words.get("individuals") if tree.get("multianimalproject") else None
     individuals = tuple(map(str, named)) if isinstance(named, list) else ()
-    return ProjectConfig(scorer, bodyparts, crops_px, videos, analysis_crop_px, tuple(skeleton), individuals)
+    parts = words.get("uniquebodyparts") if tree.get("multianimalproject") else None
+    unique = tuple(map(str, parts)) if isinstance(parts, list) else ()
+    return ProjectConfig(scorer, bodyparts, crops_px, videos, analysis_crop_px, tuple(skeleton), individuals, unique)
 
 
 def spelled_as(name: str, labelled: Iterable[str]) -> str:
@@ -119,11 +123,6 @@ def spelled_as(name: str, labelled: Iterable[str]) -> str:
 def _names(file: Path, tree: dict[str, Any], words: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Returns scorer and bodyparts."""
     key = "multianimalbodyparts" if tree.get("multianimalproject") else "bodyparts"
-    if tree.get("multianimalproject") and (unique := tree.get("uniquebodyparts")):
-        raise UserError(
-            f"{file}: uniquebodyparts is {excerpt(unique)}, and jaxpose does not train keypoints that belong to no "
-            "animal; in a copy of the project, empty that list and remove their columns from the label files"
-        )
     scorer, parts = words.get("scorer"), words.get(key)
     if tree.get("scorer") in (None, "") or not isinstance(scorer, str):
         shown = excerpt(tree.get("scorer"))
@@ -235,7 +234,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
       data: with `data.missing=ignore`, frames without labels are left out.
 
     Raises:
-      UserError: the project has unique body parts, no labels by its scorer, or a file that cannot be understood.
+      UserError: the project has no labels by its scorer, or a file that cannot be understood.
     """
     file = folder / CONFIG_FILE
     config = read_config(file) if file.is_file() else ProjectConfig()
@@ -262,6 +261,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         {
             "frame* without any label": empty,
             "label file* of other scorers": others,
+            "unique body part*": len(joined.unique),
             "keypoint* that config.yaml does not name": len(labelled - set(names)),
             "unusable edge* of the skeleton": len(config.skeleton) - len(skeleton.edges),
         }
@@ -275,7 +275,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         video_files=videos,
         unlabelled_names=absent,
         kind=f"DeepLabCut project, labels of {_scorer_of(files[0])} for {count(len(files), 'video')}",
-        notes=(*joined.notes, *notes, *sentences),
+        notes=(*joined.notes, *notes, *sentences, *joined.unique_notes),
     )
 
 

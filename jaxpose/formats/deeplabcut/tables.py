@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
 from jaxpose.data.label_table import LabelTable, with_files
-from jaxpose.data.labels import AnimalRows, named, refuse_incomplete, refuse_several
+from jaxpose.data.labels import AnimalRows, named, refuse_incomplete, refuse_several, take_unique
 from jaxpose.errors import UserError, need
 from jaxpose.files import write_atomic
 from jaxpose.formats.prediction_table import (
@@ -222,15 +222,16 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
       missing: as in `read_table`.
 
     Raises:
-      UserError: it cannot be read, has unique body parts, lacks a column, or has a name that no table can hold.
+      UserError: it cannot be read, lacks a column, or has a name that no table can hold.
     """
     found = read_h5(file, several=True)
-    names = tuple(dict.fromkeys(column[-2] for column in found.columns))
-    refuse_odd_names(file, names)
+    refuse_odd_names(file, tuple(dict.fromkeys(column[-2] for column in found.columns)))
     columns: dict[str, dict[tuple[str, str], int]] = {}
     for place, (_, *individual, part, coord) in enumerate(found.columns):
         columns.setdefault("".join(map(named, individual)), {})[part, coord] = place
+    unique = take_unique(columns)
     refuse_incomplete(file, columns)
+    names = tuple(dict.fromkeys(name for of_animal in columns.values() for name, _ in of_animal))
     rows = AnimalRows(sorted(columns))
     points = {
         animal: np.stack([found.values[:, [of_animal[name, "x"], of_animal[name, "y"]]] for name in names], axis=1)
@@ -249,7 +250,8 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
         }
         image = PurePosixPath(image.replace("\\", "/")).as_posix()
         rows.add(image, source, {animal: (pose, marks[animal]) for animal, pose in of_row.items()})
-    return relocated(folder, rows.table(file, names, problems, found.columns[0][0]))
+    table = rows.table(file, names, problems, found.columns[0][0])
+    return relocated(folder, dataclasses.replace(table, unique=unique))
 
 
 def _fault_of(names: Sequence[str], pose: np.ndarray) -> str:
