@@ -29,8 +29,7 @@ from jaxpose.label.store import Stale
 from jaxpose.label.tracker import Tracker
 from jaxpose.label.video_frames import VideoFrames
 from jaxpose.poses import Poses
-from jaxpose.prediction.index import parse_rows
-from jaxpose.run.paths import INDEX_FILE
+from jaxpose.prediction.video_tables import video_of
 from jaxpose.terminal import count
 from jaxpose.tracking.corrections import EXCHANGED, checksum_of_answers, rounds
 from jaxpose.tracking.origin import Origin, checksum_of, origin_file, read_origin
@@ -372,12 +371,8 @@ class Review:
         if match and match.file:
             return match.file
         origin = read_origin(self.file)
-        detections = self._place(origin.detections)
-        for run in detections.parents:
-            if (index := run / INDEX_FILE).is_file():
-                for row in parse_rows(index, read_bytes(index)).values():
-                    if run / row.table == detections:
-                        return Path(row.path)
+        if video := video_of(self._place(origin.detections)):
+            return video
         if origin.video:
             return self._place(origin.video)
         reason = f"names the video {named}, which does not exist" if named else "does not name its video"

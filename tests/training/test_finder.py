@@ -340,6 +340,15 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: 
     tracks = read_table(out / "video_preds" / "session01_tracks.slp", several=True)
     assert 0 < len(tracks.poses.individuals) <= 3 and len(found.poses.frames) == 16
     assert (out / "video_preds" / "session01_tracks_review.csv").is_file()
+    # The tracks are kept in one form, because the review and a person's corrections are of that file.
+    review = out / "video_preds" / "session01_tracks_review.csv"
+    listed = review.read_bytes()
+    review.write_text("a person's answers")
+    assert predict(["--run", str(run), str(video), "--devices", "1", "--to", "csv", "--out", str(out)]) == 0
+    command = f"jaxpose convert predictions {tracks.file} --to csv --out {tracks.file.with_suffix('.csv')}"
+    assert command in capsys.readouterr().out and review.read_text() == "a person's answers"
+    assert not tracks.file.with_suffix(".csv").exists()
+    review.write_bytes(listed)
     # A person's correction stays, whatever a copy of the folder made of the times.
     corrected = out / "video_preds" / "session01_tracks.slp"
     corrected.write_bytes(b"corrected")
