@@ -39,20 +39,18 @@ class Finding:
         return f"{self.place}: {named}{self.text}"
 
 
-def headline(usable: int, findings: Sequence[Finding], is_compared: bool) -> str:
+def headline(usable: str, findings: Sequence[Finding], is_compared: bool) -> str:
     """Returns the result of a check in one line.
 
     Args:
-      usable: frames.
+      usable: what can be used, such as "90 usable frames".
       findings: all.
       is_compared: whether all views' poses were compared.
     """
     found = Counter(finding.kind for finding in findings)
     refused, poses = found[ROW] + found[OUTSIDE], found[SWAP] + found[OUTLIER]
     outside = f" ({found[OUTSIDE]} with points outside of the image)" if found[OUTSIDE] else ""
-    parts = [
-        f"{count(usable, 'usable frame')}; {count(refused, 'row')} {'is' if refused == 1 else 'are'} refused{outside}"
-    ]
+    parts = [f"{usable}; {count(refused, 'row')} {'is' if refused == 1 else 'are'} refused{outside}"]
     if poses or is_compared:
         swapped = f" ({found[SWAP]} with left and right exchanged)" if found[SWAP] else ""
         parts.append(f"{count(poses, 'pose')} look{'s' * (poses == 1)} unlike the others{swapped}")

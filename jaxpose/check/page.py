@@ -88,17 +88,17 @@ def marked_section(
     return Section("first", "To look at first", "".join(parts) + _grid(shown, "frames"))
 
 
-def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Section:
-    """Returns all other frames; arguments as in `marked_section`."""
+def others_section(frames: Sequence[Frame], thumbnails: Sequence[str], noun: str) -> Section:
+    """Returns all other frames, or animals; `noun` says which, and the other arguments are as in `marked_section`."""
     marked = sum(frame.is_marked for frame in frames)
     shown, others = thumbnails[marked:], len(frames) - marked
     if not others:
         return Section("frames", "All other frames", paragraph("There are none."))
     order = "the most unusual poses first" if any(frame.unusual for frame in frames) else "in the order of the labels"
-    text = f"{count(others, 'frame')}, {order}."
+    text = f"{count(others, noun)}, {order}."
     if len(shown) < others:
         text = (
-            f"Showing {len(shown):,} of {count(others, 'frame')}, {order}; the other "
+            f"Showing {len(shown):,} of {count(others, noun)}, {order}; the other "
             f"{others - len(shown):,} would make the page too large."
         )
     text += (
@@ -141,7 +141,8 @@ def summary_section(
     rows = {
         "project": f"{project.folder}" + (f": {project.kind}" if project.kind else ""),
         "label file": project.label_file.name,
-        "frames": f"{len(project.poses.frames):,}, of {count(len(set(project.videos)), 'video')}",
+        "frames": f"{len(set(project.images)):,}, of {count(len(set(project.videos)), 'video')}",
+        **({"animals": f"{len(project.poses.frames):,}"} if data.animals > 1 else {}),
         **({"views": ", ".join(views)} if views != [""] else {}),
         "points": f"{labelled:,} of {all_points:,} ({labelled / max(all_points, 1):.0%})",
         "keypoints": f"{len(names)}: {', '.join(names)}",
@@ -158,11 +159,12 @@ def summary_section(
     return Section("labels", "Labels", body)
 
 
-def keypoints_section(project: Project, picture: str) -> Section:
+def keypoints_section(project: Project, data: DataConfig, picture: str) -> Section:
     """Returns the number of points of each keypoint.
 
     Args:
       project: the usable frames.
+      data: with options that depend on the project.
       picture: HTML of a frame with all names.
     """
     number = len(project.poses.frames)
@@ -177,8 +179,9 @@ def keypoints_section(project: Project, picture: str) -> Section:
         "Labelled points train the network. Hidden ones are marked as not visible in the label file; in COCO "
         "files, they are labelled as well. Missing ones have neither a position nor such a mark."
     )
-    head = ["keypoint", "labelled", "share of the frames", "hidden", "missing"]
-    points = table(head, rows, f"Points in {count(number, 'frame')}")
+    noun = _noun(data)
+    head = ["keypoint", "labelled", f"share of the {noun}s", "hidden", "missing"]
+    points = table(head, rows, f"Points in {count(number, noun)}")
     return Section("keypoints", "Keypoints", f'{paragraph(text)}<div class="beside">{points}{picture}</div>')
 
 
@@ -209,7 +212,21 @@ def split_section(project: Project, sets: np.ndarray | None, problem: str, data:
         text += f"Showing the first {_VIDEOS:,} of {len(by_video):,} videos. "
     if len(set(project.views)) > 1:
         text += "The views of one moment are in one set, and each is counted here. "
-    return Section("split", title, paragraph(text) + table(["video", "frames", *present], rows, "Frames of each set"))
+    rows_are = f"{_noun(data)}s"
+    caption = f"{rows_are.capitalize()} of each set"
+    return Section("split", title, paragraph(text) + table(["video", rows_are, *present], rows, caption))
+
+
+def _noun(data: DataConfig) -> str:
+    """Returns what a row of the labels is."""
+    return "animal" if data.animals > 1 else "frame"
+
+
+def _usable(checked: Sequence[CheckedLabels], data: DataConfig) -> str:
+    """Returns the number of usable frames; of several animals, that of the animals and of their images."""
+    usable = count(sum(len(one.project.poses.frames) for one in checked), f"usable {_noun(data)}")
+    images = count(sum(len(set(one.project.images)) for one in checked), "image")
+    return f"{usable} in {images}" if data.animals > 1 else usable
 
 
 def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
@@ -221,11 +238,14 @@ def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
 
 
 def _sizes(project: Project) -> str:
-    sizes = Counter(map(tuple, project.sizes_px.tolist())).most_common()
+    # The animals of an image have a row each.
+    places = list(dict(zip(project.images, range(len(project.images)), strict=True)).values())
+    sizes = Counter(map(tuple, project.sizes_px[places].tolist())).most_common()
     rows = [[f"{width} x {height} px", f"{number:,}"] for (width, height), number in sizes[:_SIZES]]
     if len(sizes) > _SIZES:
         rows.append([f"{len(sizes) - _SIZES} other sizes", f"{sum(number for _, number in sizes[_SIZES:]):,}"])
-    return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
+    total = size(sum(project.byte_counts[place] for place in places))
+    return table(["size", "images"], rows, f"Image sizes, {total} in all")
 
 
 # Thumbnails of labelled frames, as large as a reasonable page size allows.
@@ -371,15 +391,15 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
     poses = dataclasses.replace(poses, skeleton=skeleton)
     thumbnails, fullest = draw_thumbnails(frames, poses, rule, data.threads), _fullest(frames, poses)
     large = draw_thumbnail(frames[fullest], poses.at([fullest]), rule, _LARGE_PX, is_named=True)
-    result = headline(sum(len(one.project.poses.frames) for one in checked), findings, not notes)
+    result = headline(_usable(checked, data), findings, not notes)
     rows = [(place, reason_of(table, row)) for table in refused for row, place in enumerate(table.sources)]
     shown = [(without_folder(place, project.folder), without_folder(reason, project.folder)) for place, reason in rows]
     sections = [
         summary_section(project, data, result, pairs, reason),
         marked_section(frames, thumbnails, shown, notes),
-        keypoints_section(project, large),
+        keypoints_section(project, data, large),
         split_section(project, sets, problem, data),
-        others_section(frames, thumbnails),
+        others_section(frames, thumbnails, _noun(data)),
     ]
     title = f"Labels of {Path(data.project).expanduser().resolve().name}"
     page = make_page(title, sections, [], names, "jaxpose check")

@@ -445,7 +445,7 @@ def test_check_looks_at_each_animal(tmp_path: Path, capsys: pytest.CaptureFixtur
     table.loc[IMAGES[0], ("me", "male", "nose", "x")] = 200
     table.to_csv(project / "CollectedData.csv")
     assert check([str(project), "--out", str(tmp_path / "page.html")]) == 1
-    assert "20 usable frames; 1 row is refused" in capsys.readouterr().out
+    assert "20 usable animals in 11 images; 1 row is refused" in capsys.readouterr().out
     assert "CollectedData.csv:5 (male)" in (tmp_path / "page.csv").read_text()
 
 
