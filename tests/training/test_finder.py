@@ -79,7 +79,7 @@ def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
         assert validations and ("val_recall" in validations[0]) == (kind == "finder")
         assert all((folder / name).is_file() for name in ("finished.json", "best.safetensors", "evaluation.json"))
     # One report, of both.
-    assert (run / "report.html").is_file() and not (finder_run / "report.html").exists()
+    assert "test, whole images: " in (run / "report.html").read_text() and not (finder_run / "report.html").exists()
 
 
 def test_the_finder_trains_on_frames_and_validates_on_their_animals(finder_run: Path) -> None:
@@ -233,6 +233,8 @@ def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_
     train(config)
     for part in ("finder", ""):
         assert_same_run(run / part, again / part)
+    # The pose network had not begun when its finder was stopped.
+    assert "no whole checkpoint" not in log_of(again)
 
 
 @pytest.mark.slow
