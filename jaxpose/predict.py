@@ -25,7 +25,7 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import SOME_FAILED, make_folder
-from jaxpose.conversion.prediction_tables import CSV, EXTRAS, SUFFIXES, read_table
+from jaxpose.conversion.prediction_tables import CSV, EXTRAS, SUFFIXES, form_of, read_table, with_skeleton
 from jaxpose.data.inputs import find_inputs
 from jaxpose.drawing.draw_command import draw_tables, refuse_own_videos
 from jaxpose.entry import predict_arguments
@@ -177,7 +177,7 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str],
             with claims.waited_for("smooth"):
                 smooth_tables(options, of_videos, lambda: interrupt.signal is not None)
         sources = {table: source for table, source in outputs.items() if table in done}
-        sources = _track(sources, *wanted, given.overwrite, claims) if wanted else sources
+        sources = _track(sources, config, *wanted, given.overwrite, claims) if wanted else sources
         drawing_code = _draw(config, sources if is_drawn else {}, out, claims, interrupt)
         if interrupt.signal is not None:
             return report_stop(finished_segments, interrupt.exit_code)
@@ -218,11 +218,14 @@ def _wanted_tracks(
     return number, form
 
 
-def _track(sources: OutputFiles, number: Number, form: str, overwrite: bool, claims: Claims) -> OutputFiles:
+def _track(
+    sources: OutputFiles, config: Config, number: Number, form: str, overwrite: bool, claims: Claims
+) -> OutputFiles:
     """Makes the missing tracks of videos, and returns {tracks: video}.
 
     Args:
       sources: {complete table of detections: its video or images}.
+      config: of the run.
       number: the number of animals.
       form: of the tracks.
       overwrite: also make tracks that exist.
@@ -233,21 +236,17 @@ def _track(sources: OutputFiles, number: Number, form: str, overwrite: bool, cla
         if not isinstance(video, Path):
             continue
         name = table.name.removesuffix(f"{DETECTIONS}{SUFFIXES[CSV]}")
-        tracks = table.with_name(f"{name}{TRACKS}{SUFFIXES[form]}")
+        forms = dict.fromkeys((form, *FORMS))
+        tracks, *others = (table.with_name(f"{name}{TRACKS}{SUFFIXES[one]}") for one in forms)
         # One of several processes makes the tracks of a video.
         with claims.waited_for("tracks"):
-            if tracks.is_file() and not overwrite:
-                again = f"jaxpose track {shlex.quote(str(table))} --out {shlex.quote(str(tracks))} --overwrite"
-                is_older = tracks.stat().st_mtime_ns < table.stat().st_mtime_ns
-                exists = "is older than its detections, but a person may have corrected it" if is_older else "exists"
-                _logger.log(
-                    logging.WARNING if is_older else logging.INFO,
-                    f"{tracks} {exists}, so it is kept; to make it again, also with another --animals: {again}",
-                )
-                found[tracks] = video
+            kept = next((file for file in (tracks, *others) if file.is_file() and not overwrite), None)
+            if kept:
+                _report_kept(kept, table, tracks)
+                found[kept] = video
                 continue
             source = stamps([table])
-            detections = read_table(table, several=True)
+            detections = with_skeleton(read_table(table, several=True), config.data)
             if not np.isfinite(detections.poses.points_px).any():
                 _logger.warning(f"{table}: no animal was found in any frame, so there are no tracks")
                 continue
@@ -255,6 +254,17 @@ def _track(sources: OutputFiles, number: Number, form: str, overwrite: bool, cla
             date_as(tracks, source)
             found[tracks] = video
     return found
+
+
+def _report_kept(kept: Path, detections: Path, wanted: Path) -> None:
+    """Reports tracks that exist; their review and a person's corrections belong to them, also in another form."""
+    table, file, out = (shlex.quote(str(path)) for path in (detections, kept, wanted))
+    is_older = kept.stat().st_mtime_ns < detections.stat().st_mtime_ns
+    exists = "is older than its detections, but a person may have corrected it" if is_older else "exists"
+    again = f"to make it again, also with another --animals: jaxpose track {table} --out {file} --overwrite"
+    if kept != wanted:
+        again += f"; to convert it: jaxpose convert predictions {file} --to {form_of(wanted)} --out {out}"
+    _logger.log(logging.WARNING if is_older else logging.INFO, f"{kept} {exists}, so it is kept; {again}")
 
 
 def _draw(config: Config, sources: OutputFiles, out: Path, claims: Claims, interrupt: Interrupt) -> int:

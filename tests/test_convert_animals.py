@@ -290,16 +290,13 @@ def test_the_places_of_detections_are_no_tracks(tmp_path: Path, capsys: pytest.C
     assert len(instances) == 9 and not any(one.track for one in instances)
     (folder / "video_preds" / "day1_tracks.csv").unlink()
     assert run(folder, "--to", "csv", "--out", tmp_path / "out") == 2
-    assert "day1_detections.csv has no tracks, so it is not converted" in capsys.readouterr().err
+    assert "day1_detections.csv has no tracks; make them with jaxpose track" in capsys.readouterr().err
 
 
 def test_of_tracks_in_two_forms_a_person_chooses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = results(tmp_path, ("csv", "slp"))
     assert run(folder, "--to", "csv", "--out", tmp_path / "out") == 2
-    assert (
-        "has tracks in several forms, which may differ: day1_tracks.csv, day1_tracks.slp; give"
-        in capsys.readouterr().err
-    )
+    assert "has the tracks day1_tracks.csv and day1_tracks.slp; give the file to convert" in capsys.readouterr().err
 
 
 def test_detections_of_a_run_become_tracks_with_their_video(tmp_path: Path) -> None:

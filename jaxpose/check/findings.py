@@ -43,7 +43,7 @@ def headline(usable: str, findings: Sequence[Finding], is_compared: bool) -> str
     """Returns the result of a check in one line.
 
     Args:
-      usable: the number of usable frames or animals, with its noun.
+      usable: what can be used, such as "90 usable frames".
       findings: all.
       is_compared: whether all views' poses were compared.
     """

@@ -89,17 +89,17 @@ def marked_section(
     return Section("first", "To look at first", "".join(parts) + _grid(shown, "frames"))
 
 
-def others_section(frames: Sequence[Frame], thumbnails: Sequence[str]) -> Section:
-    """Returns all other frames; arguments as in `marked_section`."""
+def others_section(frames: Sequence[Frame], thumbnails: Sequence[str], noun: str) -> Section:
+    """Returns all other frames, or animals; `noun` says which, and the other arguments are as in `marked_section`."""
     marked = sum(frame.is_marked for frame in frames)
     shown, others = thumbnails[marked:], len(frames) - marked
     if not others:
         return Section("frames", "All other frames", paragraph("There are none."))
     order = "the most unusual poses first" if any(frame.unusual for frame in frames) else "in the order of the labels"
-    text = f"{count(others, 'frame')}, {order}."
+    text = f"{count(others, noun)}, {order}."
     if len(shown) < others:
         text = (
-            f"Showing {len(shown):,} of {count(others, 'frame')}, {order}; the other "
+            f"Showing {len(shown):,} of {count(others, noun)}, {order}; the other "
             f"{others - len(shown):,} would make the page too large."
         )
     text += (
@@ -142,7 +142,8 @@ def summary_section(
     rows = {
         "project": f"{project.folder}" + (f": {project.kind}" if project.kind else ""),
         "label file": project.label_file.name,
-        **_numbers(project, data),
+        "frames": f"{len(set(project.images)):,}, of {count(len(set(project.videos)), 'video')}",
+        **({"animals": _animals(project, data)} if data.animals > 1 else {}),
         **({"views": ", ".join(views)} if views != [""] else {}),
         "points": f"{labelled:,} of {all_points:,} ({labelled / max(all_points, 1):.0%})",
         "keypoints": f"{len(names)}: {', '.join(names)}",
@@ -159,11 +160,12 @@ def summary_section(
     return Section("labels", "Labels", body)
 
 
-def keypoints_section(project: Project, picture: str) -> Section:
+def keypoints_section(project: Project, data: DataConfig, picture: str) -> Section:
     """Returns the number of points of each keypoint.
 
     Args:
       project: the usable frames.
+      data: with options that depend on the project.
       picture: HTML of a frame with all names.
     """
     number = len(project.poses.frames)
@@ -178,8 +180,9 @@ def keypoints_section(project: Project, picture: str) -> Section:
         "Labelled points train the network. Hidden ones are marked as not visible in the label file; in COCO "
         "files, they are labelled as well. Missing ones have neither a position nor such a mark."
     )
-    head = ["keypoint", "labelled", "share of the frames", "hidden", "missing"]
-    points = table(head, rows, f"Points in {count(number, 'frame')}")
+    noun = _noun(data)
+    head = ["keypoint", "labelled", f"share of the {noun}s", "hidden", "missing"]
+    points = table(head, rows, f"Points in {count(number, noun)}")
     return Section("keypoints", "Keypoints", f'{paragraph(text)}<div class="beside">{points}{picture}</div>')
 
 
@@ -210,7 +213,26 @@ def split_section(project: Project, sets: np.ndarray | None, problem: str, data:
         text += f"Showing the first {_VIDEOS:,} of {len(by_video):,} videos. "
     if len(set(project.views)) > 1:
         text += "The views of one moment are in one set, and each is counted here. "
-    return Section("split", title, paragraph(text) + table(["video", "frames", *present], rows, "Frames of each set"))
+    rows_are = f"{_noun(data)}s"
+    caption = f"{rows_are.capitalize()} of each set"
+    return Section("split", title, paragraph(text) + table(["video", rows_are, *present], rows, caption))
+
+
+def _noun(data: DataConfig) -> str:
+    """Returns what a row of the labels is."""
+    return "animal" if data.animals > 1 else "frame"
+
+
+def _animals(project: Project, data: DataConfig) -> str:
+    """Returns how many animals there are, in how many images, and the images that may lack some."""
+    return "; ".join([f"{len(project.poses.frames):,}", *animals_in(project, data)])
+
+
+def _usable(checked: Sequence[CheckedLabels], data: DataConfig) -> str:
+    """Returns the number of usable frames; of several animals, that of the animals and of their images."""
+    usable = count(sum(len(one.project.poses.frames) for one in checked), f"usable {_noun(data)}")
+    images = count(sum(len(set(one.project.images)) for one in checked), "image")
+    return f"{usable} in {images}" if data.animals > 1 else usable
 
 
 def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
@@ -221,24 +243,15 @@ def _mirrored(names: tuple[str, ...], data: DataConfig) -> str:
     return "set by data.mirror_views" if data.mirror_views else "none found in the names"
 
 
-def _numbers(project: Project, data: DataConfig) -> dict[str, str]:
-    """Returns how many frames there are, and animals if there may be several in a frame."""
-    frames, videos = len(set(project.images)), count(len(set(project.videos)), "video")
-    numbers = {"frames": f"{frames:,}, of {videos}"}
-    if project.most_animals:
-        numbers["animals"] = "; ".join([f"{len(project.poses.frames):,}", *animals_in(project, data)])
-    return numbers
-
-
 def _sizes(project: Project) -> str:
-    of_images = dict(zip(project.images, zip(project.sizes_px.tolist(), project.byte_counts, strict=True), strict=True))
-    sizes = Counter(tuple(size_px) for size_px, _ in of_images.values()).most_common()
+    # The animals of an image have a row each.
+    places = list(dict(zip(project.images, range(len(project.images)), strict=True)).values())
+    sizes = Counter(map(tuple, project.sizes_px[places].tolist())).most_common()
     rows = [[f"{width} x {height} px", f"{number:,}"] for (width, height), number in sizes[:_SIZES]]
     if len(sizes) > _SIZES:
         rows.append([f"{len(sizes) - _SIZES} other sizes", f"{sum(number for _, number in sizes[_SIZES:]):,}"])
-    return table(
-        ["size", "images"], rows, f"Image sizes, {size(sum(number for _, number in of_images.values()))} in all"
-    )
+    total = size(sum(project.byte_counts[place] for place in places))
+    return table(["size", "images"], rows, f"Image sizes, {total} in all")
 
 
 # Thumbnails of labelled frames, as large as a reasonable page size allows.
@@ -384,23 +397,22 @@ def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Fi
     poses = dataclasses.replace(poses, skeleton=skeleton)
     thumbnails, fullest = draw_thumbnails(frames, poses, rule, data.threads), _fullest(frames, poses)
     large = draw_thumbnail(frames[fullest], poses.at([fullest]), rule, _LARGE_PX, is_named=True)
-    noun = "usable animal" if project.most_animals else "usable frame"
-    result = headline(count(sum(len(one.project.poses.frames) for one in checked), noun), findings, not notes)
+    result = headline(_usable(checked, data), findings, not notes)
     rows = [(place, reason_of(table, row)) for table in refused for row, place in enumerate(table.sources)]
     shown = [(without_folder(place, project.folder), without_folder(reason, project.folder)) for place, reason in rows]
     sections = [
         summary_section(project, data, result, pairs, reason),
         marked_section(frames, thumbnails, shown, notes),
-        keypoints_section(project, large),
+        keypoints_section(project, data, large),
         split_section(project, sets, problem, data),
-        others_section(frames, thumbnails),
+        others_section(frames, thumbnails, _noun(data)),
     ]
     title = f"Labels of {Path(data.project).expanduser().resolve().name}"
     page = make_page(title, sections, [], names, "jaxpose check")
     with output_folder(out.parent, overwrite=True) as folder:
         write_atomic(folder / out.name, page.encode())
         write_atomic(folder / list_file(out).name, as_csv(findings))
-    if project.most_animals:
+    if data.animals > 1:
         notes.append(f"animals: {'; '.join(animals_in(project, data))}")
     if problem:
         notes.append(f"there is no split: {problem}")

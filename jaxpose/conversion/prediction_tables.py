@@ -1,26 +1,34 @@
 """Converts video predictions between jaxpose's tables and other tools' files."""
 
 import dataclasses
+import functools
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxpose.config import DataConfig
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.conversion.label_files import Target
 from jaxpose.data.animals import place_names
-from jaxpose.errors import UserError, need
-from jaxpose.formats import nwb, prediction_table, sleap_files
+from jaxpose.data.named_files import find_files
+from jaxpose.data.skeleton import edges_given, known_pairs
+from jaxpose.errors import UserError, is_installed, need
+from jaxpose.formats import nwb, prediction_table, sleap, sleap_files
 from jaxpose.formats.deeplabcut import tables as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
+from jaxpose.formats.sleap_extras import read_skeleton
 from jaxpose.outputs import output_folder
+from jaxpose.poses import Skeleton
 from jaxpose.prediction.index import DETECTIONS, TRACKS
-from jaxpose.prediction.video_tables import find_table, finished_tables, video_of
-from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.prediction.video_tables import find_table, finished_tables, run_around, video_of
+from jaxpose.run.identity import read_config
+from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count, tally
 
 if TYPE_CHECKING:
@@ -63,48 +71,42 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
         return _convert(source, video, Path(), target)
     if not (source / INDEX_FILE).is_file():
         raise UserError(f"{source} has no {INDEX_FILE}: it is not a folder in which jaxpose predict left its results")
-    found, lines = _tracks_for({find_table(source, video): video} if video else finished_tables(source))
+    found = {find_table(source, video): video} if video else finished_tables(source)
     if len(found) > 1 and _is_file(target):
         raise UserError(f"--out is {target.out}, but {source} has {len(found)} tables; give a folder, or --video VIDEO")
-    for table, of_table in found.items():
+    lines = []
+    for table, of_table in {_tracks_of(table): of_table for table, of_table in found.items()}.items():
         place = table.relative_to(source / VIDEO_TABLES_FOLDER).parent
         lines += _convert(table, of_table if of_table.is_file() else None, place, target)
     return lines
 
 
-def _tracks_for(tables: Mapping[Path, Path]) -> tuple[dict[Path, Path], list[str]]:
-    """Returns {table to convert: its video}, of several animals the tracks, and lines about tables without tracks.
+def _tracks_of(table: Path) -> Path:
+    """Returns the tracks next to detections; of another table, the table itself.
 
     Raises:
-      UserError: a table has tracks in several forms, which may differ, or none of the tables has any.
+      UserError: there are none, or several.
     """
-    found, absent = dict[Path, Path](), list[str]()
-    for table, video in tables.items():
-        if not _is_of_detections(table):
-            found[table] = video
-            continue
-        stem = table.name.removesuffix(_DETECTIONS_FILE)
-        tracks = [file for end in SUFFIXES.values() if (file := table.with_name(f"{stem}{TRACKS}{end}")).is_file()]
-        if len(tracks) > 1:
-            raise UserError(
-                f"{table.parent} has tracks in several forms, which may differ: "
-                f"{', '.join(file.name for file in tracks)}; give the one to convert, and --video VIDEO"
-            )
-        if tracks:
-            found[tracks[0]] = video
-        else:
-            absent.append(f"{table} has no tracks, so it is not converted; jaxpose track makes them")
+    if not _is_of_detections(table):
+        return table
+    stem = table.name.removesuffix(_DETECTIONS_FILE) + TRACKS
+    found = [file for suffix in SUFFIXES.values() if (file := table.with_name(f"{stem}{suffix}")).is_file()]
     if not found:
-        raise UserError(absent[0])
-    return found, absent
+        out = shlex.quote(str(table.with_name(f"{stem}{SUFFIXES[CSV]}")))
+        raise UserError(f"{table} has no tracks; make them with jaxpose track {shlex.quote(str(table))} --out {out}")
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise UserError(f"{table.parent} has the tracks {names}; give the file to convert instead of the folder")
+    return found[0]
 
 
-def read_table(file: Path, several: bool = False) -> PredictionTable:
+def read_table(file: Path, several: bool = False, with_placed: bool = False) -> PredictionTable:
     """Reads a video's predictions from a table in any readable form.
 
     Args:
       file: the table.
       several: whether a frame may have several animals.
+      with_placed: also read what a person placed in a SLEAP project with one predicted instance a frame.
 
     Raises:
       UserError: it does not exist, has another form, cannot be understood, or has several animals that are not wanted.
@@ -112,7 +114,7 @@ def read_table(file: Path, several: bool = False) -> PredictionTable:
     readers: dict[str, Callable[[Path], PredictionTable]] = {
         CSV: _read_csv,
         SLEAP_ANALYSIS: sleap_files.read_analysis,
-        SLP: sleap_files.read_slp,
+        SLP: functools.partial(sleap_files.read_slp, with_placed=with_placed),
         DEEPLABCUT: deeplabcut.read_predictions,
         PARQUET: prediction_table.read_predictions,
     }
@@ -206,22 +208,48 @@ def form_to_write(out: Path, forms: Sequence[str], source: Path) -> str:
     return form
 
 
-def footage_for(out: Path, table: PredictionTable) -> Footage | None:
-    """Returns the video that a file to write describes; None for a form that describes none.
+def refuse_no_video(out: Path, table: PredictionTable) -> None:
+    """Raises UserError if a file to write is a .slp, but the table does not name its video."""
+    if form_of(out) == SLP and table.footage is None:
+        raise UserError(
+            f"--out is {out}, but {table.file} does not name its video, which .slp files describe: write an .h5 file, "
+            "then give it and --video VIDEO to jaxpose convert predictions --to slp"
+        )
+
+
+def find_footage(table: PredictionTable, video: Path | None) -> Footage | None:
+    """Returns the video that a table names, else the given one, else that of the results folder with the table.
 
     Raises:
-      UserError: the file is a .slp, but neither the table nor the index of its results folder names an existing video.
+      UserError: the video cannot be read, or its number of frames differs from the table.
     """
-    if form_of(out) != SLP or table.footage:
+    if table.footage is not None:
         return table.footage
-    video = video_of(table.file)
-    if video and video.is_file():
-        return read_footage(video, table)
-    reason = f"its video {video} does not exist" if video else "does not name its video"
-    raise UserError(
-        f"--out is {out}, but {table.file} {reason}, which .slp files describe: write an .h5 file, then give it and "
-        "--video VIDEO to jaxpose convert predictions --to slp"
-    )
+    if video is None and (video := video_of(table.file)) and not video.is_file():
+        return None
+    return read_footage(video, table) if video else None
+
+
+def with_skeleton(table: PredictionTable, data: DataConfig | None = None) -> PredictionTable:
+    """Returns a table with the skeleton of the run that predicted it, which SLEAP needs to merge it into the project.
+
+    The edges are those of `data.skeleton`. A SLEAP project that still exists adds its name and symmetries.
+
+    Args:
+      table: if it has a skeleton, it stays as it is.
+      data: the options of the run; None: those of the run whose folder holds the table, if any.
+    """
+    if data is None and (run := run_around(table.file)):
+        data = read_config(run / CONFIG_FILE).data
+    names = table.poses.keypoint_names
+    if data is None or table.poses.skeleton.edges or set(data.keypoint_names) != set(names):
+        return table
+    project = Path(data.project)
+    is_sleap = project.suffix.lower() == SUFFIXES[SLP] and project.is_file() and is_installed("sleap_io")
+    skeleton = read_skeleton(sleap.load(project)) if is_sleap else Skeleton()
+    edges = edges_given("data.skeleton", data.skeleton, names)
+    skeleton = dataclasses.replace(skeleton, edges=edges, symmetries=known_pairs(skeleton.symmetries, names))
+    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, skeleton=skeleton))
 
 
 def file_stem(file: Path) -> str:
@@ -237,9 +265,14 @@ def _form_in(file: Path) -> str:
 
 def _convert(table: Path, video: Path | None, place: Path, target: Target) -> list[str]:
     predictions = read_table(table, several=True)
+    if video is None and target.form == NWB and predictions.footage and not predictions.footage.images:
+        named = str(predictions.footage.path)
+        video = find_files([named], [[table.parent]])[named].file
     footage = read_footage(video, predictions) if video else None
-    if target.form == SLP and not predictions.is_plain:
+    if target.form == SLEAP_ANALYSIS or (target.form == SLP and not predictions.is_plain):
         footage = footage or predictions.footage
+    if target.form in (SLP, SLEAP_ANALYSIS, NWB):
+        predictions = with_skeleton(predictions)
     if footage is None and target.form in _NEED_VIDEO:
         raise UserError(f"{target.form} files describe the video of {table}; give --video VIDEO")
     target = dataclasses.replace(target, scorer=target.scorer or scorer_for_deeplabcut(predictions))
@@ -349,15 +382,15 @@ def _is_of_detections(file: Path) -> bool:
     return len(names) > 1 and names == place_names(len(names))
 
 
-def _without_ranks(table: PredictionTable) -> PredictionTable:
-    """Returns a table of detections without their places as names."""
-    poses = dataclasses.replace(table.poses, identity=np.full_like(table.poses.identity, -1), individuals=())
-    return dataclasses.replace(table, poses=poses)
-
-
 def _read_csv(file: Path) -> PredictionTable:
     if (several := lightning_pose.read_individuals(file)) is not None:
-        return _without_ranks(several) if _is_of_detections(file) else several
+        return _without_identity(several) if _is_of_detections(file) else several
     found, first_row = lightning_pose.read_predictions(file), lightning_pose.first_row(file)
     names = found.poses.keypoint_names
     return check_predictions(file, found.scorer, found.poses.frames, names, *found.poses.one_animal(), first_row)
+
+
+def _without_identity(table: PredictionTable) -> PredictionTable:
+    """Returns detections of jaxpose predict: an animal's place in a frame means nothing in the next one."""
+    identity = np.full_like(np.asarray(table.poses.identity), -1)
+    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, identity=identity, individuals=()))

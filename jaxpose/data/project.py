@@ -6,6 +6,7 @@ pixels later.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -426,9 +427,23 @@ def refusal(files: list[Path], problems: list[str], usable: int) -> str:
     """Returns why label files with these problems and this number of usable rows are refused."""
     rows = len(problems) + usable
     fix = "fix them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
-    more = len(problems) - LISTED_PROBLEMS
-    where = ", ".join(map(str, files))
+    where, shown = ", ".join(map(str, files)), _by_reason(problems)
+    more = len(shown) - LISTED_PROBLEMS
     if not problems:
         return f"{where} has no labelled image"
-    lines = [f"{len(problems)} of {rows} rows of {where} cannot be used; {fix}:", *problems[:LISTED_PROBLEMS]]
+    lines = [f"{len(problems)} of {rows} rows of {where} cannot be used; {fix}:", *shown[:LISTED_PROBLEMS]]
     return "\n".join([*lines, f"... and {more} more"] if more > 0 else lines)
+
+
+def _by_reason(problems: list[str]) -> list[str]:
+    """Returns the rows; of those that share a reason and would fill the list, as of a missing video, only the first."""
+    lines, seen = list[str](), set[str]()
+    reasons = [problem.partition(": ")[2] for problem in problems]
+    rows_of = Counter(reasons)
+    for problem, reason in zip(problems, reasons, strict=True):
+        if (rows := rows_of[reason]) <= LISTED_PROBLEMS:
+            lines.append(problem)
+        elif reason not in seen:
+            lines.append(f"{problem} (as in {count(rows - 1, 'other row')})")
+        seen.add(reason)
+    return lines

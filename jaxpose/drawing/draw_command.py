@@ -22,6 +22,7 @@ from jaxpose.formats.project import read_label_table
 from jaxpose.outputs import date_as, may_be_ours, output_folder, stamps
 from jaxpose.prediction.index import Claims
 from jaxpose.prediction.job import key_of
+from jaxpose.prediction.video_tables import run_around
 from jaxpose.progress import phase
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, LABELED_VIDEOS_FOLDER, VIDEO_TABLES_FOLDER
@@ -89,7 +90,7 @@ def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Conf
     Raises:
       UserError: the run does not exist, or its keypoints are not the table's.
     """
-    run = Path(given.run).expanduser() if given.run else _run_around(predictions.file)
+    run = Path(given.run).expanduser() if given.run else run_around(predictions.file)
     if run is None:
         return None
     refuse_no_run(run)
@@ -103,16 +104,10 @@ def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Conf
     return config
 
 
-def _run_around(table: Path) -> Path | None:
-    """Returns the run whose folder of tables holds a table, None if none does."""
-    folders = [folder.parent for folder in table.absolute().parents if folder.name == VIDEO_TABLES_FOLDER]
-    return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
-
-
 def _edges(
     given: argparse.Namespace, predictions: PredictionTable, config: Config | None
 ) -> tuple[tuple[str, str], ...]:
-    """Returns the skeleton of a flag, of a project or of a run, in this order.
+    """Returns the skeleton of a flag, of a project, of a run or of the table, in this order.
 
     Raises:
       UserError: the flag has names that the table lacks, or the project is not one or has no skeleton for them.
@@ -130,7 +125,9 @@ def _edges(
         if not edges:
             raise UserError(f"{given.project} has no skeleton of the keypoints of {predictions.file}: give --skeleton")
         return edges
-    return edges_given("data.skeleton", config.data.skeleton, config.data.keypoint_names) if config else ()
+    if config:
+        return edges_given("data.skeleton", config.data.skeleton, config.data.keypoint_names)
+    return predictions.poses.skeleton.edges
 
 
 def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None) -> VideoIndex:

@@ -248,6 +248,8 @@ def read_tree(file: Path) -> dict[str, Any]:
         if not isinstance(tree, dict) or not isinstance(tree.get(name), list):
             is_result = isinstance(tree, list) and all(isinstance(entry, dict) and "score" in entry for entry in tree)
             found = "; it is a list of predictions, without their images: give the label file" * is_result
+            if isinstance(tree, dict) and {"data", "model", "optimization"} <= tree.keys():
+                found = "; it looks like a training profile of SLEAP: give the .slp file, and options of jaxpose train"
             raise UserError(
                 f"{file} is not a COCO file: it must have the lists images, annotations and categories{found}"
             )

@@ -214,12 +214,12 @@ def _instances(predictions: PredictionTable, skeleton: Any, video: Any, tracks: 
     return frames
 
 
-def read_slp(file: Path) -> PredictionTable:
+def read_slp(file: Path, with_placed: bool = False) -> PredictionTable:
     """Reads the instances of a SLEAP project of one video.
 
     If no frame has several predicted instances, and there is at most one track, these make a table of one animal, and
-    labels of a person are not read. Otherwise, the instances of a person are read as well, and a predicted one that a
-    person corrected is not. A frame that the file lists twice has the instances of both entries.
+    labels of a person are not read, unless `with_placed`. Otherwise, the instances of a person are read as well, and a
+    predicted one that a person corrected is not. A frame that the file lists twice has the instances of both entries.
 
     Raises:
       UserError: sleap-io is not installed; or the file cannot be read, has several videos or no instances.
@@ -237,6 +237,7 @@ def read_slp(file: Path) -> PredictionTable:
         predicted.setdefault(int(frame.frame_idx), []).extend(frame.predicted_instances)
         placed.setdefault(int(frame.frame_idx), []).extend(frame.user_instances)
     is_of_one = max(map(len, predicted.values()), default=0) == 1 and len(labels.tracks) < 2
+    is_of_one &= not (with_placed and any(placed.values()))
     instances = {
         frame: predicted[frame] if is_of_one else _not_replaced(predicted[frame], placed[frame]) for frame in predicted
     }

@@ -6,7 +6,7 @@ counts.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,8 @@ def _averages(errors_px: np.ndarray) -> dict[str, float | None]:
 
 def format_summary(summary: dict[str, Any]) -> str:
     """Returns the figures of `summarize` as a table of at most 80 columns."""
-    lines = [f"{count(summary['labelled_points'], 'labelled point')} in {count(summary['frames'], 'frame')}"]
+    noun = row_noun(summary)
+    lines = [f"{count(summary['labelled_points'], 'labelled point')} in {count(summary['frames'], noun)}"]
     if summary["points_not_predicted"]:
         lines.append(f"{summary['points_not_predicted']} of them have no prediction (wrong in PCK and OKS)")
     names = ["mean", "median", *(f"p{q}" for q in _PERCENTILES), "rms"]
@@ -128,9 +129,14 @@ def format_summary(summary: dict[str, Any]) -> str:
     for name, row in rows:
         lines.append(f"{name:<40}{figure_text(row['micro'], 8)}{figure_text(row['macro'], 8)}{row['points']:>8}")
     ap = figure_text(summary["oks_ap"], 0)
-    lines += ["", f"OKS AP {ap} over {count(summary['oks_frames'], 'frame')} with two or more labelled points"]
+    lines += ["", f"OKS AP {ap} over {count(summary['oks_frames'], noun)} with two or more labelled points"]
     lines += [f"  (sigma {summary['oks_sigma']:g}, area = {summary['oks_area']})"]
     return "\n".join(lines)
+
+
+def row_noun(figures: Mapping[str, Any]) -> str:
+    """Returns what the rows of an evaluation are, in the singular: of a run of several animals, animals."""
+    return "animal" if figures.get("animals") else "frame"
 
 
 def figure_text(value: float | None, width: int) -> str:

@@ -286,7 +286,7 @@ def format_summaries(results: Summaries) -> str:
     title = "error in px"
     width = max(map(len, (title, *results)))
     head = "".join(f"{name:>8}" for name in figures) + "".join(f"{name:>7}" for name in shares)
-    lines = [f"{title:<{width}}{'frames':>8}{'points':>8}{head}"]
+    lines = [f"{title:<{width}}{metrics.row_noun(first) + 's':>8}{'points':>8}{head}"]
     for name, result in results.items():
         cells = "".join(metrics.figure_text(result[f"{figure}_px_error"], 8) for figure in figures)
         cells += "".join(metrics.figure_text(row["micro"], 7) for row in result["pck_px"])

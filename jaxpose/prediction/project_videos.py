@@ -153,7 +153,8 @@ def _suggest_tracks(config: Config, folder: Path, files: Sequence[Path]) -> None
         if folder.name != FINDER_FOLDER or not (folder.parent / CONFIG_FILE).is_file():
             return
         folder = folder.parent
-    _logger.info(f"the animals of the videos are predicted and tracked by {_command(folder, files)}")
+    animals = f"--animals {config.data.animals}"
+    _logger.info(f"to predict the videos and track their animals: {_command(folder, files)} {animals}")
 
 
 def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool]) -> None:

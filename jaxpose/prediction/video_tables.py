@@ -26,7 +26,7 @@ from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.index import DONE, TEMPORAL_NORM, Row, beside, error_suffix, parse_rows, subspaces_of_a_view
-from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count as count_of
 from jaxpose.threads import map_in_threads
 from jaxpose.video.index import Stopped
@@ -342,17 +342,19 @@ def find_table(run: Path, video: Path) -> Path:
 
 
 def video_of(table: Path) -> Path | None:
-    """Returns the video of a table in a results folder, which may be on another machine; None for any other file.
-
-    Raises:
-      DamagedFile: the index is damaged.
-    """
+    """Returns the video, which may be on another machine, of a table in a results folder; None for other tables."""
     table = Path(os.path.abspath(table))
     for run in table.parents:
         for row in _read_rows(run):
             if run / row.table == table:
                 return Path(row.path)
     return None
+
+
+def run_around(table: Path) -> Path | None:
+    """Returns the run whose folder of tables holds a table, None if none does."""
+    folders = [folder.parent for folder in table.absolute().parents if folder.name == VIDEO_TABLES_FOLDER]
+    return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
 
 
 def read_finished(runs: Sequence[Path], read: Callable[[], _Found]) -> _Found:

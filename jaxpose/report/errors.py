@@ -169,7 +169,8 @@ def _table(
     frames: PredictionTable, facts: RunFacts, errors_px: np.ndarray, means: Means, intervals: np.ndarray, shown: str
 ) -> str:
     thresholds_px = np.array(facts.config.eval.pck_px, float)
-    head = ["keypoint", "frames", "mean px", f"{PERCENT} % interval", "median", "p95"]
+    rows_are = "animals" if facts.config.data.animals > 1 else "frames"
+    head = ["keypoint", rows_are, "mean px", f"{PERCENT} % interval", "median", "p95"]
     rows = []
     for column, name in enumerate([*frames.poses.keypoint_names, "all keypoints"]):
         of_column = errors_px[:, column] if column < errors_px.shape[1] else errors_px
@@ -182,7 +183,7 @@ def _table(
             [name, means.frames[column], number(means.means_px[column]), edges, number(middle), number(high), *shares]
         )
     head += [f"% < {px:g} px" for px in thresholds_px.tolist()]
-    return table(head, rows, f"Errors on the {shown} frames")
+    return table(head, rows, f"Errors on the {shown} {rows_are}")
 
 
 # The section of the confidence: how well it separates good predictions from bad ones.

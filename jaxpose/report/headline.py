@@ -17,7 +17,7 @@ from jaxpose.poses import SETS, TEST, TRAIN, VALIDATION
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts, errors_of_frames, rows_of_set
 from jaxpose.report.page import Section, escaped, number, paragraph, table
-from jaxpose.run.status import CONVERTED
+from jaxpose.run.status import CONVERTED, animals_text
 from jaxpose.terminal import count
 
 _CHOSE = "Validation frames chose the checkpoint, so expect larger errors on other frames."
@@ -48,7 +48,7 @@ def headline_section(facts: RunFacts, project: Project | None) -> Section:
     parts.append(f"<dl>{_facts(facts)}</dl>")
     sets = facts.evaluation.get("sets")
     if isinstance(sets, dict) and sets:
-        parts += [_table(sets), _found(sets)]
+        parts.append(_table(sets))
     return Section("result", "Result", "".join(parts))
 
 
@@ -63,16 +63,14 @@ def result(facts: RunFacts) -> str:
     points = known[np.isfinite(known)]
     between = f" ({PERCENT} % interval {low:.2f} to {high:.2f})" if np.isfinite(low) else ""
     few = "" if between else f" There is no interval below {LEAST_FRAMES} labelled frames."
-    sizes = facts.config.data.frame_sizes_px
+    sizes, noun = facts.config.data.frame_sizes_px, "animal" if facts.config.data.animals > 1 else "frame"
     size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
-    is_several = facts.config.data.animals > 1
-    of_set = f"{shown} {'animal' if is_several else 'frame'}"
-    boxes = f" {_IN_BOXES}" if is_several and facts.config.model.kind != "finder" else ""
+    boxes = f" {_IN_BOXES}" if noun == "animal" and facts.config.model.kind != "finder" else ""
     is_chosen_by = shown == VALIDATION and chooses_by_validation(facts.config.train.monitor)
     what = f" {_CHOSE if is_chosen_by else _WHAT[shown]}" if shown in _WHAT else ""
     return (
         f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
-        f"{count(int(means.frames[-1]), of_set)}; half of the points are within {np.median(points):.2f} px."
+        f"{count(int(means.frames[-1]), f'{shown} {noun}')}; half of the points are within {np.median(points):.2f} px."
         f"{few}{what}{boxes}{size}"
     )
 
@@ -117,10 +115,11 @@ def _facts(facts: RunFacts) -> str:
 def _table(sets: dict[str, Any]) -> str:
     """Returns the errors of each set and extra label file, from evaluation.json."""
     figures = ("mean", "median", "p95", "rms")
-    rows, notes = [], ["rms weighs large errors more; p95 is the error that 95 % of the points stay below."]
+    rows, found, notes = [], [], ["rms weighs large errors more; p95 is the error that 95 % of the points stay below."]
     for name in [*(name for name in SETS if name in sets), *(name for name in sets if name not in SETS)]:
         of_set = sets[name] if isinstance(sets[name], dict) else {}
         lines = {name: of_set}
+        found += [f"{name}, whole images: {text}"] if (text := animals_text(of_set)) else []
         if about := of_set.get("not_visible"):
             lines[f"{name}, {'without' if about['counted'] else 'with'} not visible"] = about["otherwise"]
             notes.append(_COUNTED if about["counted"] else _LEFT_OUT)
@@ -128,21 +127,10 @@ def _table(sets: dict[str, Any]) -> str:
             values = [number(line.get(f"{figure}_px_error")) for figure in figures]
             points = line.get("labelled_points", "-")
             rows.append([title, line.get("frames", "-"), points, *values, number(line.get("oks_ap"), 3)])
-    head = ["set", "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
+    head = ["set", "animals" if found else "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
     text = " ".join(dict.fromkeys(notes))
-    return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(text, "note")
-
-
-def _found(sets: dict[str, Any]) -> str:
-    """Returns the animals that the finder and the pose network together found in each set; "" for one animal."""
-    rows = []
-    for name, of_set in sets.items():
-        if isinstance(of_set, dict) and (figures := of_set.get("animals")):
-            found = figures["animals"] - figures["missed"]
-            error, precision = number(figures["mean_px_error"]), number(figures["oks_ap"]["0.1"], 3)
-            rows.append([name, figures["frames"], figures["animals"], found, figures["false"], error, precision])
-    head = ["set", "images", "labelled animals", "found", "false", "mean px", "OKS AP"]
-    return table(head, rows, "Animals found in whole images, by the finder and the pose network") if rows else ""
+    errors = table(head, rows, "Errors of each set in pixels of the frame") + paragraph(text, "note")
+    return errors + "".join(map(paragraph, found))
 
 
 # The section that compares a run with another one, as `jaxpose compare` does.

@@ -15,6 +15,7 @@ from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, try_lock
 from jaxpose.outputs import OUTPUT_LOCK_FILE, read_unchanged, stamps
+from jaxpose.pose.metrics import row_noun
 from jaxpose.run.paths import (
     EVALUATED_FILE,
     EVALUATION_FILE,
@@ -138,8 +139,8 @@ def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
 
 
 def error_text(figures: Mapping[str, Any]) -> str:
-    """Returns a set's mean error, its number of frames, and the error with or without points marked not visible."""
-    error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
+    """Returns a set's mean error, its number of frames or animals, and the error with or without points not visible."""
+    error_px, frames = figures["mean_px_error"], count(figures["frames"], row_noun(figures))
     other = not_visible_text(figures)
     if found := animals_text(figures):
         # The rows are animals, and the mean leaves out those that were missed.

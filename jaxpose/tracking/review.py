@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxpose.pose.detections import Detections
 from jaxpose.tracking.tracks import LOST, Solution
 
 # The first column is for a person, see corrections.py; the last one says which tracks a row is about, see origin.py.
@@ -131,11 +132,19 @@ def _cuts(solution: Solution, chains: list[np.ndarray]) -> dict[tuple[int, int],
         around = {track: _around(solution, chain, frames) for track, chain in enumerate(chains)}
         alive = [track for track, ends in around.items() if (ends >= 0).any()]
         for one, other in itertools.combinations(alive, 2):
-            margins, (a, b, c, d) = _exchanges(solution, frames, around[one], around[other], _DOUBTFUL)
-            rows = np.stack([found.frames[[a, b]].max(axis=0), found.frames[[c, d]].min(axis=0), margins], axis=1)
+            margins, ends = _exchanges(solution, frames, around[one], around[other], _DOUBTFUL)
+            is_open = ~(_is_joined(found, ends[0], ends[2]) | _is_joined(found, ends[1], ends[3]))
+            a, b, c, d = ends[:, is_open]
+            frames_of = found.frames[[a, b]].max(axis=0), found.frames[[c, d]].min(axis=0)
+            rows = np.stack([*frames_of, margins[is_open]], axis=1)
             if len(rows):
                 cuts.setdefault((one, other), []).append(rows)
     return {pair: np.concatenate(parts) for pair, parts in cuts.items()}
+
+
+def _is_joined(found: Detections, here: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Returns whether links between detections (c,) are those of a person's answer, however unlikely they are."""
+    return np.isin(here * len(found) + there, found.joined @ [len(found), 1])
 
 
 def _around(solution: Solution, chain: np.ndarray, frames: np.ndarray) -> np.ndarray:

@@ -18,10 +18,10 @@ from jaxpose.conversion.prediction_tables import (
     SUFFIXES,
     dropped,
     file_stem,
-    footage_for,
     form_of,
     form_to_write,
     read_table,
+    refuse_no_video,
     scorer_for_deeplabcut,
     write_form,
 )
@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
     table = _with_names(read_table(file, several=True).without_zeros())
     out = Path(given.out).expanduser() if given.out else file.with_name(f"{file_stem(file)}_smoothed{_suffix(file)}")
     form = form_to_write(out, FORMS, file)
-    footage = footage_for(out, table)
+    refuse_no_video(out, table)
     placed = table.placed()
     if form == PARQUET and not (table.is_plain or placed.is_plain):
         endings = ", ".join(SUFFIXES[known] for known in FORMS if known not in (PARQUET, SLP))
@@ -76,7 +76,7 @@ def run(given: argparse.Namespace) -> int:
         elif form == CSV:
             write_individuals(folder / out.name, smooth)
         else:
-            write_form(folder / out.name, smooth, footage, target)
+            write_form(folder / out.name, smooth, table.footage, target)
     print_lines("\n".join([f"{out}: {options.smooth}", *lines, *_left_out(table, placed, target)]))
     return DONE
 

@@ -17,11 +17,13 @@ from jaxpose.conversion.prediction_tables import (
     SLP,
     SUFFIXES,
     file_stem,
-    footage_for,
+    find_footage,
     form_of,
     form_to_write,
     read_table,
+    refuse_no_video,
     scorer_for_deeplabcut,
+    with_skeleton,
     write_form,
 )
 from jaxpose.errors import UserError
@@ -51,17 +53,19 @@ def run(given: argparse.Namespace) -> int:
     """
     number, out = read_number(given.animals), Path(given.out).expanduser()
     file = Path(given.detections).expanduser()
-    form_to_write(out, FORMS, file)
+    form = form_to_write(out, FORMS, file)
     speak(f"jaxpose {__version__}: tracks the animals of {file}")
-    table = read_table(file, several=True).without_zeros()
+    table = read_table(file, several=True, with_placed=True).without_zeros()
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")
-    footage = footage_for(out, table)
+    video = Path(given.video).expanduser() if given.video else None
+    if form in (SLP, SLEAP_ANALYSIS):
+        table = with_skeleton(dataclasses.replace(table, footage=find_footage(table, video)))
+    refuse_no_video(out, table)
     for note in table.notes:
         say(note)
     corrections = _corrections(given.corrections, _review_of(out))
-    video = Path(given.video).expanduser() if given.video else None
-    print_lines("\n".join(write_tracks(table, number, out, footage, given.overwrite, corrections, video)))
+    print_lines("\n".join(write_tracks(table, number, out, table.footage, given.overwrite, corrections, video)))
     return DONE
 
 

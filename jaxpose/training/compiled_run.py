@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpose.cluster.agreement import gather_lists, machine_name
+from jaxpose.cluster.agreement import broadcast_from_0, gather_lists, machine_name
 from jaxpose.cluster.code_identity import code_identity
 from jaxpose.cluster.devices import compile_options
 from jaxpose.cluster.mesh import equal_machines, replicate
@@ -20,7 +20,7 @@ from jaxpose.errors import UserError
 from jaxpose.progress import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
-from jaxpose.run.paths import CHECKPOINTS_FOLDER
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, FINDER_FOLDER, METRICS_FILE
 from jaxpose.steps.objective import SEED
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
@@ -144,9 +144,11 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
         step, state, _ = found
         messages = [*folder.messages, f"resumes from step {step}"] if step else start_messages
         return dataclasses.replace(run, state=state), messages
+    has_finder, metrics = (folder.path / FINDER_FOLDER).is_dir(), folder.path / METRICS_FILE
+    if has_finder and not broadcast_from_0(metrics.exists):
+        # The run was stopped while its finder was trained.
+        return run, start_messages
     place = folder.path / CHECKPOINTS_FOLDER
     if run.setup.config.resume == "must":
         raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
-        return run, [f"{place} has no checkpoint: starts at step 0", *start_messages]
     return run, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]

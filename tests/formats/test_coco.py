@@ -93,6 +93,12 @@ def test_a_list_of_predictions_is_called_so(tmp_path: Path) -> None:
         read(tmp_path / "results.json")
 
 
+def test_a_training_profile_of_sleap_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "training_config.json").write_text(json.dumps({"data": {}, "model": {}, "optimization": {}}))
+    with pytest.raises(UserError, match="it looks like a training profile of SLEAP: give the .slp file"):
+        read(tmp_path / "training_config.json")
+
+
 @pytest.mark.parametrize("prefix", ["images/val/", ""])
 def test_images_two_folders_above_the_file_are_found(tmp_path: Path, prefix: str) -> None:
     """The layout of PoseTrack; another subset has images of the same names."""

@@ -135,6 +135,24 @@ def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").poses.frames) == 3
 
 
+def test_a_missing_video_fills_no_list(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    instance = labels.labeled_frames[0].user_instances[0]
+    labels.labeled_frames = [
+        sleap_io.LabeledFrame(video=video, frame_idx=frame, instances=[instance])
+        for video, frames in zip(labels.videos[:2], (25, 2), strict=True)
+        for frame in range(frames)
+    ]
+    save(labels, tmp_path / "labels.slp")
+    for video in labels.videos:
+        Path(str(video.filename)).unlink()
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / "labels.slp")
+    _, first, *others = str(caught.value).splitlines()
+    assert "frame 0: its video" in first and first.endswith("or save the labels as .pkg.slp (as in 24 other rows)")
+    assert [line.split(": ")[0].split(" ")[-1] for line in others] == ["0", "1"]
+
+
 @pytest.mark.parametrize("place", ["videos/day.mp4", "day.mp4"])
 def test_a_relative_path_with_a_folder_is_found_there_or_beside_the_file(tmp_path: Path, place: str) -> None:
     labels = make_labels(tmp_path)

@@ -74,7 +74,7 @@ def test_suggestions_for_sleap_merge_into_its_project(tmp_path: Path, capsys: Ca
     np.testing.assert_allclose(first.points["score"], 0.75)
     before = project.read_bytes()
     assert labels.main(["merge", str(out), "--project", str(project)]) == 2
-    assert "is a file of SLEAP, which jaxpose does not change: open it in SLEAP" in capsys.readouterr().err
+    assert "is a file of SLEAP, which this command does not change: open it in SLEAP" in capsys.readouterr().err
     assert project.read_bytes() == before
     if not embed:
         theirs.merge(new)

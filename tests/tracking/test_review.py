@@ -156,6 +156,19 @@ def corrected(folder: Path, poses: Poses, number: str, *rows: str) -> Poses:
     return tracked(folder, poses, "--animals", number, "--corrections", str(folder / "own.csv"))[0]
 
 
+def test_an_answer_is_not_asked_for_again_however_unlikely_it_is(tmp_path: Path) -> None:
+    """A second answer to the same exchange would undo the first."""
+    poses = meeting(gap_px=100.0)
+    # At rest and far from each other, so that motion says the opposite with great certainty.
+    points = poses.points_px[:1] + [[[0.0]], [[200.0]]]
+    poses = dataclasses.replace(poses, points_px=np.tile(points, (FRAMES, 1, 1, 1)))
+    before, _ = tracked(tmp_path, poses, "--animals", "2")
+    after = corrected(tmp_path, poses, "2", "swap,0,40,41,animal1,animal2")
+    np.testing.assert_array_equal(after.points_px[41:], before.points_px[41:][:, ::-1])
+    with open(tmp_path / "out_review.csv", newline="") as file:
+        assert not [row for row in csv.DictReader(file) if row["kind"] == "swap"]
+
+
 def test_three_animals_that_exchange_their_tracks_in_one_contact(tmp_path: Path) -> None:
     """An answer names the tracks in which the animals go on; an exchange of two tracks cannot say it."""
     poses = star()

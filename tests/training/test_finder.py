@@ -80,8 +80,7 @@ def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
         assert validations and ("val_recall" in validations[0]) == (kind == "finder")
         assert all((folder / name).is_file() for name in ("finished.json", "best.safetensors", "evaluation.json"))
     # One report, of both.
-    assert not (finder_run / "report.html").exists()
-    assert "Animals found in whole images, by the finder and the pose network" in (run / "report.html").read_text()
+    assert "test, whole images: " in (run / "report.html").read_text() and not (finder_run / "report.html").exists()
 
 
 def test_the_finder_trains_on_frames_and_validates_on_their_animals(finder_run: Path) -> None:
@@ -235,6 +234,8 @@ def test_a_resumed_run_on_3_devices_is_the_run_on_1(group: Path, run: Path, tmp_
     train(config)
     for part in ("finder", ""):
         assert_same_run(run / part, again / part)
+    # The pose network had not begun when its finder was stopped.
+    assert "no whole checkpoint" not in log_of(again)
 
 
 @pytest.mark.slow
@@ -345,6 +346,15 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: 
     assert report([str(out)]) == 0
     page = (out / "report.html").read_text()
     assert "There are no traces" not in page and "video_preds/session01_tracks_review.csv" in page
+    # The tracks are kept in one form, because the review and a person's corrections are of that file.
+    review = out / "video_preds" / "session01_tracks_review.csv"
+    listed = review.read_bytes()
+    review.write_text("a person's answers")
+    assert predict(["--run", str(out), str(video), "--devices", "1", "--to", "csv"]) == 0
+    command = f"jaxpose convert predictions {tracks.file} --to csv --out {tracks.file.with_suffix('.csv')}"
+    assert command in capsys.readouterr().out and review.read_text() == "a person's answers"
+    assert not tracks.file.with_suffix(".csv").exists()
+    review.write_bytes(listed)
     # A person's correction stays, whatever a copy of the folder made of the times.
     corrected = out / "video_preds" / "session01_tracks.slp"
     corrected.write_bytes(b"corrected")
@@ -442,7 +452,7 @@ def test_check_looks_at_each_animal(tmp_path: Path, capsys: pytest.CaptureFixtur
     table.to_csv(project / "CollectedData.csv")
     assert check([str(project), "--out", str(tmp_path / "page.html")]) == 1
     shown = capsys.readouterr().out
-    assert "20 usable animals; 1 row is refused" in shown
+    assert "20 usable animals in 11 images; 1 row is refused" in shown
     assert f"2 images have fewer than 2 ({IMAGES[0]}, {IMAGES[ALONE]}): are all animals labelled there?" in shown
     assert "CollectedData.csv:5 (male)" in (tmp_path / "page.csv").read_text()
 
