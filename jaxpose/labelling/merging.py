@@ -48,13 +48,13 @@ def refuse_other_tools(project: ProjectLabels) -> None:
     """
     if project.kind == SLEAP:
         raise UserError(
-            f"{project.path} is a file of SLEAP, which this command does not change: open it in SLEAP, merge the suggested "
-            ".slp into it, correct the labels and save; then train again"
+            f"{project.path} is a file of SLEAP, which this command does not change: open it in SLEAP, merge the "
+            "suggested .slp into it, correct the labels and save; then train again"
         )
     if project.kind == COCO:
         raise UserError(
-            f"{project.path} is a file of COCO, which this command does not change: add the new images and annotations to "
-            "it in your label tool; then train again"
+            f"{project.path} is a file of COCO, which this command does not change: add the new images and "
+            "annotations to it in your label tool; then train again"
         )
     if project.kind == CSV:
         names = ", ".join(file.name for of_view in project.files.values() for file in of_view)
