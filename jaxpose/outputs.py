@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -227,19 +227,41 @@ def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -
       UserError: a file already exists and has other content; no file is moved then.
       OSError: a file cannot be written; the error names it, or the folder.
     """
-    with naming_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(folder / _OUTPUT) as new:
-            yield new
+    with output_folders([folder], overwrite, stale) as (new,):
+        yield new
+
+
+@contextlib.contextmanager
+def output_folders(folders: Sequence[Path], overwrite: bool, stale: Collection[Path] = ()) -> Iterator[list[Path]]:
+    """Yields an empty folder for each of several folders, whose files move together, as those of `output_folder`.
+
+    Args:
+      folders: where the files belong. `may_be_ours` of the first one is true after a kill until all files are there.
+      overwrite, stale: as in `output_folder`.
+
+    Raises:
+      UserError, OSError: as `output_folder`.
+    """
+    with contextlib.ExitStack() as held:
+        new = []
+        for folder in folders:
+            held.enter_context(naming_errors(folder))
+            folder.mkdir(parents=True, exist_ok=True)
+            new.append(held.enter_context(unfinished_folder(folder / _OUTPUT)))
+        yield new
+        targets: dict[Path, Path] = {}
+        for place, folder in zip(new, folders, strict=True):
             # In reverse order: a.json, which describes a, comes before it.
             files = sorted(
-                (file for file in new.rglob("*") if file.is_file() and file != new / LOCK_FILE), reverse=True
+                (file for file in place.rglob("*") if file.is_file() and file != place / LOCK_FILE), reverse=True
             )
-            targets = {file: folder / file.relative_to(new) for file in files}
-            with locked(folder / OUTPUT_LOCK_FILE, f"files in {folder}"):
-                _move(targets, overwrite)
-                for file in set(stale) - set(targets.values()):
-                    file.unlink(missing_ok=True)
+            targets |= {file: folder / file.relative_to(place) for file in files}
+        # In the same order in all commands, so that no two wait for each other.
+        for name, folder in sorted({os.path.realpath(folder): folder for folder in folders}.items()):
+            held.enter_context(locked(Path(name) / OUTPUT_LOCK_FILE, f"files in {folder}"))
+        _move(targets, overwrite)
+        for file in set(stale) - set(targets.values()):
+            file.unlink(missing_ok=True)
 
 
 def _move(targets: Mapping[Path, Path], overwrite: bool) -> None:

@@ -36,6 +36,7 @@ from jaxpose.report import facts
 from jaxpose.run import checkpoint
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config
+from jaxpose.triangulate.__main__ import main as triangulate
 from tests.cameras.rigs import rig
 from tests.index_row import row
 from tests.logged import logged
@@ -81,7 +82,7 @@ def cameras_of(seed: int, tmp_path: Path, form: str = "jarvis") -> tuple[Path, d
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    return {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
+    return {file.name: sha256_of(file) for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 @pytest.mark.parametrize("is_overwriting", [True, False])
@@ -118,6 +119,35 @@ def test_a_reader_gets_the_cameras_of_one_calibration(tmp_path: Path, monkeypatc
     assert writer.result() == 0
     for found, camera in zip(mixed.each, read_cameras(out).each, strict=True):
         np.testing.assert_array_equal(found.matrix, camera.matrix)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_of_two_triangulations_one_writes_the_points_and_the_reprojections(
+    calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibration, _ = cameras_of(0, tmp_path, "opencv")
+    random = np.random.default_rng(0)
+    pixels = read_cameras(calibration).project(random.uniform(-20, 20, (FRAMES * len(NAMES), 3)))
+    views = []
+    for number, points_px in enumerate(pixels.reshape(3, FRAMES, len(NAMES), 2)):
+        noisy_px = points_px + random.normal(0, 1, points_px.shape)
+        write_predictions(tmp_path / f"c{number}.csv", range(FRAMES), NAMES, noisy_px, np.full(noisy_px.shape[:2], 0.9))
+        views.append(f"c{number}={tmp_path / f'c{number}.csv'}")
+
+    def call(out: Path, *flags: str) -> int:
+        places = ["--out", str(out / "points.csv"), "--reprojections", str(out / "seen"), "--overwrite"]
+        return triangulate([f"--calibration={calibration}", *views, *places, *flags])
+
+    assert call(tmp_path / "smooth", "--smooth") == 0
+    # Before the first command locks one of its folders, or the other one.
+    second = InTheWindow(monkeypatch, outputs, "locked", lambda: call(tmp_path / "both", "--smooth"), call=calls)
+    assert call(tmp_path / "both") == 0
+    assert second.result() == 0
+    # Otherwise, the first command overwrites what the second one wrote to one of the folders.
+    found = {name: files_of(tmp_path / "both" / name) for name in ("", "seen")}
+    alone = {name: files_of(tmp_path / name) for name in ("smooth", "smooth/seen")}
+    assert (found[""] == alone["smooth"]) == (found["seen"] == alone["smooth/seen"]) == (calls == 2)
+    assert not list((tmp_path / "both").rglob(".*"))
 
 
 def test_a_reader_gets_the_tables_of_one_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
