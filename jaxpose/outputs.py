@@ -5,6 +5,7 @@ replaced while it reads them reads them again, so all of them come from the same
 """
 
 import contextlib
+import ctypes
 import fcntl
 import logging
 import os
@@ -20,15 +21,19 @@ from jaxpose.files import (
     LOCK_FILE,
     is_of_file,
     is_same_file,
+    is_unfinished,
     naming_errors,
     open_shared,
+    remove_abandoned,
     try_lock,
     unfinished_folder,
     was_cut_off,
 )
-from jaxpose.terminal import print_lines
+from jaxpose.terminal import listed, print_lines
 
 _MOST_WAIT_S, _POLL_S = 60.0, 0.05
+# A command ends this long after it has moved its files into place.
+_MOST_END_S = 2.0
 # A reader looks at the lock for microseconds, which is not worth a message.
 _UNTOLD_S = 0.2
 # How often a reader reads files that are replaced, before it makes others wait.
@@ -61,8 +66,10 @@ def locked(file: Path, what: str) -> Iterator[None]:
         yield
     finally:
         _holders.pop(name, None)
-        # Removed while locked: a waiting process notices that the name no longer refers to this file.
-        file.unlink(missing_ok=True)
+        # Removed while locked: a waiting process notices that the name no longer refers to this file. If the folder
+        # was replaced meanwhile, the name may be that of another process's lock.
+        if is_of_file(lock, file):
+            file.unlink(missing_ok=True)
         os.close(lock)
 
 
@@ -290,3 +297,102 @@ def may_be_ours(folder: Path) -> bool:
     Then `output_folder` compares them, and nothing refuses them earlier.
     """
     return was_cut_off(folder / _OUTPUT)
+
+
+# Folders that are written as a whole.
+
+_RENAME_EXCHANGE = 2
+_HERE = -100
+
+
+@contextlib.contextmanager
+def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yields a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
+
+    Args:
+      folder: the folder to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds
+        the same files already stays as it is.
+      overwrite: the folder may hold other files; they are removed at the end, once no other command moves files into
+        it. Where the system can, the two folders are exchanged in one step.
+
+    Raises:
+      UserError: another command is writing in the folder.
+      OSError: the folder cannot be written, or holds files; the error names it.
+    """
+    with naming_errors(folder):
+        target = Path(os.path.realpath(folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished_folder(target) as place:
+            new = place / target.name
+            new.mkdir()
+            yield new
+            if not target.is_dir():
+                os.replace(new, target)
+            elif not has_same_files(new, target):
+                _replace_folder(new, target, overwrite)
+
+
+def _replace_folder(new: Path, target: Path, overwrite: bool) -> None:
+    """Gives a folder the name of another one; raises as `write_folder`."""
+    if not overwrite or not any(target.iterdir()):
+        os.replace(new, target)
+        return
+    with locked(target / OUTPUT_LOCK_FILE, f"files in {target}"):
+        _refuse_written(target)
+        if not _exchange(new, target):
+            os.replace(target, new.with_name(".before"))
+            os.replace(new, target)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchanges the names of two folders in one step; returns whether the system and the file system can do this."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = os.fsencode(first.absolute()), os.fsencode(second.absolute())
+    return rename is not None and rename(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE) == 0
+
+
+def has_same_files(folder: Path, other: Path) -> bool:
+    """Returns whether two folders hold files with the same names and bytes, apart from the lock of a command."""
+    files = [
+        {file.relative_to(place): file for file in place.rglob("*") if file.is_file() and file.name != OUTPUT_LOCK_FILE}
+        for place in (folder, other)
+    ]
+    return files[0].keys() == files[1].keys() and all(
+        is_same_file(file, files[1][name]) for name, file in files[0].items()
+    )
+
+
+# Files that killed commands leave in a folder.
+
+
+def is_leaving(name: str) -> bool:
+    """Returns whether only a command that writes in a folder, or that was killed there, has a file of this name."""
+    return name == OUTPUT_LOCK_FILE or is_unfinished(name)
+
+
+def remove_leavings(folder: Path) -> None:
+    """Removes the files that killed commands left in a folder.
+
+    Raises:
+      UserError: another command is writing in the folder.
+      OSError: the folder cannot be changed.
+    """
+    _refuse_written(folder)
+    if os.path.lexists(lock := folder / OUTPUT_LOCK_FILE):
+        # Its owner removes it; after a kill, the next owner does.
+        with locked(lock, f"files in {folder}"):
+            pass
+
+
+def _refuse_written(folder: Path) -> None:
+    """Removes unfinished files that no process holds.
+
+    Raises:
+      UserError: another command has unfinished files there, and does not end soon.
+    """
+    end = time.monotonic() + _MOST_END_S
+    while held := remove_abandoned(folder):
+        if time.monotonic() > end:
+            names = listed([path.name for path in held], 3)
+            raise UserError(f"another command is writing in {folder} ({names}): wait for it, or give another folder")
+        time.sleep(_POLL_S)

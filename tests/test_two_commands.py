@@ -1,5 +1,6 @@
 """Two commands at once: the second one runs inside a window of the first one, between two of its files."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -23,6 +24,7 @@ from jaxpose.data import project as label_project
 from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.data.synthetic import make_project
 from jaxpose.drawing import draw_command
+from jaxpose.errors import UserError
 from jaxpose.files import sha256_of, write_atomic
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_errors, write_predictions
 from jaxpose.formats.project import read_project
@@ -148,6 +150,61 @@ def test_of_two_triangulations_one_writes_the_points_and_the_reprojections(
     alone = {name: files_of(tmp_path / name) for name in ("smooth", "smooth/seen")}
     assert (found[""] == alone["smooth"]) == (found["seen"] == alone["smooth/seen"]) == (calls == 2)
     assert not list((tmp_path / "both").rglob(".*"))
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_folder_is_replaced_between_two_commands_that_write_in_it(
+    can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    if not can_exchange:
+        monkeypatch.setattr(outputs, "_exchange", lambda first, second: False)
+
+    def replace() -> None:
+        with outputs.write_folder(folder, overwrite=True) as new:
+            (new / "new").write_text("new")
+
+    # When the first command begins to move its files.
+    second = InTheWindow(monkeypatch, outputs, "_move", replace)
+    with outputs.output_folder(folder, overwrite=True) as new:
+        for name in ("a", "b"):
+            (new / name).write_text(name)
+    second.result()
+    assert [file.name for file in folder.iterdir()] == ["new"] and not list(tmp_path.glob(".*"))
+
+
+def test_a_folder_in_which_a_command_writes_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "_MOST_END_S", 0)
+    with outputs.output_folder(tmp_path / "run", overwrite=True) as new:
+        (new / "a").write_text("a")
+        with pytest.raises(UserError, match="another command is writing in .*run "):
+            with outputs.write_folder(tmp_path / "run", overwrite=True) as other:
+                (other / "new").write_text("new")
+    assert list(files_of(tmp_path / "run")) == ["a"]
+
+
+def test_there_is_always_a_folder_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    monkeypatch.delattr(os, "replace")
+    with outputs.write_folder(folder, overwrite=True) as new:
+        (new / "new").write_text("new")
+    assert list(files_of(folder)) == ["new"] and not list(tmp_path.glob(".*"))
+
+
+def test_the_lock_in_a_replaced_folder_does_not_release_the_lock_in_the_new_one(tmp_path: Path) -> None:
+    lock = tmp_path / "run" / outputs.OUTPUT_LOCK_FILE
+    lock.parent.mkdir()
+    with contextlib.ExitStack() as later:
+        with outputs.locked(lock, "files"):
+            lock.parent.rename(tmp_path / "before")
+            lock.parent.mkdir()
+            later.enter_context(outputs.locked(lock, "files"))
+        assert lock.exists()
+    assert not lock.exists()
 
 
 def test_a_reader_gets_the_tables_of_one_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
