@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -219,7 +219,7 @@ OUTPUT_LOCK_FILE = ".jaxpose_output.lock"
 
 
 @contextlib.contextmanager
-def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -> Iterator[Path]:
+def output_folder(folder: Path, overwrite: bool, stale: Callable[[], Iterable[Path]] | None = None) -> Iterator[Path]:
     """Yields an empty folder to write to; at the end its files move to the same places below `folder`.
 
     If several commands write there, only one at a time compares and moves its files, so the second finds all files of
@@ -227,11 +227,12 @@ def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -
 
     Args:
       folder: where the files belong; it is created.
-      overwrite: replace files with other content.
-      stale: files that an earlier call may have left there; removed if this one does not write them.
+      overwrite: replace files with other content, and remove those that no longer belong there.
+      stale: returns files that readers would take for files of this call; those of them that it does not write do not
+        belong there. Called while no other command moves files into the folder.
 
     Raises:
-      UserError: a file already exists and has other content; no file is moved then.
+      UserError: a file already exists and has other content, or does not belong there; no file is moved then.
       OSError: a file cannot be written; the error names it, or the folder.
     """
     with output_folders([folder], overwrite, stale) as (new,):
@@ -239,7 +240,9 @@ def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -
 
 
 @contextlib.contextmanager
-def output_folders(folders: Sequence[Path], overwrite: bool, stale: Collection[Path] = ()) -> Iterator[list[Path]]:
+def output_folders(
+    folders: Sequence[Path], overwrite: bool, stale: Callable[[], Iterable[Path]] | None = None
+) -> Iterator[list[Path]]:
     """Yields an empty folder for each of several folders, whose files move together, as those of `output_folder`.
 
     Args:
@@ -266,9 +269,15 @@ def output_folders(folders: Sequence[Path], overwrite: bool, stale: Collection[P
         # In the same order in all commands, so that no two wait for each other.
         for name, folder in sorted({os.path.realpath(folder): folder for folder in folders}.items()):
             held.enter_context(locked(Path(name) / OUTPUT_LOCK_FILE, f"files in {folder}"))
+        others = sorted(file for file in {*stale()} - {*targets.values()} if os.path.lexists(file)) if stale else []
+        if others and not overwrite:
+            raise UserError(
+                f"{', '.join(map(str, others))} would be read with the new files: --overwrite removes "
+                f"{'them' if len(others) > 1 else 'it'}; or choose another --out"
+            )
         _move(targets, overwrite)
-        for file in set(stale) - set(targets.values()):
-            file.unlink(missing_ok=True)
+        for file in others:
+            file.unlink()
 
 
 def _move(targets: Mapping[Path, Path], overwrite: bool) -> None:

@@ -106,6 +106,29 @@ def test_of_two_writers_one_writes_all_files(
     assert is_overwriting or "already exist: --overwrite replaces" in capsys.readouterr().err
 
 
+def test_the_cameras_of_another_rig_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, (source, alone) = tmp_path / "cameras", cameras_of(0, tmp_path)
+    write_cameras(tmp_path / "four.toml", "anipose", rig(4, 1))
+
+    def call(calibration: Path, *flags: str, form: str = "jarvis") -> int:
+        return convert(["cameras", str(calibration), "--to", form, "--out", str(out), *flags])
+
+    assert call(tmp_path / "four.toml", form="opencv") == 0
+    for name in ("c0.yaml", "c1.yaml", "c2.yaml"):
+        (out / name).unlink()
+    (out / "notes.yaml").write_text("who: me\n")
+    assert call(source) == 2
+    assert f"{out}/c3.yaml would be read with the new files: --overwrite removes it" in capsys.readouterr().err
+    assert sorted(files_of(out)) == ["c3.yaml", "notes.yaml"]
+    # Another command adds its cameras once this one has read and written its own.
+    second = InTheWindow(monkeypatch, outputs, "locked", lambda: call(tmp_path / "four.toml", "--overwrite"))
+    assert call(source, "--overwrite") == 0
+    assert second.result() == 0
+    assert files_of(out) == {**alone, "notes.yaml": sha256_of(out / "notes.yaml")}
+
+
 def test_a_reader_gets_the_cameras_of_one_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources, _ = zip(*(cameras_of(seed, tmp_path) for seed in (0, 1)), strict=True)
     out = tmp_path / "0 alone"
