@@ -36,7 +36,10 @@ class Pair:
 
 _ON_CPU = "--platform cpu --devices 1"
 _VIEWS = "c1=RIG/session00_c1.csv c2=RIG/session00_c2.csv c3=RIG/session00_c3.csv"
-_POINTS = f"triangulate --calibration RIG/calibrations/session00.toml {_VIEWS} --out OUT/points3d.csv --overwrite"
+_POINTS = (
+    f"triangulate --calibration RIG/calibrations/session00.toml {_VIEWS} --out OUT/points3d.csv "
+    "--reprojections OUT/seen --overwrite"
+)
 _CAMERAS = "convert cameras {}/calibrations/session00.toml --to jarvis --out OUT/cameras --overwrite"
 _START = "--session_start 2026-05-04T14:30:00+02:00"
 PAIRS = {

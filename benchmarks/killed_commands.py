@@ -23,6 +23,7 @@ import pandas as pd
 from jaxpose import __main__ as jaxpose
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import PredictionWriter
+from jaxpose.labelling.project_labels import read_header
 from jaxpose.run.paths import INDEX_FILE
 
 # What each command is called with: PROJECT, RUN and others are made by `make_scene`, and OUT is a new folder. Those
@@ -145,10 +146,12 @@ def make_scene(work: Path) -> dict[str, Path]:
 
 def _predict_truth(truth: Path, file: Path) -> None:
     """Writes the labels of all frames of a video as predictions."""
-    labels = pd.read_csv(truth, header=[0, 1, 2] if truth.name.count("_") else [0, 1, 2, 3], index_col=0)
+    header, _ = read_header(truth)
+    labels = pd.read_csv(truth, header=list(range(len(header))), index_col=0)
     keypoints = list(dict.fromkeys(labels.columns.get_level_values("bodyparts")))
-    animals = list(dict.fromkeys(labels.columns.get_level_values("individuals"))) if labels.columns.nlevels > 3 else []
-    points_px = labels.to_numpy().reshape(len(labels), *[len(animals)] * bool(animals), len(keypoints), 2)
+    has_animals = "individuals" in labels.columns.names
+    animals = list(dict.fromkeys(labels.columns.get_level_values("individuals"))) if has_animals else []
+    points_px = labels.to_numpy().reshape(len(labels), *[len(animals)] * has_animals, len(keypoints), 2)
     with PredictionWriter(file, keypoints, individuals=animals) as writer:
         writer.append(range(len(labels)), points_px, np.where(np.isnan(points_px[..., 0]), np.nan, 0.9))
 

@@ -9,7 +9,8 @@ JAX arrays and Python objects are alive. Appends one JSON line with the readings
 until then, thread pools and caches fill. Keeps the memory of a step, as the verb does, except with --as_library.
 
 --only_saves saves 360 small arrays again and again, without a training, and reads what malloc took from the system: in
-its first arena and in all others, which belong to threads.
+its first arena and in all others, which belong to threads. With --trim, it also gives the free pages back at each
+reading, and reads the resident memory after that.
 """
 
 import argparse
@@ -48,6 +49,7 @@ def main() -> int:
     arguments.add_argument("--save_every", type=int, default=5, help="steps between saves; 0: none")
     arguments.add_argument("--as_library", action="store_true", help="as `train(config)` in a user's program")
     arguments.add_argument("--only_saves", type=int, metavar="N", help="save N times, and do not train")
+    arguments.add_argument("--trim", action="store_true", help="with --only_saves: give free pages back")
     given = arguments.parse_args()
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
@@ -98,7 +100,11 @@ def _only_saves(given: argparse.Namespace) -> dict[str, Any]:
                 gc.collect()
                 first, others = _taken_mib(given.work)
                 found = {"saves": number, "mib": round(_resident_mib(), 1)}
-                readings.append(found | {"first_arena_mib": first, "other_arenas_mib": others})
+                found |= {"first_arena_mib": first, "other_arenas_mib": others}
+                if given.trim:
+                    ctypes.CDLL(None).malloc_trim(0)
+                    found["trimmed_mib"] = round(_resident_mib(), 1)
+                readings.append(found)
                 print(json.dumps(readings[-1]), flush=True)
     return {"only_saves": given.only_saves, "as_library": given.as_library, "readings": readings}
 

@@ -5,6 +5,7 @@ Input: a file of another tool, or predictions of jaxpose. Output: the equivalent
 
 import argparse
 import datetime
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -243,7 +244,7 @@ def cameras(argv: list[str]) -> int:
 
 
 def _cameras(given: argparse.Namespace) -> int:
-    from jaxpose.cameras.calibration_files import read_cameras, write_cameras
+    from jaxpose.cameras.calibration_files import camera_files, read_cameras, write_cameras
     from jaxpose.outputs import output_folder
 
     out, source = Path(given.out).expanduser(), Path(given.calibration).expanduser()
@@ -257,7 +258,8 @@ def _cameras(given: argparse.Namespace) -> int:
         found = found.with_size_px(read_size_px("--size", given.size))
         for camera in found.each:
             camera.refuse_wrong_numbers(f"--size is {given.size}")
-    with output_folder(out.parent if is_file else out, given.overwrite) as folder:
+    stale = None if is_file else functools.partial(camera_files, out)
+    with output_folder(out.parent if is_file else out, given.overwrite, stale) as folder:
         ignored = write_cameras(folder / out.name if is_file else folder, given.to, found)
     print_lines(f"{source} -> {out}: {', '.join(found.names)}\ndropped: {'; '.join(ignored) or 'nothing'}")
     return DONE

@@ -135,6 +135,17 @@ def was_cut_off(target: Path) -> bool:
     return any(target.parent.glob(pattern_of(glob.escape(target.name))))
 
 
+def is_unfinished(name: str) -> bool:
+    """Returns whether a file or folder of this name is an unfinished one."""
+    return bool(_UNFINISHED.fullmatch(f"/{name}"))
+
+
+def remove_abandoned(folder: Path) -> list[Path]:
+    """Removes the unfinished files and folders in a folder that no process holds; returns the others."""
+    found = sorted(path for path in folder.iterdir() if is_unfinished(path.name))
+    return [path for path in found if not _remove_abandoned(path)]
+
+
 def remove_unfinished() -> None:
     """Removes all unfinished files of this process, just before it ends."""
     for path, descriptor in list(_held.items()):
@@ -378,42 +389,6 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
             with open(unfinished, "rb+") as stream:
                 os.fsync(stream.fileno())
             os.replace(unfinished, file)
-
-
-@contextlib.contextmanager
-def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
-    """Yields a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
-
-    Args:
-      folder: the folder to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds
-        the same files already stays as it is.
-      overwrite: the folder may hold other files; they are removed at the end.
-
-    Raises:
-      OSError: the folder cannot be written, or holds files; the error names it.
-    """
-    with naming_errors(folder):
-        target = Path(os.path.realpath(folder))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(target) as place:
-            new = place / target.name
-            new.mkdir()
-            yield new
-            if target.is_dir() and has_same_files(new, target):
-                return
-            if overwrite and target.is_dir():
-                os.replace(target, place / ".before")
-            os.replace(new, target)
-
-
-def has_same_files(folder: Path, other: Path) -> bool:
-    """Returns whether two folders hold files with the same names and bytes."""
-    files = [
-        {file.relative_to(place): file for file in place.rglob("*") if file.is_file()} for place in (folder, other)
-    ]
-    return files[0].keys() == files[1].keys() and all(
-        is_same_file(file, files[1][name]) for name, file in files[0].items()
-    )
 
 
 def is_same_file(file: Path, other: Path) -> bool:

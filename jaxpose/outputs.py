@@ -5,13 +5,14 @@ replaced while it reads them reads them again, so all of them come from the same
 """
 
 import contextlib
+import ctypes
 import fcntl
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,15 +21,19 @@ from jaxpose.files import (
     LOCK_FILE,
     is_of_file,
     is_same_file,
+    is_unfinished,
     naming_errors,
     open_shared,
+    remove_abandoned,
     try_lock,
     unfinished_folder,
     was_cut_off,
 )
-from jaxpose.terminal import print_lines
+from jaxpose.terminal import listed, print_lines
 
 _MOST_WAIT_S, _POLL_S = 60.0, 0.05
+# A command ends this long after it has moved its files into place.
+_MOST_END_S = 2.0
 # A reader looks at the lock for microseconds, which is not worth a message.
 _UNTOLD_S = 0.2
 # How often a reader reads files that are replaced, before it makes others wait.
@@ -61,8 +66,10 @@ def locked(file: Path, what: str) -> Iterator[None]:
         yield
     finally:
         _holders.pop(name, None)
-        # Removed while locked: a waiting process notices that the name no longer refers to this file.
-        file.unlink(missing_ok=True)
+        # Removed while locked: a waiting process notices that the name no longer refers to this file. If the folder
+        # was replaced meanwhile, the name may be that of another process's lock.
+        if is_of_file(lock, file):
+            file.unlink(missing_ok=True)
         os.close(lock)
 
 
@@ -212,7 +219,7 @@ OUTPUT_LOCK_FILE = ".jaxpose_output.lock"
 
 
 @contextlib.contextmanager
-def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -> Iterator[Path]:
+def output_folder(folder: Path, overwrite: bool, stale: Callable[[], Iterable[Path]] | None = None) -> Iterator[Path]:
     """Yields an empty folder to write to; at the end its files move to the same places below `folder`.
 
     If several commands write there, only one at a time compares and moves its files, so the second finds all files of
@@ -220,26 +227,57 @@ def output_folder(folder: Path, overwrite: bool, stale: Collection[Path] = ()) -
 
     Args:
       folder: where the files belong; it is created.
-      overwrite: replace files with other content.
-      stale: files that an earlier call may have left there; removed if this one does not write them.
+      overwrite: replace files with other content, and remove those that no longer belong there.
+      stale: returns files that readers would take for files of this call; those of them that it does not write do not
+        belong there. Called while no other command moves files into the folder.
 
     Raises:
-      UserError: a file already exists and has other content; no file is moved then.
+      UserError: a file already exists and has other content, or does not belong there; no file is moved then.
       OSError: a file cannot be written; the error names it, or the folder.
     """
-    with naming_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(folder / _OUTPUT) as new:
-            yield new
+    with output_folders([folder], overwrite, stale) as (new,):
+        yield new
+
+
+@contextlib.contextmanager
+def output_folders(
+    folders: Sequence[Path], overwrite: bool, stale: Callable[[], Iterable[Path]] | None = None
+) -> Iterator[list[Path]]:
+    """Yields an empty folder for each of several folders, whose files move together, as those of `output_folder`.
+
+    Args:
+      folders: where the files belong. `may_be_ours` of the first one is true after a kill until all files are there.
+      overwrite, stale: as in `output_folder`.
+
+    Raises:
+      UserError, OSError: as `output_folder`.
+    """
+    with contextlib.ExitStack() as held:
+        new = []
+        for folder in folders:
+            held.enter_context(naming_errors(folder))
+            folder.mkdir(parents=True, exist_ok=True)
+            new.append(held.enter_context(unfinished_folder(folder / _OUTPUT)))
+        yield new
+        targets: dict[Path, Path] = {}
+        for place, folder in zip(new, folders, strict=True):
             # In reverse order: a.json, which describes a, comes before it.
             files = sorted(
-                (file for file in new.rglob("*") if file.is_file() and file != new / LOCK_FILE), reverse=True
+                (file for file in place.rglob("*") if file.is_file() and file != place / LOCK_FILE), reverse=True
             )
-            targets = {file: folder / file.relative_to(new) for file in files}
-            with locked(folder / OUTPUT_LOCK_FILE, f"files in {folder}"):
-                _move(targets, overwrite)
-                for file in set(stale) - set(targets.values()):
-                    file.unlink(missing_ok=True)
+            targets |= {file: folder / file.relative_to(place) for file in files}
+        # In the same order in all commands, so that no two wait for each other.
+        for name, folder in sorted({os.path.realpath(folder): folder for folder in folders}.items()):
+            held.enter_context(locked(Path(name) / OUTPUT_LOCK_FILE, f"files in {folder}"))
+        others = sorted(file for file in {*stale()} - {*targets.values()} if os.path.lexists(file)) if stale else []
+        if others and not overwrite:
+            raise UserError(
+                f"{', '.join(map(str, others))} would be read with the new files: --overwrite removes "
+                f"{'them' if len(others) > 1 else 'it'}; or choose another --out"
+            )
+        _move(targets, overwrite)
+        for file in others:
+            file.unlink()
 
 
 def _move(targets: Mapping[Path, Path], overwrite: bool) -> None:
@@ -268,3 +306,102 @@ def may_be_ours(folder: Path) -> bool:
     Then `output_folder` compares them, and nothing refuses them earlier.
     """
     return was_cut_off(folder / _OUTPUT)
+
+
+# Folders that are written as a whole.
+
+_RENAME_EXCHANGE = 2
+_HERE = -100
+
+
+@contextlib.contextmanager
+def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yields a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
+
+    Args:
+      folder: the folder to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds
+        the same files already stays as it is.
+      overwrite: the folder may hold other files; they are removed at the end, once no other command moves files into
+        it. Where the system can, the two folders are exchanged in one step.
+
+    Raises:
+      UserError: another command is writing in the folder.
+      OSError: the folder cannot be written, or holds files; the error names it.
+    """
+    with naming_errors(folder):
+        target = Path(os.path.realpath(folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished_folder(target) as place:
+            new = place / target.name
+            new.mkdir()
+            yield new
+            if not target.is_dir():
+                os.replace(new, target)
+            elif not has_same_files(new, target):
+                _replace_folder(new, target, overwrite)
+
+
+def _replace_folder(new: Path, target: Path, overwrite: bool) -> None:
+    """Gives a folder the name of another one; raises as `write_folder`."""
+    if not overwrite or not any(target.iterdir()):
+        os.replace(new, target)
+        return
+    with locked(target / OUTPUT_LOCK_FILE, f"files in {target}"):
+        _refuse_written(target)
+        if not _exchange(new, target):
+            os.replace(target, new.with_name(".before"))
+            os.replace(new, target)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchanges the names of two folders in one step; returns whether the system and the file system can do this."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    names = os.fsencode(first.absolute()), os.fsencode(second.absolute())
+    return rename is not None and rename(_HERE, names[0], _HERE, names[1], _RENAME_EXCHANGE) == 0
+
+
+def has_same_files(folder: Path, other: Path) -> bool:
+    """Returns whether two folders hold files with the same names and bytes, apart from the lock of a command."""
+    files = [
+        {file.relative_to(place): file for file in place.rglob("*") if file.is_file() and file.name != OUTPUT_LOCK_FILE}
+        for place in (folder, other)
+    ]
+    return files[0].keys() == files[1].keys() and all(
+        is_same_file(file, files[1][name]) for name, file in files[0].items()
+    )
+
+
+# Files that killed commands leave in a folder.
+
+
+def is_leaving(name: str) -> bool:
+    """Returns whether only a command that writes in a folder, or that was killed there, has a file of this name."""
+    return name == OUTPUT_LOCK_FILE or is_unfinished(name)
+
+
+def remove_leavings(folder: Path) -> None:
+    """Removes the files that killed commands left in a folder.
+
+    Raises:
+      UserError: another command is writing in the folder.
+      OSError: the folder cannot be changed.
+    """
+    _refuse_written(folder)
+    if os.path.lexists(lock := folder / OUTPUT_LOCK_FILE):
+        # Its owner removes it; after a kill, the next owner does.
+        with locked(lock, f"files in {folder}"):
+            pass
+
+
+def _refuse_written(folder: Path) -> None:
+    """Removes unfinished files that no process holds.
+
+    Raises:
+      UserError: another command has unfinished files there, and does not end soon.
+    """
+    end = time.monotonic() + _MOST_END_S
+    while held := remove_abandoned(folder):
+        if time.monotonic() > end:
+            names = listed([path.name for path in held], 3)
+            raise UserError(f"another command is writing in {folder} ({names}): wait for it, or give another folder")
+        time.sleep(_POLL_S)

@@ -5,9 +5,12 @@ their tracks, in any of these forms, and a review: where the tracks may be wrong
 """
 
 import argparse
+from pathlib import Path
 
+from jaxpose import __version__
 from jaxpose.config.arguments import Arguments
 from jaxpose.early_signals import exit_with
+from jaxpose.progress import phase, speak
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,9 +51,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    speak(f"jaxpose {__version__}: tracks the animals of {Path(given.detections).expanduser()}")
     # These imports take a second, which --help does not need.
-    from jaxpose.tracking.track_command import run
-
+    with phase("loading the packages"):
+        from jaxpose.tracking.track_command import run
     return run(given)
 
 

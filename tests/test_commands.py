@@ -62,6 +62,7 @@ _AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wr
 _LABEL_REVIEW = "tests/label/test_review.py::test_a_review_is_answered_by_keys_and_the_new_tracks_are_shown"
 _LABEL = "tests/label/test_server.py::test_a_killed_server_loses_no_label_and_ctrl_c_writes_them"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
+_TWO = "tests/test_two_commands.py::test_of_two_triangulations_one_writes_the_points_and_the_reprojections"
 RUN_BY = {
     "check": _CHECK,
     "check --config": "tests/check/test_check.py::test_a_config_has_the_project_and_its_options",
@@ -151,6 +152,7 @@ RUN_BY = {
     "triangulate": _TRIANGULATE,
     "triangulate --calibration": _TRIANGULATE,
     "triangulate --out": _TRIANGULATE,
+    "triangulate --overwrite": _TWO,
     "triangulate --smooth": "tests/triangulate/test_smoothing.py::test_the_verb_smooths_the_tables_of_an_ensemble",
     "triangulate --reprojections": "tests/triangulate/test_triangulate.py::"
     "test_the_reprojections_are_drawn_on_the_video_of_a_view",
@@ -192,6 +194,7 @@ RUN_BY = {
     "convert cameras": _CAMERAS,
     "convert cameras --out": _CAMERAS,
     "convert cameras --size": _CAMERAS,
+    "convert cameras --to jarvis": "tests/test_two_commands.py::test_the_cameras_of_another_rig_do_not_stay",
     "convert cameras --to anipose": _CAMERAS,
     "convert predictions": _NWB,
     "convert predictions --out": _NWB,

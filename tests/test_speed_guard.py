@@ -220,6 +220,7 @@ def test_the_first_line_needs_no_package_that_takes_long(project: Path, trained_
         ["jaxpose.train", *small_run.command(config, tmp_path)],
         ["jaxpose.predict", "--run", str(trained_run), str(tmp_path)],
         ["jaxpose.evaluate", "--run", str(trained_run)],
+        ["jaxpose.track", "detections.csv", "--out", "tracks.csv"],
     ):
         _, out, err = verb_without(HEAVY, *arguments)
         first, imported = out.splitlines()

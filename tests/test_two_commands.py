@@ -1,5 +1,6 @@
 """Two commands at once: the second one runs inside a window of the first one, between two of its files."""
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -23,6 +24,7 @@ from jaxpose.data import project as label_project
 from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.data.synthetic import make_project
 from jaxpose.drawing import draw_command
+from jaxpose.errors import UserError
 from jaxpose.files import sha256_of, write_atomic
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_errors, write_predictions
 from jaxpose.formats.project import read_project
@@ -36,6 +38,7 @@ from jaxpose.report import facts
 from jaxpose.run import checkpoint
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config
+from jaxpose.triangulate.__main__ import main as triangulate
 from tests.cameras.rigs import rig
 from tests.index_row import row
 from tests.logged import logged
@@ -81,7 +84,7 @@ def cameras_of(seed: int, tmp_path: Path, form: str = "jarvis") -> tuple[Path, d
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    return {file.name: sha256_of(file) for file in sorted(folder.iterdir())}
+    return {file.name: sha256_of(file) for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 @pytest.mark.parametrize("is_overwriting", [True, False])
@@ -103,6 +106,29 @@ def test_of_two_writers_one_writes_all_files(
     assert is_overwriting or "already exist: --overwrite replaces" in capsys.readouterr().err
 
 
+def test_the_cameras_of_another_rig_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, (source, alone) = tmp_path / "cameras", cameras_of(0, tmp_path)
+    write_cameras(tmp_path / "four.toml", "anipose", rig(4, 1))
+
+    def call(calibration: Path, *flags: str, form: str = "jarvis") -> int:
+        return convert(["cameras", str(calibration), "--to", form, "--out", str(out), *flags])
+
+    assert call(tmp_path / "four.toml", form="opencv") == 0
+    for name in ("c0.yaml", "c1.yaml", "c2.yaml"):
+        (out / name).unlink()
+    (out / "notes.yaml").write_text("who: me\n")
+    assert call(source) == 2
+    assert f"{out}/c3.yaml would be read with the new files: --overwrite removes it" in capsys.readouterr().err
+    assert sorted(files_of(out)) == ["c3.yaml", "notes.yaml"]
+    # Another command adds its cameras once this one has read and written its own.
+    second = InTheWindow(monkeypatch, outputs, "locked", lambda: call(tmp_path / "four.toml", "--overwrite"))
+    assert call(source, "--overwrite") == 0
+    assert second.result() == 0
+    assert files_of(out) == {**alone, "notes.yaml": sha256_of(out / "notes.yaml")}
+
+
 def test_a_reader_gets_the_cameras_of_one_calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources, _ = zip(*(cameras_of(seed, tmp_path) for seed in (0, 1)), strict=True)
     out = tmp_path / "0 alone"
@@ -118,6 +144,90 @@ def test_a_reader_gets_the_cameras_of_one_calibration(tmp_path: Path, monkeypatc
     assert writer.result() == 0
     for found, camera in zip(mixed.each, read_cameras(out).each, strict=True):
         np.testing.assert_array_equal(found.matrix, camera.matrix)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_of_two_triangulations_one_writes_the_points_and_the_reprojections(
+    calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibration, _ = cameras_of(0, tmp_path, "opencv")
+    random = np.random.default_rng(0)
+    pixels = read_cameras(calibration).project(random.uniform(-20, 20, (FRAMES * len(NAMES), 3)))
+    views = []
+    for number, points_px in enumerate(pixels.reshape(3, FRAMES, len(NAMES), 2)):
+        noisy_px = points_px + random.normal(0, 1, points_px.shape)
+        write_predictions(tmp_path / f"c{number}.csv", range(FRAMES), NAMES, noisy_px, np.full(noisy_px.shape[:2], 0.9))
+        views.append(f"c{number}={tmp_path / f'c{number}.csv'}")
+
+    def call(out: Path, *flags: str) -> int:
+        places = ["--out", str(out / "points.csv"), "--reprojections", str(out / "seen"), "--overwrite"]
+        return triangulate([f"--calibration={calibration}", *views, *places, *flags])
+
+    assert call(tmp_path / "smooth", "--smooth") == 0
+    # Before the first command locks one of its folders, or the other one.
+    second = InTheWindow(monkeypatch, outputs, "locked", lambda: call(tmp_path / "both", "--smooth"), call=calls)
+    assert call(tmp_path / "both") == 0
+    assert second.result() == 0
+    # Otherwise, the first command overwrites what the second one wrote to one of the folders.
+    found = {name: files_of(tmp_path / "both" / name) for name in ("", "seen")}
+    alone = {name: files_of(tmp_path / name) for name in ("smooth", "smooth/seen")}
+    assert (found[""] == alone["smooth"]) == (found["seen"] == alone["smooth/seen"]) == (calls == 2)
+    assert not list((tmp_path / "both").rglob(".*"))
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_folder_is_replaced_between_two_commands_that_write_in_it(
+    can_exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    if not can_exchange:
+        monkeypatch.setattr(outputs, "_exchange", lambda first, second: False)
+
+    def replace() -> None:
+        with outputs.write_folder(folder, overwrite=True) as new:
+            (new / "new").write_text("new")
+
+    # When the first command begins to move its files.
+    second = InTheWindow(monkeypatch, outputs, "_move", replace)
+    with outputs.output_folder(folder, overwrite=True) as new:
+        for name in ("a", "b"):
+            (new / name).write_text(name)
+    second.result()
+    assert [file.name for file in folder.iterdir()] == ["new"] and not list(tmp_path.glob(".*"))
+
+
+def test_a_folder_in_which_a_command_writes_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "_MOST_END_S", 0)
+    with outputs.output_folder(tmp_path / "run", overwrite=True) as new:
+        (new / "a").write_text("a")
+        with pytest.raises(UserError, match="another command is writing in .*run "):
+            with outputs.write_folder(tmp_path / "run", overwrite=True) as other:
+                (other / "new").write_text("new")
+    assert list(files_of(tmp_path / "run")) == ["a"]
+
+
+def test_there_is_always_a_folder_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    monkeypatch.delattr(os, "replace")
+    with outputs.write_folder(folder, overwrite=True) as new:
+        (new / "new").write_text("new")
+    assert list(files_of(folder)) == ["new"] and not list(tmp_path.glob(".*"))
+
+
+def test_the_lock_in_a_replaced_folder_does_not_release_the_lock_in_the_new_one(tmp_path: Path) -> None:
+    lock = tmp_path / "run" / outputs.OUTPUT_LOCK_FILE
+    lock.parent.mkdir()
+    with contextlib.ExitStack() as later:
+        with outputs.locked(lock, "files"):
+            lock.parent.rename(tmp_path / "before")
+            lock.parent.mkdir()
+            later.enter_context(outputs.locked(lock, "files"))
+        assert lock.exists()
+    assert not lock.exists()
 
 
 def test_a_reader_gets_the_tables_of_one_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,9 @@ from jaxpose.files import (
     remove_unfinished,
     replace_whole,
     write_atomic,
-    write_folder,
 )
 from jaxpose.formats.lightning_pose.tables import write_rows
+from jaxpose.outputs import write_folder
 from jaxpose.run.folder import lock_folder
 from tests.disks import full_disk
 
@@ -304,8 +304,8 @@ STOPPED = """
     from pathlib import Path
     from jaxpose import early_signals
     from jaxpose.config.arguments import exit_code_of
-    from jaxpose.files import open_atomic, replace_whole, write_folder
-    from jaxpose.outputs import output_folder
+    from jaxpose.files import open_atomic, replace_whole
+    from jaxpose.outputs import output_folder, write_folder
     folder = Path(sys.argv[1])
     if sys.argv[2] == "saves":
         early_signals.install("jaxpose.verb")

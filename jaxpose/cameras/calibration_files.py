@@ -94,6 +94,16 @@ def read_cameras(file: Path) -> Cameras:
     return made
 
 
+def camera_files(folder: Path) -> list[Path]:
+    """Returns the files of a folder from which `read_cameras` reads a camera; leaves out all other YAML files."""
+    found = []
+    for file in _yaml_files(folder):
+        with contextlib.suppress(UserError):
+            _read_yaml(file)
+            found.append(file)
+    return found
+
+
 def write_cameras(path: Path, form: str, cameras: Cameras) -> list[str]:
     """Writes cameras in a format of `WRITTEN`; returns what other programs will not find or will ignore.
 
@@ -292,12 +302,15 @@ def _read_slp(file: Path) -> list[Camera]:
     return [_from_table(file, name, table) for name, table in rigs[0].items() if name != "metadata"]
 
 
-def _read_yaml_folder(folder: Path) -> list[Camera]:
-    def files() -> list[Path]:
-        return sorted(file for file in folder.iterdir() if file.suffix.lower() in YAML and file.is_file())
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in YAML and file.is_file())
 
+
+def _read_yaml_folder(folder: Path) -> list[Camera]:
     return read_unchanged(
-        folder / OUTPUT_LOCK_FILE, lambda: stamps(files()), lambda: [_read_yaml(file) for file in files()]
+        folder / OUTPUT_LOCK_FILE,
+        lambda: stamps(_yaml_files(folder)),
+        lambda: [_read_yaml(file) for file in _yaml_files(folder)],
     )
 
 

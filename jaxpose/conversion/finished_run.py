@@ -8,7 +8,8 @@ from jaxpose.checksums import read_json, write_csv, write_json
 from jaxpose.config import Config
 from jaxpose.config.option import flat_options
 from jaxpose.errors import UserError
-from jaxpose.files import has_same_files, was_cut_off, write_folder
+from jaxpose.files import was_cut_off
+from jaxpose.outputs import has_same_files, write_folder
 from jaxpose.run.identity import write_config
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE, SPLIT_FILE
 from jaxpose.run.pca import Subspaces, save_subspaces

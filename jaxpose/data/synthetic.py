@@ -30,7 +30,8 @@ from jaxpose.data.synthetic_animal import (
 )
 from jaxpose.data.synthetic_rig import SCALE, is_unseen, lifted, make_rig, pixels_of
 from jaxpose.errors import UserError
-from jaxpose.files import replace_whole, write_folder, write_new
+from jaxpose.files import replace_whole, write_new
+from jaxpose.outputs import write_folder
 
 MARKER = "synthetic.json"
 # The projects that `data.project` may name, by their most animals, and their folders.

@@ -13,7 +13,7 @@ from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.inputs import VIDEO_SUFFIXES, video_files
 from jaxpose.data.label_files import view_of_video, without_view
 from jaxpose.errors import UserError
-from jaxpose.files import write_atomic, write_folder, write_new
+from jaxpose.files import write_atomic, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
 from jaxpose.label.label_file import new_label_file, read_label_header
@@ -23,6 +23,7 @@ from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
 from jaxpose.label.video_frames import VideoFrames
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
+from jaxpose.outputs import write_folder
 from jaxpose.terminal import listed, print_lines
 from jaxpose.video.file import scan
 from jaxpose.video.recording import Recording

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import difflib
 import io
-import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -26,6 +25,7 @@ from jaxpose.labelling.project_labels import (
     LabelLayout,
     ProjectLabels,
     can_write,
+    find_label_files,
     h5_of_csv,
     read_animal_cells,
     read_header,
@@ -447,12 +447,11 @@ def read_with_contents(data: DataConfig) -> tuple[ProjectLabels, dict[Path, byte
     Raises:
       UserError: as `read_project_labels`, or a label file has unique body parts.
     """
-    # The first time for the names of its files: the labels that count are read after the bytes.
+    # Before the labels are read, so that no other bytes than those that are read count as known.
+    contents = {file.resolve(): read_bytes(file, most_bytes=None) for file in find_label_files(data)}
     project = read_project_labels(data, several=True)
     project.refuse_unique()
-    files = itertools.chain(*project.files.values())
-    contents = {file.resolve(): read_bytes(file, most_bytes=None) for file in files if file.is_file()}
-    return read_project_labels(data, several=True), contents
+    return project, contents
 
 
 def merge(new: Path, found: list[NewFile], project: ProjectLabels, contents: Mapping[Path, bytes]) -> Merged:

@@ -22,6 +22,7 @@ from jaxpose.data.label_table import LabelTable, refuse_several
 from jaxpose.data.labels import names_of, read_csv_table, read_rows, read_table, refuse_unique
 from jaxpose.errors import UserError, is_installed
 from jaxpose.files import is_regular
+from jaxpose.formats.deeplabcut.project import label_files as deeplabcut_files
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference, from_images_folder, relocated
 from jaxpose.formats.project import (
     CSV,
@@ -237,6 +238,26 @@ class ProjectLabels:
         return [(videos[image], part) for image, part in self.parts_px.items()]
 
 
+def find_label_files(data: DataConfig) -> list[Path]:
+    """Returns the existing label files of a project to which jaxpose can add rows; reads none.
+
+    Args:
+      data: as for `read_project_labels`.
+
+    Returns:
+      All files that `read_project_labels` reads, and those of other scorers; [] for a project of another tool.
+
+    Raises:
+      UserError: as `read_project_labels`, without what only reading finds.
+    """
+    refuse_absent_project(data.project, "--project")
+    data = without_config_file(data)
+    kind, path = recognise(data), Path(data.project).expanduser()
+    if kind == LIGHTNING_POSE:
+        return [file for of_view in _files_of_views(path, data).values() for file in of_view]
+    return [file for file in deeplabcut_files(path) if is_regular(file)] if kind == DEEPLABCUT else []
+
+
 def read_project_labels(data: DataConfig, several: bool = False) -> ProjectLabels:
     """Reads the labels of a project; opens images only if videos are cropped.
 
@@ -275,15 +296,24 @@ def frame_keypoints_px(project: ProjectLabels, table: LabelTable, names: tuple[s
     return np.where((visibility > NOT_USED)[..., None], points_px, np.nan) + project.offsets_px(table)[:, None]
 
 
-def _read_lightning_pose(folder: Path, data: DataConfig, several: bool) -> ProjectLabels:
-    views = data.views or ("",)
+def _files_of_views(folder: Path, data: DataConfig) -> dict[str, list[Path]]:
+    """Returns {view: label files} of a Lightning Pose project.
+
+    Raises:
+      UserError: a view has none.
+    """
     files: dict[str, list[Path]] = {}
-    for view in views:
+    for view in data.views or ("",):
         file = folder / label_file_of_view(data.labels, view)
         if not is_regular(file):
             raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
         extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
         files[view] = [file, *(name for name in extra if is_regular(name))]
+    return files
+
+
+def _read_lightning_pose(folder: Path, data: DataConfig, several: bool) -> ProjectLabels:
+    files = _files_of_views(folder, data)
 
     def read() -> dict[str, list[LabelTable]]:
         return {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
@@ -291,7 +321,7 @@ def _read_lightning_pose(folder: Path, data: DataConfig, several: bool) -> Proje
     tables = read_at_once(folder, read)
     for table in [table for of_view in tables.values() if not several for table in of_view]:
         refuse_several(table)
-    first = files[views[0]][0]
+    first = next(iter(files.values()))[0]
     is_per_video = first.parent.parent.name == IMAGES_FOLDER
     layout = LabelLayout(first.name if is_per_video else data.labels, is_per_video, *read_header(first))
     return ProjectLabels(folder, LIGHTNING_POSE, layout, files, tables, {})

@@ -22,12 +22,13 @@ from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labels import labels_checksum, read_labels
 from jaxpose.errors import UserError
-from jaxpose.files import has_same_files, was_cut_off, write_folder, write_new
+from jaxpose.files import was_cut_off, write_new
 from jaxpose.formats import coco, sleap_files
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.labelling.project_labels import LabelLayout, ProjectLabels, h5_of_csv, image_of
 from jaxpose.labelling.recordings import Choice, Recording
+from jaxpose.outputs import has_same_files, write_folder
 from jaxpose.poses import NOT_USED, VISIBLE, Poses
 from jaxpose.progress import phase
 from jaxpose.run.paths import CONFIG_FILE

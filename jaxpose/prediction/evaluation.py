@@ -132,7 +132,7 @@ def _results(folder: Path, projects: Sequence[tuple[Project, str]]) -> contextli
     stale = [
         folder / f"{_stem(view, ending)}_{NOT_VISIBLE_ERROR}.csv" for found, ending in projects for view in found.views
     ]
-    return output_folder(folder, overwrite=True, stale=stale)
+    return output_folder(folder, overwrite=True, stale=lambda: stale)
 
 
 def summarize(

@@ -31,11 +31,11 @@ from jaxpose.run.paths import (
     EXTENSIONS_FILE,
     FINISHED_FILE,
     MANIFEST_FILE,
-    NO_RUN,
     RESTORED_FOLDER,
     RESTORING_FOLDER,
     SPLIT_FILE,
     checkpoint_order,
+    foreign_names,
     saved_checkpoints,
 )
 
@@ -71,7 +71,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
             f"log.remote_url is {config.log.remote_url}, so the copy would be the run folder {folder} itself: choose "
             "another log.remote_url"
         )
-    is_empty = not folder.is_dir() or {entry.name for entry in folder.iterdir()} <= NO_RUN
+    is_empty = not folder.is_dir() or not foreign_names(entry.name for entry in folder.iterdir())
     overwrites = config.resume == "overwrite"
     if complete.is_dir() and not dry_run and not overwrites:
         _move_in(complete, folder)

@@ -27,9 +27,9 @@ from jaxpose.run.paths import (
     FINISHED_FILE,
     LOG_FILE,
     METRICS_FILE,
-    NO_RUN,
     SPLIT_FILE,
     STATUS_FILE,
+    foreign_names,
 )
 from jaxpose.run.status import Status, digest_of, is_held, parse_status, parse_summary
 from jaxpose.terminal import clock, listed
@@ -158,7 +158,7 @@ class Watched:
             # A copy of a run begins after that of its finder.
             where = posixpath.join(self._where, FINDER_FOLDER)
             return f"{CONFIG_FILE}: its finder trains first, see jaxpose watch {where}"
-        if foreign := sorted({*names} - NO_RUN - {COPIED_FILE}):
+        if foreign := foreign_names({*names} - {COPIED_FILE}):
             raise UserError(
                 f"{self._where} is not a run folder: it has no {CONFIG_FILE}, but {listed(foreign, _LISTED)}; give a "
                 "run folder"

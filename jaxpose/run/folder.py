@@ -24,6 +24,7 @@ from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import open_shared, pattern_of
+from jaxpose.outputs import remove_leavings
 from jaxpose.poses import SETS
 from jaxpose.run.identity import (
     LENGTH_KEYS,
@@ -48,12 +49,12 @@ from jaxpose.run.paths import (
     INDEX_FILE,
     LOCK_FILE,
     MEMBERS_FOLDER,
-    NO_RUN,
     RESULTS,
     SPLIT_FILE,
     VIDEO_TABLES_FOLDER,
     WRITTEN,
     default_path,
+    foreign_names,
     refuse_pattern,
     refuse_unusable_out,
     write_pointer,
@@ -227,8 +228,7 @@ def refuse_foreign(path: Path) -> None:
     if (path / CONFIG_FILE).exists():
         read_config(path / CONFIG_FILE)
         return
-    foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
-    if foreign:
+    if foreign := foreign_names(entry.name for entry in path.iterdir()):
         raise UserError(
             f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); jaxpose never "
             "deletes them: choose another out"
@@ -328,6 +328,8 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]], i
         refuse_unusable_out(str(path))
         refuse_foreign(path)
         lock = lock_folder(path)
+        if not (path / CONFIG_FILE).exists():
+            remove_leavings(path)
         fetched = fetch(path)
         # Check again: another process may have written here in between.
         refuse_foreign(path)

@@ -3,13 +3,14 @@
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jaxpose.config import Config, config_hash
 from jaxpose.config.arguments import Arguments
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
+from jaxpose.outputs import is_leaving
 from jaxpose.terminal import print_lines
 
 # The names of the files and folders in a run folder.
@@ -104,7 +105,12 @@ WRITTEN = (
 )
 
 # Files that may exist in a folder without a run.
-NO_RUN = {LOCK_FILE, RESTORING_FOLDER, RESTORED_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}
+NO_RUN = {LOCK_FILE, RESTORING_FOLDER, RESTORED_FOLDER, f".{CONFIG_FILE}.tmp"}
+
+
+def foreign_names(names: Iterable[str]) -> list[str]:
+    """Returns the names, sorted, that no file in a folder without a run has, even if commands were killed there."""
+    return sorted({name for name in names if not is_leaving(name)} - NO_RUN)
 
 
 # The names of checkpoints: <step> of the first save of a step, <step>-2 of the second, and so on.

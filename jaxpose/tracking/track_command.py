@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose import __version__
 from jaxpose.config.arguments import DONE
 from jaxpose.conversion.label_files import Target
 from jaxpose.conversion.prediction_tables import (
@@ -32,7 +31,7 @@ from jaxpose.formats.prediction_table import Footage, PredictionTable
 from jaxpose.outputs import output_folder
 from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
-from jaxpose.progress import phase, speak
+from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.tracking.corrections import Correction, checksum_of_answers, read_corrections, rounds, solve_corrected
 from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
@@ -54,7 +53,6 @@ def run(given: argparse.Namespace) -> int:
     number, out = read_number(given.animals), Path(given.out).expanduser()
     file = Path(given.detections).expanduser()
     form = form_to_write(out, FORMS, file)
-    speak(f"jaxpose {__version__}: tracks the animals of {file}")
     table = read_table(file, several=True, with_placed=True).without_zeros()
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")

@@ -1,7 +1,8 @@
 """The work of `jaxpose triangulate`: from one table for each view to points, and what is odd about a view."""
 
 import argparse
-import contextlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from jaxpose.config.arguments import DONE, read_session_start
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.outputs import already_exist, may_be_ours, output_folder
+from jaxpose.outputs import already_exist, may_be_ours, output_folders
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.triangulate.faults import find_faults, swapped_tables
@@ -36,25 +37,68 @@ def triangulate_tables(given: argparse.Namespace) -> int:
         # Path("..").name is "..": the reprojections would go to the folder above theirs.
         if Path(name).name != name or name == "..":
             raise UserError(f"the name of the animal {name!r} cannot be part of a file name; rename its track")
-    known: set[str] = set()
-    for name, views in animals.items():
-        _triangulate(given, file.with_stem(f"{file.stem}_{name}") if name else file, form, views, Path(name), known)
+    files = {name: file.with_stem(f"{file.stem}_{name}") if name else file for name in animals}
+    existing = [one for one in files.values() if one.exists()]
+    if existing and not given.overwrite and not may_be_ours(file.parent):
+        raise already_exist(existing)
+    folders = [file.parent]
+    if given.reprojections:
+        folders.append(Path(given.reprojections).expanduser())
+        _refuse_places(files, folders[1], animals)
+    lines, known = list[str](), set[str]()
+    with output_folders(folders, given.overwrite) as (new, *reprojections):
+        for name, views in animals.items():
+            seen = reprojections[0] / name if reprojections else None
+            found, faults = _triangulate(given, new / files[name].name, form, views, seen)
+            page = files[name].with_suffix(".html")
+            lines += [f"{files[name]}: {found[0]}", *found[1:]]
+            lines.append(f"{page}: errors by view and keypoint, lengths over time, a view in 3D")
+            for line in faults:
+                # The animals of a recording share the faults of its views, with other numbers.
+                if (fault := line.partition(":")[0]) not in known:
+                    lines.append(line)
+                known.add(fault)
+    print_lines("\n".join(lines))
     return DONE
 
 
-def _triangulate(given: argparse.Namespace, file: Path, form: str, views: Views, place: Path, known: set[str]) -> None:
-    """Triangulates one animal, writes its files, and prints the report.
+def _refuse_places(files: Mapping[str, Path], folder: Path, animals: Mapping[str, Views]) -> None:
+    """Checks that each view's table can be written to a folder.
+
+    Args:
+      files: of the points, {animal: file}.
+      folder: for the reprojections.
+      animals: {animal: views}.
+
+    Raises:
+      UserError: the name of a view is not that of a file, or a table would be written to the file of the points.
+    """
+    points = {os.path.realpath(file) for file in files.values()}
+    for name, views in animals.items():
+        for view in views.cameras.names:
+            if Path(view).name != view:
+                raise UserError(f"the view {view!r} cannot be a file name in --reprojections {folder}; rename it")
+            if os.path.realpath(table := _table_of(folder / name, view)) in points:
+                raise UserError(
+                    f"the points and the reprojections of view {view} would both be written to {table}: give "
+                    "--reprojections another folder"
+                )
+
+
+def _triangulate(
+    given: argparse.Namespace, file: Path, form: str, views: Views, seen: Path | None
+) -> tuple[list[str], list[str]]:
+    """Triangulates one animal and writes its files.
 
     Args:
       given: the flags.
       file, form: of the points.
       views: of the animal.
-      place: of its reprojections in their folder.
-      known: the faults that were printed for other animals; grows.
+      seen: the folder for its reprojections, None for none.
+
+    Returns:
+      Lines about the points, and the faults of the views.
     """
-    page = file.with_suffix(".html")
-    if file.exists() and not given.overwrite and not may_be_ours(file.parent):
-        raise already_exist([file])
     for note in views.notes:
         say(note)
     points, noise_px = place_points(views, "triangulate")
@@ -65,21 +109,11 @@ def _triangulate(given: argparse.Namespace, file: Path, form: str, views: Views,
     table = PointTable(views, found, _trusted(views, found), given.unit, given.fps, given.session_start)
     lines = _report(table, noise_px, steps)
     faults = find_faults(views, points)
-    with contextlib.ExitStack() as folders:
-        folder = folders.enter_context(output_folder(file.parent, given.overwrite))
-        write_points(folder / file.name, form, table)
-        write_atomic(folder / page.name, page_of(f"Points {file.stem}", table, [*lines, *faults]).encode())
-        if given.reprojections:
-            folder = Path(given.reprojections).expanduser() / place
-            folder = folders.enter_context(output_folder(folder, given.overwrite))
-            _write_reprojections(folder, table)
-    lines = [f"{file}: {lines[0]}", *lines[1:], f"{page}: errors by view and keypoint, lengths over time, a view in 3D"]
-    print_lines("\n".join(lines))
-    for line in faults:
-        # The animals of a recording share the faults of its views, with other numbers.
-        if (fault := line.partition(":")[0]) not in known:
-            print_lines(line)
-        known.add(fault)
+    write_points(file, form, table)
+    write_atomic(file.with_suffix(".html"), page_of(f"Points {file.stem}", table, [*lines, *faults]).encode())
+    if seen:
+        _write_reprojections(seen, table)
+    return lines, faults
 
 
 def place_points(views: Views, purpose: str) -> tuple[Points, float]:
@@ -104,13 +138,17 @@ def _trusted(views: Views, points: Points) -> np.ndarray:
     return total / np.maximum(agree.sum(axis=0), 1)
 
 
+def _table_of(folder: Path, view: str) -> Path:
+    return folder / f"{view}.csv"
+
+
 def _write_reprojections(folder: Path, table: PointTable) -> None:
     """Writes each view's table: the places of the points in its images, with their confidence."""
     cameras = table.views.cameras
     for view, pixels in zip(cameras.names, cameras.project(table.points.places), strict=True):
         points_px = table.of_frames(pixels)
         known = np.where(np.isfinite(points_px[..., 0]), table.confidence, np.nan)
-        write_predictions(folder / f"{view}.csv", range(len(known)), table.keypoint_names, points_px, known, SCORER)
+        write_predictions(_table_of(folder, view), range(len(known)), table.keypoint_names, points_px, known, SCORER)
 
 
 def _steps_line(table: PointTable, steps: np.ndarray) -> list[str]:

@@ -23,7 +23,7 @@ from jaxpose.checksums import write_json
 from jaxpose.data import label_changes
 from jaxpose.data.label_changes import locked_labels
 from jaxpose.formats.deeplabcut.tables import read_h5
-from jaxpose.labelling import labels_command, merging
+from jaxpose.labelling import labels_command, merging, project_labels
 from tests.small_run import environment
 
 Capture = pytest.CaptureFixture[str]
@@ -228,6 +228,18 @@ def test_what_another_program_saves_during_a_merge_is_not_overwritten(
     monkeypatch.undo()
     assert _merge(new, project) == 0
     assert file.read_bytes().startswith(saved)
+
+
+def test_a_merge_reads_the_project_once(project: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, reads = project_labels.read_label_table, list[str]()
+
+    def counted(*given: Any, **named: Any) -> Any:
+        reads.append(given[0].project)
+        return real(*given, **named)
+
+    monkeypatch.setattr(project_labels, "read_label_table", counted)
+    assert _merge(new, project) == 0
+    assert reads == [str(project)]
 
 
 @pytest.mark.parametrize(

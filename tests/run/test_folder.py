@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from jaxpose import outputs
 from jaxpose.checksums import signed_csv
 from jaxpose.config import Config, config_hash, resolve
+from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.run.folder import open_run
 from jaxpose.run.identity import read_config
@@ -166,6 +168,33 @@ def test_foreign_files_are_refused_and_kept(tmp_path: Path, resume: str, foreign
     with pytest.raises(ValueError, match="choose another out|use another run folder"):
         open_run(config_for(tmp_path, resume), SPLIT)
     assert {file.name: file.read_text() if file.is_file() else None for file in tmp_path.iterdir()} == foreign
+
+
+def test_what_killed_commands_left_is_not_foreign_and_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".output.0.tmp").mkdir()
+    left = [".output.0.tmp/predictions.csv", ".report.html.0.tmp", outputs.OUTPUT_LOCK_FILE]
+    for name in left:
+        (tmp_path / name).write_text("half")
+    with open_run(config_for(tmp_path), SPLIT, dry_run=True) as run:
+        assert run.action == "start" and all((tmp_path / name).is_file() for name in left)
+    (tmp_path / "photo.png").write_text("x")
+    with pytest.raises(UserError, match=r"no run of jaxpose \(photo\.png\)"):
+        open_run(config_for(tmp_path), SPLIT)
+    (tmp_path / "photo.png").unlink()
+    monkeypatch.setattr(outputs, "_MOST_END_S", 0)
+    with outputs.output_folder(tmp_path, overwrite=False) as new:
+        (new / "b.csv").write_text("of a command that still runs")
+        with pytest.raises(UserError, match=r"another command is writing in .* \(\.output\.0\.tmp\): wait for it"):
+            open_run(config_for(tmp_path), SPLIT)
+        assert (new / "b.csv").is_file()
+        (new / "b.csv").unlink()
+    for name in left[1:]:
+        (tmp_path / name).write_text("half")
+    with open_run(config_for(tmp_path), SPLIT) as run:
+        assert run.action == "start"
+        assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "config.json", "split.csv", "status.json"]
 
 
 def test_harmless_options_may_change_on_resume(tmp_path: Path):

@@ -101,6 +101,8 @@ def test_frames_that_deeplabcut_could_not_decode_have_no_points(
 def test_the_reprojections_are_drawn_on_the_video_of_a_view(views: list[str], tmp_path: Path) -> None:
     out, folder = tmp_path / "points.csv", tmp_path / "back"
     assert main([*views, "--out", str(out), "--reprojections", str(folder)]) == 0
+    both = ["--out", str(tmp_path / "again" / "c1.csv"), "--reprojections", str(tmp_path / "again")]
+    assert main([*views, *both]) == 2 and not (tmp_path / "again").exists()
     assert sorted(file.name for file in folder.iterdir()) == ["c0.csv", "c1.csv", "c2.csv"]
     found = read_table(folder / "c1.csv")
     pixels = RIG.project(places().reshape(-1, 3))[1].reshape(FRAMES, len(NAMES), 2)

@@ -218,12 +218,12 @@ _CSV_IS_READ = "the CSV is read; DeepLabCut itself reads the .h5, which deeplabc
 
 def is_project(folder: Path) -> bool:
     """Returns whether a folder has DeepLabCut labels or its config.yaml."""
-    return is_config(folder / CONFIG_FILE) or bool(_label_files(folder))
+    return is_config(folder / CONFIG_FILE) or bool(label_files(folder))
 
 
 def has_config_and_labels(folder: Path) -> bool:
     """Returns whether a folder is a DeepLabCut project with frames that a person labelled."""
-    return is_config(folder / CONFIG_FILE) and bool(_label_files(folder))
+    return is_config(folder / CONFIG_FILE) and bool(label_files(folder))
 
 
 def read_labels(folder: Path, data: DataConfig) -> LabelTable:
@@ -287,7 +287,8 @@ def named_videos(folder: Path) -> dict[str, Path]:
         return {}
 
 
-def _label_files(folder: Path) -> list[Path]:
+def label_files(folder: Path) -> list[Path]:
+    """Returns the label files of all scorers of a project, in natural order; reads none."""
     found = [file for suffix in _SUFFIXES for file in folder.glob(f"{IMAGES_FOLDER}/*/{_LABELS}*{suffix}")]
     return sorted(found, key=lambda file: natural_key(str(file)))
 
@@ -300,7 +301,7 @@ def _scorer_of(file: Path) -> str:
 def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[str], int]:
     """Returns the scorer's label file in each folder (a CSV if there is one), sentences about other files, and their
     number."""
-    found = _label_files(folder)
+    found = label_files(folder)
     scorers = list(dict.fromkeys(map(_scorer_of, found)))
     if not found:
         raise UserError(
