@@ -1,6 +1,7 @@
 """How fast is a video predicted on one core, compared with its forward passes and its decoding alone?
 
     taskset -c 0 python benchmarks/predict.py --data PATH --out benchmarks/predict.jsonl
+    taskset -c 0 python benchmarks/predict.py --run RUN --video VIDEO --out benchmarks/predict.jsonl
 
 The example video, re-encoded as H.264, is predicted as by `jaxpose predict`, tables included, with untrained weights,
 which take as long as any. In turns with it, the same video is only decoded and fitted into the input. For comparison,
@@ -8,6 +9,9 @@ the forward pass of the same network in torch (eval mode, torch.compile, one thr
 1 / (forward pass of torch + decoding); for a tiny network, 1 / decoding. All are CPU seconds of a frame.
 With start-up, the rate counts all CPU time of a process from its start: imports, compiling, one pass over the video.
 Each network has a process of its own. Appends one JSON line for each.
+
+With --run, a run of several animals, predicts the first frames of a video with its finder and pose network, and in
+turns with one network of the same backbone on whole frames in full size.
 """
 
 import argparse
@@ -22,6 +26,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from json_lines import append_line
 
 # (backbone, width, side of the input, size of the video, frames of it)
 CASES = {
@@ -75,6 +81,34 @@ def measure_jaxpose(case: str, data: Path, turns: int) -> dict[str, object]:
     }
 
 
+def measure_animals(run: Path, file: Path, frames: int, turns: int) -> dict[str, object]:
+    """Returns the CPU ms of a frame with a run of several animals, and with one network on whole frames."""
+    from latency import make_predictor
+
+    from jaxpose.prediction.predictor import load
+    from jaxpose.prediction.video_tables import predict_segment
+    from jaxpose.video.index import read_index
+    from jaxpose.video.video import Segment, scan
+
+    predictor, video = load(run, devices=1, platform="cpu"), scan(file)
+    segment = Segment(read_index(file), 0, frames)
+    model, side_px = predictor.config.model, max(video.width_px, video.height_px)
+    whole, _ = make_predictor(model.backbone, side_px, model.width)
+    kinds, spent_s = {"animals": predictor, "whole": whole}, {"animals": list[float](), "whole": list[float]()}
+    with tempfile.TemporaryDirectory() as folder:
+        # The first turn compiles.
+        for turn in range(turns + 1):
+            for kind, one in kinds.items():
+                began = time.process_time()
+                rows = predict_segment(one, video, segment, Path(folder, f"{kind}{turn}.csv"))
+                spent_s[kind].append(time.process_time() - began)
+                if rows != frames:
+                    raise RuntimeError(f"{rows} rows of {frames} frames")
+    line: dict[str, object] = {"backbone": model.backbone, "side_px": side_px, "frames": frames}
+    line |= {f"{kind}_ms": sorted(1000 * s / frames for s in spent[1:]) for kind, spent in spent_s.items()}
+    return line | {"ratio": statistics.median(spent_s["animals"][1:]) / statistics.median(spent_s["whole"][1:])}
+
+
 def measure_torch(case: str, batch: int, calls: int) -> dict[str, object]:
     """Returns the CPU ms of a frame in torch."""
     import torch  # pyright: ignore[reportMissingImports]
@@ -99,7 +133,10 @@ def measure_torch(case: str, batch: int, calls: int) -> dict[str, object]:
 def main(argv: list[str]) -> int:
     """Measures each case in processes of its own; returns 1 if one is below its bar."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the example project")
+    parser.add_argument("--data", type=Path, help="folder with the example project")
+    parser.add_argument("--run", type=Path, help="a run of several animals")
+    parser.add_argument("--video", type=Path, help="the video that it predicts")
+    parser.add_argument("--frames", type=int, default=32, help="of this video")
     parser.add_argument("--out", type=Path, help="JSON lines, appended to")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--part", choices=("jaxpose", "torch"), help=argparse.SUPPRESS)
@@ -114,9 +151,12 @@ def main(argv: list[str]) -> int:
         )
         print(json.dumps(measured))
         return 0
+    if given.run:
+        _add(given.out, argv, measure_animals(given.run, given.video, given.frames, given.turns))
+        return 0
     is_reached = True
     for case in [given.case] if given.case else CASES:
-        line = _part(argv, case, "jaxpose")
+        line = {"case": case} | _part(argv, case, "jaxpose")
         forward_ms = 0.0
         if case != "tiny":
             line |= _part(argv, case, "torch", "--batch", str(line["batch"]))
@@ -124,15 +164,19 @@ def main(argv: list[str]) -> int:
         line["bound"] = 1000 / (forward_ms + statistics.median(line["decoding_ms"]))
         line["share_of_bound"] = line["frames_per_cpu_s"] / line["bound"]
         is_reached &= line["share_of_bound"] >= SHARE
-        names = ("jaxpose", "jax", "jaxlib", "av", "torch")
-        versions = {name: importlib.metadata.version(name) for name in names}
-        machine = {"machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
-        line = {"command": shlex.join(["python", "benchmarks/predict.py", *argv]), "case": case, **line}
-        print(json.dumps(line | versions | machine), flush=True)
-        if given.out:
-            with given.out.open("a") as stream:
-                stream.write(json.dumps(line | versions | machine) + "\n")
+        _add(given.out, argv, line)
     return 0 if is_reached else 1
+
+
+def _add(file: Path | None, argv: list[str], line: dict) -> None:
+    """Prints a measurement, and appends it to a file."""
+    command = shlex.join(["python", "benchmarks/predict.py", *argv])
+    versions = {name: importlib.metadata.version(name) for name in ("jaxpose", "jax", "jaxlib", "av", "torch")}
+    machine = {"machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
+    line = {"command": command} | line | versions | machine
+    print(json.dumps(line), flush=True)
+    if file:
+        append_line(file, line)
 
 
 def _part(argv: list[str], case: str, part: str, *more: str) -> dict:

@@ -31,6 +31,7 @@ from jaxpose.pose.detections import find_detections
 from jaxpose.poses import Poses
 from jaxpose.tracking.corrections import DIFFERENT, SAME, UNKNOWN, Correction, solve_corrected
 from jaxpose.tracking.metrics import GATE, track_errors
+from jaxpose.tracking.mixed import without_mixed
 from jaxpose.tracking.review import EXTRA, MISSING, Doubt, find_doubts
 from jaxpose.tracking.silhouettes import read_areas, told_apart
 from jaxpose.tracking.tracks import Number, Solution, solve
@@ -94,7 +95,7 @@ def main() -> int:
 
 def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
     number, begun = Number(animals, animals), time.perf_counter()
-    solution = solve(find_detections(detections), number)
+    solution = solve(without_mixed(find_detections(detections)), number)
     found: dict = {"seconds": round(time.perf_counter() - begun, 2)}
     tracked, oracle = solution.named(detections), _oracle(truth, detections)
     kinds = {"ours": tracked, "oracle": oracle, "ours_true": _oracle(truth, _used(tracked))}
@@ -118,7 +119,7 @@ def _compare(truth: Poses, detections: Poses, animals: int) -> dict:
 
 def _with_video(truth: Poses, detections: Poses, video: Path) -> dict:
     """Measures tracks by motion alone, and by motion and silhouettes."""
-    found, begun = find_detections(detections), time.process_time()
+    found, begun = without_mixed(find_detections(detections)), time.process_time()
     areas = read_areas(video, found)
     line: dict = {"video_cpu_seconds": round(time.process_time() - begun, 1)}
     motion = solve(found, Number(ANIMALS, ANIMALS))
@@ -137,7 +138,7 @@ def _with_video(truth: Poses, detections: Poses, video: Path) -> dict:
 def _check(truth: Poses, detections: Poses, animals: int) -> dict:
     """Counts the animals of checked frames: detected, with the right identity, and with it if all links were right."""
     begun = time.perf_counter()
-    solution = solve(find_detections(detections), Number(animals, animals))
+    solution = solve(without_mixed(find_detections(detections)), Number(animals, animals))
     seconds = round(time.perf_counter() - begun, 2)
     is_checked = (np.asarray(truth.identity) >= 0) & np.isfinite(truth.points_px[..., 0]).any(axis=2)
     found, oracle = solution.found, _oracle(truth, detections)
@@ -257,7 +258,7 @@ def _cost(frames: int, animals: int = 10, keypoints: int = 13) -> dict:
     poses = Poses(tuple(map(str, range(keypoints))), range(frames), points, score=score)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.process_time()
-    solution = solve(find_detections(poses), Number(animals, animals))
+    solution = solve(without_mixed(find_detections(poses)), Number(animals, animals))
     tracking = time.process_time() - begun
     doubts = find_doubts(solution)
     seconds = time.process_time() - begun

@@ -16,12 +16,14 @@ class Detections:
       frames: (m,) frame of each detection.
       places: (m,) its number within the frame, in the poses that they are from.
       poses_px: (m, k, 2), NaN for a missing keypoint.
-      centres_px: (m, 2) the median of the keypoints.
+      centres_px: (m, 2) the median of the keypoints; of a part, that of its animal.
       quality: (m,) the score, 1 for a typical detection of the video; at most 1.
       table: (frame_count, a) numbers of the detections of each frame, -1 where there are fewer.
       joined: (s, 2) pairs of detections that a person says follow each other in a track.
       parted: (d, 2) pairs that a person says do not.
       barred: (b,) detections that no track may use.
+      parts: (q,) detections that are parts of a pose which mixes two animals: they show where the animals are, but no
+        track shows them.
     """
 
     frame_count: int
@@ -34,6 +36,7 @@ class Detections:
     joined: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), int))
     parted: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2), int))
     barred: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+    parts: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -50,11 +53,45 @@ def find_detections(poses: Poses) -> Detections:
     )
     order = np.lexsort((*np.nan_to_num(keys, nan=-1e9).T[::-1], frames))
     frames, places, points, centres = frames[order], places[order], points[order], centres[order]
-    first = np.searchsorted(frames, frames)
-    slots = np.arange(len(frames)) - first
-    table = np.full((len(poses.frames), int(slots.max(initial=-1)) + 1), -1)
+    quality = _quality(score)[frames, places]
+    return Detections(len(poses.frames), frames, places, points, centres, quality, _table(frames, len(poses.frames)))
+
+
+def in_parts(found: Detections, mixed: np.ndarray, is_second: np.ndarray, centres_px: np.ndarray) -> Detections:
+    """Returns the detections after some were split in two.
+
+    Args:
+      found: m detections, without corrections.
+      mixed: (q,) those that are split.
+      is_second: (q, k) the keypoints of the second part.
+      centres_px: (q, 2, 2) the centres of the animals of both parts.
+    """
+    sides = np.where(np.stack([is_second, ~is_second])[..., None], np.nan, found.poses_px[mixed])
+    whole = np.setdiff1d(np.arange(len(found)), mixed)
+    rows = np.concatenate([whole, mixed, mixed])
+    points = np.concatenate([found.poses_px[whole], *sides])
+    centres = np.concatenate([found.centres_px[whole], centres_px[:, 0], centres_px[:, 1]])
+    # Stable: those that agree in their places keep their order.
+    order = np.lexsort((centres[:, 1], centres[:, 0], found.frames[rows]))
+    frames = found.frames[rows][order]
+    return Detections(
+        found.frame_count,
+        frames,
+        found.places[rows][order],
+        points[order],
+        centres[order],
+        found.quality[rows][order],
+        _table(frames, found.frame_count),
+        parts=np.flatnonzero(order >= len(whole)),
+    )
+
+
+def _table(frames: np.ndarray, frame_count: int) -> np.ndarray:
+    """Returns the detections of each frame; `frames` (m,) are in order."""
+    slots = np.arange(len(frames)) - np.searchsorted(frames, frames)
+    table = np.full((frame_count, int(slots.max(initial=-1)) + 1), -1)
     table[frames, slots] = np.arange(len(frames))
-    return Detections(len(poses.frames), frames, places, points, centres, _quality(score)[frames, places], table)
+    return table
 
 
 def medians(points_px: np.ndarray) -> np.ndarray:

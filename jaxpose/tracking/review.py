@@ -231,11 +231,13 @@ def _missing(solution: Solution, chains: list[np.ndarray]) -> list[Doubt]:
 def _listed(solution: Solution, kind: str, track: int, numbers: np.ndarray, margins: np.ndarray) -> dict[int, Doubt]:
     """Returns {tracklet: doubt} for the small margins."""
     found, made = solution.found, solution.made
-    sizes = np.bincount(made.numbers, minlength=len(made))
+    shown = np.bincount(made.numbers, ~np.isin(np.arange(len(found)), found.parts), len(made))
+    # Parts of mixed poses are in no track, whatever a person says.
+    numbers, margins = (values[shown[numbers] > 0] for values in (numbers, margins))
     return {
         number: Doubt(
             kind, int(found.frames[made.first[number]]), int(found.frames[made.last[number]]), track, -1,
-            max(margin, 0.0), int(sizes[number]),
+            max(margin, 0.0), int(shown[number]),
         )
         for number, margin in zip(numbers.tolist(), margins.tolist(), strict=True)
         if margin < _DOUBTFUL

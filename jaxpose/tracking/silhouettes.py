@@ -28,6 +28,7 @@ _BACKGROUND_FRAMES = 101
 _LEAST_FREE = 0.1
 # A silhouette is not measured if the background of a larger share of its surroundings is unknown.
 _MOST_UNKNOWN = 0.1
+_LEAST_KEYPOINTS = 3
 _CHUNK_FRAMES = 64
 # Motion is too sure in contacts: this share of the margin of an exchange counts. Others are certain from a margin on.
 _SHARE, _CERTAIN = 0.1, 14.0
@@ -61,7 +62,8 @@ class _Meetings:
 def read_areas(file: Path, found: Detections) -> np.ndarray:
     """Returns the area (m,) of the silhouette of each detection, in pixels of reduced frames.
 
-    NaN where the video does not show the place of a detection without animals.
+    NaN where the video does not show the place of a detection without animals, and for poses of one or two keypoints,
+    which do not say how large a body is.
 
     Raises:
       UserError: the file is not a readable video, or it does not have the frames of the detections.
@@ -69,8 +71,7 @@ def read_areas(file: Path, found: Detections) -> np.ndarray:
     video = scan(file)
     corners = np.nanmax(found.poses_px, axis=1) - np.nanmin(found.poses_px, axis=1)
     body_px = float(np.median(np.linalg.norm(corners, axis=1)))
-    if not body_px:
-        # Single keypoints say nothing about a silhouette.
+    if not body_px or found.poses_px.shape[1] < _LEAST_KEYPOINTS:
         return np.full(len(found), np.nan)
     scale = min(1.0, _BODY_PX / body_px)
     small = dataclasses.replace(
@@ -99,6 +100,8 @@ def read_areas(file: Path, found: Detections) -> np.ndarray:
             own = owner == one
             if np.isfinite(change[own]).sum() > (1 - _MOST_UNKNOWN) * own.sum():
                 areas[one] = is_animal[own].sum()
+    # A part of an animal says nothing about its size.
+    areas[found.parts] = np.nan
     return areas
 
 

@@ -34,6 +34,7 @@ from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
 from jaxpose.tracking.corrections import Correction, checksum_of_answers, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.mixed import without_mixed
 from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.silhouettes import read_areas
@@ -92,7 +93,7 @@ def write_tracks(
       OSError: a file cannot be written.
     """
     with phase(f"tracking {table.file.name}"):
-        found = find_detections(table.poses)
+        found = without_mixed(find_detections(table.poses))
         areas = read_areas(video, found) if video else None
         solution = solve_corrected(found, number, corrections, areas)
         doubts = find_doubts(solution)
@@ -112,8 +113,12 @@ def write_tracks(
         rows = review_table(doubts, solution.names, origin.round, origin.tracks)
         write_atomic(folder / review.name, rows)
         write_origin(folder / review.name, origin)
-    lines = [*_report(out, poses), *_area_lines(video, areas), _review_line(review, doubts, solution.names)]
-    return [*lines, *_lines_about_others(out, review)]
+    return [
+        *_report(out, poses, len(found.parts) // 2),
+        *_area_lines(video, areas),
+        _review_line(review, doubts, solution.names),
+        *_lines_about_others(out, review),
+    ]
 
 
 def _review_of(out: Path) -> Path:
@@ -160,8 +165,8 @@ def _without_others(table: PredictionTable) -> PredictionTable:
     return dataclasses.replace(table, poses=dataclasses.replace(poses, points_px=points))
 
 
-def _report(out: Path, poses: Poses) -> list[str]:
-    """Returns lines about the tracks."""
+def _report(out: Path, poses: Poses, mixed: int) -> list[str]:
+    """Returns lines about the tracks; `mixed` detections mix two animals."""
     is_there = np.isfinite(poses.points_px[..., 0]).any(axis=2)
     frames = len(poses.frames)
     identity = np.asarray(poses.identity)
@@ -171,7 +176,8 @@ def _report(out: Path, poses: Poses) -> list[str]:
         gaps = int((np.diff(np.flatnonzero(seen)) > 1).sum())
         lines.append(f"{name}: {count(int(seen.sum()), 'frame')}, {count(gaps, 'gap')}")
     if left := int((is_there & (identity < 0)).sum()):
-        lines.append(f"in no track: {count(left, 'detection')}")
+        which = f", {mixed:,} of which mix the keypoints of two animals" if mixed else ""
+        lines.append(f"in no track: {count(left, 'detection')}{which}")
     return lines
 
 

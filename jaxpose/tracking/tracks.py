@@ -10,11 +10,14 @@ from jaxpose.pose.detections import Detections, find_detections
 from jaxpose.pose.tracklets import Tracklets, make_tracklets, pair_costs, split
 from jaxpose.poses import Poses
 from jaxpose.tracking.flow import Flow, Graph, cheapest_flow
+from jaxpose.tracking.mixed import without_mixed
 
 # Of each track, before its number.
 NAME = "animal"
 # In nats. A detection of typical score is this much likelier to be an animal than not; one of score 0 this much less.
 _REWARD, _FALSE = 5.0, 1.0
+# This share of the links inside tracklets costs less than the one that all count as at least.
+_POOR = 0.9
 # An animal disappears, or appears, where no other detection explains it.
 LOST = 3.0
 # A track of one animal more, if their number is free.
@@ -70,9 +73,10 @@ class Solution:
         return np.flatnonzero(self.of_detections == track)
 
     def named(self, poses: Poses) -> Poses:
-        """Returns the poses with the identities of the tracks; detections that belong to none get -1."""
+        """Returns the poses with the identities of the tracks; those that belong to none or mix animals get -1."""
         identity = np.full(poses.points_px.shape[:2], -1)
         identity[self.found.frames, self.found.places] = self.of_detections
+        identity[self.found.frames[self.found.parts], self.found.places[self.found.parts]] = -1
         return dataclasses.replace(poses, identity=identity, individuals=self.names)
 
 
@@ -86,7 +90,7 @@ def track(poses: Poses, number: Number) -> Poses:
       poses: the detections of a video.
       number: the number of animals. If least = most, there are exactly so many tracks.
     """
-    return solve(find_detections(poses), number).named(poses)
+    return solve(without_mixed(find_detections(poses)), number).named(poses)
 
 
 def solve(found: Detections, number: Number) -> Solution:
@@ -126,18 +130,24 @@ def _links(found: Detections, made: Tracklets) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _values(found: Detections, made: Tracklets) -> np.ndarray:
-    """Returns the cost (t,) of the tracklets themselves."""
-    costs = np.bincount(made.numbers, _FALSE - _REWARD * found.quality, len(made))
-    costs[made.numbers[found.barred]] = _BARRED
+    """Returns the cost (t,) of the tracklets themselves.
+
+    Good links count as much as a poor one. What never moves, such as a spot that looks like an animal, would otherwise
+    cost less than an animal that walks.
+    """
+    values = np.bincount(made.numbers, _FALSE - _REWARD * found.quality, len(made))
+    values[made.numbers[found.barred]] = _BARRED
     order = np.lexsort((found.frames, made.numbers))
     here, there = order[:-1], order[1:]
     inside = made.numbers[here] == made.numbers[there]
     here, there = here[inside], there[inside]
-    still = np.zeros_like(found.centres_px)
+    still, costs = np.zeros_like(found.centres_px), np.zeros(len(here))
     for at in range(0, len(here), 2**16):
-        one, other = here[at : at + 2**16], there[at : at + 2**16]
-        costs += np.bincount(made.numbers[one], pair_costs(found, made.motion, still, still, one, other), len(made))
-    return costs
+        part = slice(at, at + 2**16)
+        costs[part] = pair_costs(found, made.motion, still, still, here[part], there[part])
+    if len(costs):
+        costs = np.maximum(costs, np.quantile(costs, _POOR))
+    return values + np.bincount(made.numbers[here], costs, len(made))
 
 
 def _graph(

@@ -93,6 +93,17 @@ def test_false_animals_are_left_out_and_the_number_of_tracks_is_the_given_one() 
     assert len(one.individuals) == 1 and (one.identity >= 0).sum(axis=1).max() == 1
 
 
+def test_a_spot_that_never_moves_is_no_animal_although_it_is_detected_in_every_frame() -> None:
+    truth = made(animals=2)
+    spot = np.broadcast_to(BODY + [20.0, 20.0], (len(truth.frames), 1, *BODY.shape))
+    confidence = np.concatenate([truth.confidence, np.full((*spot.shape[:2], 3), 0.5)], axis=1)
+    found = dataclasses.replace(
+        truth, points_px=np.concatenate([truth.points_px, spot], axis=1), confidence=confidence, identity=None
+    )
+    errors = track_errors(truth, track(found, Number(2, 2)))
+    assert errors.false == errors.switches == 0 and errors.missed <= 1
+
+
 def test_an_exact_number_holds_while_an_animal_is_out_of_sight() -> None:
     truth = made(animals=2)
     points = truth.points_px.copy()
