@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from json_lines import append_line
 
@@ -143,6 +144,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--case", choices=tuple(CASES), help="only this one")
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
+    if not (given.data or (given.run and given.video)):
+        parser.error("pass --data, or --run and --video")
     if given.part:
         measured = (
             measure_jaxpose(given.case, given.data, given.turns)
@@ -156,7 +159,7 @@ def main(argv: list[str]) -> int:
         return 0
     is_reached = True
     for case in [given.case] if given.case else CASES:
-        line = {"case": case} | _part(argv, case, "jaxpose")
+        line: dict[str, Any] = {"case": case} | _part(argv, case, "jaxpose")
         forward_ms = 0.0
         if case != "tiny":
             line |= _part(argv, case, "torch", "--batch", str(line["batch"]))
