@@ -1,6 +1,5 @@
 // The page: opens moments (an image, or those of all views), turns clicks and keys into edits, and shows the state of the labels.
 
-import { ask, server } from "/frame.js";
 import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
@@ -8,6 +7,7 @@ import { Geometry } from "/geometry.js";
 import { actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
 import { Pictures } from "/pictures.js";
 import { Queue } from "/queue.js";
+import { ask, server } from "/requests.js";
 import { Side } from "/side.js";
 import { Timeline } from "/timeline.js";
 import { Training } from "/training.js";
@@ -44,8 +44,10 @@ class Page {
     this.lost = "";
     // Images whose labels have changed elsewhere, and have not come since.
     this.stale = new Set();
-    // Whether what is shown lacks a picture or labels, because the server did not answer.
+    // Whether what is shown lacks a picture or labels, because the server did not answer, or has a picture of before.
     this.lacks = false;
+    // {number: tag of the picture} of the images that are shown.
+    this.shownTags = new Map();
     this.unwritten = 0;
     this.fileProblem = "";
   }
@@ -191,13 +193,15 @@ class Page {
     numbers.forEach((number, at) => { if (number >= 0 && !frames[at]) pictures[at] = NO_LABELS; });
     // Another moment may have been asked for meanwhile.
     if (this.wanted !== moment) return;
-    this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures);
+    this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures, numbers);
     this.fetchAhead(moment);
   }
 
-  // Shows the pictures of all views, with their labels, null without; `place` is the moment, or "session/frame".
-  showViews(place, titles, frames, pictures) {
+  // Shows the pictures of all views, with their labels, null without; `place` is the moment, whose images have `numbers`, or
+  // "session/frame".
+  showViews(place, titles, frames, pictures, numbers = []) {
     this.shownPlace = place;
+    this.shownTags = new Map(numbers.map((number, at) => [number, pictures[at].tag]).filter(([number]) => number >= 0));
     this.lacks = pictures.some(({ isLost }) => isLost);
     this.views.forEach((view, at) => view.show(titles[at], frames[at], pictures[at]));
     this.arrange();
@@ -309,7 +313,7 @@ class Page {
     if (this.isPolling) return;
     this.isPolling = true;
     try {
-      const { status, content } = await ask(`/api/changes?since=${this.version}`);
+      const { status, content } = await ask(`/api/changes?since=${this.version}&shown=${[...this.shownTags.keys()]}`);
       this.lost = status === 200 ? "" : content.error;
       if (status === 200) {
         await this.takeChanges(content);
@@ -350,8 +354,18 @@ class Page {
     }
   }
 
+  // Forgets pictures that are shown and whose files have been replaced.
+  dropPictures(tags) {
+    for (const [number, tag] of this.shownTags) {
+      if (!(number in tags) || tags[number] === tag) continue;
+      this.pictures.drop(number);
+      this.lacks = true;
+    }
+  }
+
   // Takes what has changed since the last time.
   async takeChanges(content) {
+    this.dropPictures(content.pictures);
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
     this.training.show(content.training);

@@ -1,6 +1,6 @@
 // The pictures of images and video frames: fetched once, and the latest ones kept.
 
-import { isLost, runHeader } from "/frame.js";
+import { askPicture } from "/requests.js";
 
 // As many pictures are kept as the memory bears.
 const MOST_PIXELS = 24_000_000;
@@ -13,7 +13,7 @@ export class Pictures {
     this.kept = new Map();
   }
 
-  // A picture, {bitmap} or {error, isLost}: of an image by its number, of a video frame by "video/frame".
+  // A picture as `askPicture` returns it: of an image by its number, of a video frame by "video/frame".
   get(number) {
     const known = this.kept.get(number);
     this.kept.delete(number);
@@ -23,21 +23,14 @@ export class Pictures {
   }
 
   async load(number) {
-    try {
-      const answer = await fetch(typeof number === "string" ? `/video/${number}` : `/image/${number}`, { headers: runHeader() });
-      if (!answer.ok) {
-        // The next time, there may be a picture.
-        this.kept.delete(number);
-        return { error: (await answer.json()).error, isLost: isLost(answer.status) };
-      }
-      const bitmap = await createImageBitmap(await answer.blob());
-      this.forget(bitmap.width * bitmap.height);
-      return { bitmap };
-    } catch {
-      this.kept.delete(number);
-      return { error: "jaxpose label does not answer", isLost: true };
-    }
+    const picture = await askPicture(typeof number === "string" ? `/video/${number}` : `/image/${number}`);
+    // The next time, there may be one.
+    if (picture.error) this.kept.delete(number); else this.forget(picture.bitmap.width * picture.bitmap.height);
+    return picture;
   }
+
+  // Forgets a picture, which may be shown.
+  drop(number) { this.kept.delete(number); }
 
   forget(pixels) {
     const most = Math.max(this.least, Math.floor(MOST_PIXELS / pixels));

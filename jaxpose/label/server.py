@@ -56,6 +56,7 @@ _PAGE = (
     "stage.js",
     "keys.js",
     "queue.js",
+    "requests.js",
     "timeline.js",
     "training.js",
     "view.js",
@@ -63,6 +64,7 @@ _PAGE = (
 )
 # A page sends the run of the server that gave it its numbers of images and animals.
 _RUN_HEADER = "Jaxpose-Run"
+_PICTURE_HEADER = "Jaxpose-Picture"
 _MOST_PX = 1e6
 _MOST_FRAMES = 100
 # Of an image; more are a mistake of the page.
@@ -90,6 +92,13 @@ class Pictures:
             height, width = decode_image(self.get(number)).shape[:2]
             self._sizes_px[key] = width, height
         return self._sizes_px[key]
+
+    def tag(self, number: int) -> str:
+        """Returns a text that changes when the file of an image is replaced; "" without a usable file."""
+        try:
+            return "-".join(map(str, self._key(number)[1]))
+        except UserError:
+            return ""
 
     def get(self, number: int) -> bytes:
         """Returns the JPEG file of an image.
@@ -257,8 +266,11 @@ class _Answers:
         since = number_in(request.query_params.get("since", ""))
         if since < 0:
             raise HTTPException(400, "since must be a number")
+        shown = request.query_params.get("shown", "")
+        numbers = self._numbers(shown) if shown else []
+        tags = await run_in_threadpool(lambda: {number: self._pictures.tag(number) for number in numbers})
         training = await run_in_threadpool(self._training.state)
-        return {**self.store.changes(since), "training": training}
+        return {**self.store.changes(since), "training": training, "pictures": tags}
 
     @_answering
     async def train(self, request: Request) -> Any:
@@ -278,15 +290,25 @@ class _Answers:
 
     @_answering
     async def frames(self, request: Request) -> Any:
-        numbers = [number_in(text) for text in request.query_params.get("numbers", "").split(",")]
+        return [self.store.frame(number) for number in self._numbers(request.query_params.get("numbers", ""))]
+
+    def _numbers(self, text: str) -> list[int]:
+        """Returns the numbers of images in a list of them."""
+        numbers = [number_in(one) for one in text.split(",")]
         if len(numbers) > _MOST_FRAMES or not all(0 <= number < len(self.store.images) for number in numbers):
             raise HTTPException(404, "there is no such image")
-        return [self.store.frame(number) for number in numbers]
+        return numbers
 
     @_answering
     async def image(self, request: Request) -> Any:
-        content = await run_in_threadpool(self._pictures.get, request.path_params["number"])
-        return Response(content, media_type="image/jpeg")
+        number = request.path_params["number"]
+        # Of the file before it is read: one that replaces it meanwhile has another tag.
+        headers = {_PICTURE_HEADER: await run_in_threadpool(self._pictures.tag, number)}
+        try:
+            content = await run_in_threadpool(self._pictures.get, number)
+        except UserError as error:
+            return JSONResponse({"error": str(error)}, 422, headers)
+        return Response(content, media_type="image/jpeg", headers=headers)
 
     @_answering
     async def video(self, request: Request) -> Any:

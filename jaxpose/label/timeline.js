@@ -1,6 +1,6 @@
 // The frames of a video by number: which one is shown, where images of the project are, and how sure the predictions are.
 
-import { ask } from "/frame.js";
+import { ask } from "/requests.js";
 
 // Heights of the marks, and of the curve with them.
 const MARKS_PX = 6, CURVE_PX = 36;

@@ -15,6 +15,7 @@ from tests.label.small_projects import KEYPOINTS, header, image_name, serving, w
 from tests.label.test_browser import LABELS, is_at, point, press, wait_for_row
 from tests.label.test_browser_races import WARNS, is_saved, slow_answers, two_pages
 from tests.label.test_review import decisions, track
+from tests.label.tunnels import tunnel
 from tests.tracking.test_silhouettes import made, painted
 
 pytestmark = needs_browser
@@ -31,6 +32,11 @@ def refuse(page: Page, path: str | re.Pattern[str], status: int = 0) -> None:
             route.abort()
 
     page.route(path, handle)
+
+
+def percent(page: Page) -> int:
+    """The zoom that is shown."""
+    return int(page.inner_text("#view").removesuffix(" %"))
 
 
 def typed(page: Page, key: str, code: str) -> None:
@@ -251,6 +257,94 @@ def test_a_review_shows_no_frame_without_its_tracks_and_a_held_key_answers_one_p
         press(page, "s")
         is_saved(page)
         expect(page.locator("#progress")).to_contain_text("1 of")
+
+
+def test_a_tunnel_that_dies_is_named_and_loses_no_edit(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 4)
+    with serving(project) as served, tunnel(served.port) as line, two_pages() as (page, other):
+        page.clock.install()
+        page.goto(served.address.replace(str(served.port), str(line.port)))
+        is_at(page, 10)
+        is_saved(page)
+        # The requests arrive and their answers do not, then nothing does.
+        for passes_on, (keys, x) in ((True, ("p", 29.5)), (False, ("ArrowRight", 30.5))):
+            line.hang(passes_on)
+            press(page, f"{keys} d")
+            is_at(page, 20)
+            press(page, "p s p ArrowUp")
+            expect(page.locator("#saved")).to_have_text("saving")
+            assert page.evaluate(WARNS)
+            if passes_on:
+                wait_for_row(project, f"{image_name(20)},29.5,19.5,,,,")
+                # Another browser goes on meanwhile.
+                other.goto(served.address)
+                is_at(other, 30)
+                press(other, "p")
+                wait_for_row(project, f"{image_name(30)},29.5,19.5,,,,")
+            page.clock.fast_forward(20_000)
+            expect(page.locator("#saved")).to_contain_text("not saved: jaxpose label does not answer: start it again")
+            # It goes on to try, also while the requests hang.
+            press(page, "ArrowUp")
+            page.clock.fast_forward(3_000)
+            line.reconnect()
+            page.clock.fast_forward(20_000)
+            is_saved(page)
+            expect(page.locator("#conflicts button")).to_have_count(0)
+            wait_for_row(project, f"{image_name(10)},{x},19.5,,,,")
+            # The second time, the first keypoint without a label is the last one.
+            row = "29.5,19.5,29.5,17.5,," if passes_on else "29.5,17.5,29.5,17.5,29.5,19.5"
+            wait_for_row(project, f"{image_name(20)},{row}")
+            press(page, "w a w")
+            is_at(page, 10)
+        assert served.stop() == 0
+
+
+def test_a_picture_whose_file_is_replaced_is_shown_anew(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 2)
+    with serving(project) as served, two_pages() as (page, _):
+        page.goto(served.address)
+        is_at(page, 10)
+        press(page, "p")
+        is_saved(page)
+        first = page.inner_text("#view")
+        assert cv2.imwrite(str(project / image_name(10)), np.zeros((20, 30, 3), np.uint8))
+        expect(page.locator("#view")).not_to_have_text(first)
+        point(page, "nose", "visible")
+        (project / image_name(10)).unlink()
+        expect(page.locator(".problem")).to_contain_text("cannot be read")
+        write_image(project / image_name(10))
+        expect(page.locator(".problem")).to_be_hidden()
+        expect(page.locator("#view")).to_have_text(first)
+
+
+def test_two_fingers_zoom_and_place_no_point(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 3)
+    with serving(project) as served, two_pages() as (page, _):
+        page.goto(served.address)
+        is_at(page, 10)
+        expect(page.locator("#view")).to_contain_text("%")
+        before = percent(page)
+        client = page.context.new_cdp_session(page)
+        fingers = [[(570, 400), (630, 400)], [(540, 420), (660, 420)], []]
+        for kind, places in zip(("touchStart", "touchMove", "touchEnd"), fingers, strict=True):
+            points = [{"x": x, "y": y, "id": finger} for finger, (x, y) in enumerate(places)]
+            client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        # The scale is shown as a whole number.
+        expect(page.locator("#view")).to_have_text(re.compile(f"^({2 * before - 1}|{2 * before}|{2 * before + 1}) %$"))
+        expect(page.locator(".points g")).to_have_count(0)
+        # On a touchpad, it is a turn of the wheel with Ctrl, and the page itself stays as it is.
+        wide, larger = page.evaluate("innerWidth"), percent(page)
+        page.mouse.move(600, 400)
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, 20)
+        page.keyboard.up("Control")
+        expect(page.locator("#view")).not_to_have_text(f"{larger} %")
+        assert 0.7 * larger < percent(page) < 0.9 * larger and page.evaluate("innerWidth") == wide
+        press(page, "0")
+        # One finger does place a point.
+        client.send("Input.synthesizeTapGesture", {"x": 600, "y": 400, "gestureSourceType": "touch"})
+        expect(page.locator(".points g")).to_have_count(1)
+        is_saved(page)
 
 
 def test_two_fingers_place_no_point(tmp_path: Path) -> None:
