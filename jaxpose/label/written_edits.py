@@ -25,7 +25,7 @@ class _Animal:
     before: dict[str, set[Point | None]] = dataclasses.field(default_factory=dict)
 
     def now(self, found: LabelFile | WholeFile, image: str, animal: str) -> str | None:
-        """Returns the id that the animal has now in a label file, None if the file lacks it; `animal` is that before."""
+        """Returns the present id of the animal in a label file, None if the file lacks it; `animal` is the last one."""
         if isinstance(found, LabelFile):
             return animal
         places_px = known_places_px(self.last.values())

@@ -106,7 +106,7 @@ def test_labels_that_another_program_takes_out_by_saving_what_it_read_before_are
 
 
 def saving(file: Path) -> Callable[[], object]:
-    """Another program that reads a SLEAP or COCO file now, and saves it later with its own change of the first image."""
+    """Another program that reads a SLEAP or COCO file now, and saves it later with a change of the first image."""
     if file.suffix == ".slp":
         labels = sleap_io.load_slp(str(file))
         labels[0].instances[0].points["xy"][2] = 33, 34
