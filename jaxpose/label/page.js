@@ -17,6 +17,10 @@ import { View, bestColumns } from "/view.js";
 const POLL_MS = 2000;
 // Moments fetched ahead: the next ones, and the previous ones; fewer if each has several pictures.
 const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], FEW_AHEAD = [1, 2, -1];
+// Frames of a video between two that are shown one after the other by keys.
+const LONGEST_STEP = 10;
+// How long a user stays at an image to see more than a preview of it.
+const REST_MS = 250;
 // What a view without an image shows.
 const NOTHING = { error: "this camera has no image of this moment" }, NO_VIDEO = { error: "this camera has no video of this session" };
 const NO_LABELS = { error: "the labels of this image did not come", isLost: true };
@@ -36,7 +40,7 @@ class Page {
     this.queue = new Queue((moment) => this.go(moment));
     this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
-    this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture));
+    this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture), true);
     this.frames = new Frames((number, steps) => this.near(this.momentOf.get(number), steps), (...news) => this.heard(...news));
     this.geometry = new Geometry(() => this.draw(), (text) => this.say(text));
     // {labels that are not saved: why, "" while they are sent}.
@@ -209,6 +213,16 @@ class Page {
     if (!this.view.stage.picture) this.view = this.views.find(({ stage }) => stage.picture) ?? this.view;
     this.editor.show(this.view.frame, this.view.stage);
     this.showNames();
+    clearTimeout(this.sharpening);
+    if (pictures.some(({ isPreview }) => isPreview)) this.sharpening = setTimeout(() => this.sharpen(pictures), REST_MS);
+  }
+
+  // Shows the whole pictures instead of previews, when the user stays.
+  sharpen(pictures) {
+    pictures.forEach(async ({ isPreview, number, bitmap }, at) => {
+      const { stage } = this.views[at], whole = isPreview && bitmap ? await this.pictures.sharpen(number) : null;
+      if (whole && stage.picture === bitmap) stage.show(whole);
+    });
   }
 
   // Videos ------------------------------------------------------------------------------------------------------------
@@ -252,7 +266,10 @@ class Page {
     const text = `${name}, frame ${frame}`;
     const title = number === undefined ? text : `${text}: ${this.queue.images[this.momentOf.get(number)]}`;
     this.showViews(place, videos.map(() => title), videos.map(() => null), pictures);
-    const near = this.ahead.map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
+    // After a jump, the frames next to it would keep the server from decoding those of the next jump.
+    const isStep = session === this.seen?.session && Math.abs(frame - this.seen.frame) <= LONGEST_STEP;
+    this.seen = { session, frame };
+    const near = (isStep ? this.ahead : []).map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
     for (const other of near) for (const video of videos) this.pictureOf(video, other);
   }
 

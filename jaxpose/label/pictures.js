@@ -1,19 +1,22 @@
 // The pictures of images and video frames: fetched once, and the latest ones kept.
 
-import { askPicture } from "/requests.js";
+import { askPicture, isSlowLine } from "/requests.js";
 
 // As many pictures are kept as the memory bears.
 const MOST_PIXELS = 24_000_000;
 
 export class Pictures {
-  // `least` is how many are always kept; `isShown` returns whether a bitmap is on the screen.
-  constructor(least, isShown) {
+  // `least` is how many are always kept; `isShown` returns whether a bitmap is on the screen; `hasPreviews` is whether
+  // pictures may first come with fewer bytes.
+  constructor(least, isShown, hasPreviews = false) {
     this.least = least;
     this.isShown = isShown;
+    this.hasPreviews = hasPreviews;
     this.kept = new Map();
   }
 
-  // A picture as `askPicture` returns it: of an image by its number, of a video frame by "video/frame".
+  // A picture as `askPicture` returns it, with its number and isPreview: of an image by its number, of a video frame by
+  // "video/frame".
   get(number) {
     const known = this.kept.get(number);
     this.kept.delete(number);
@@ -22,11 +25,19 @@ export class Pictures {
     return made;
   }
 
-  async load(number) {
-    const picture = await askPicture(typeof number === "string" ? `/video/${number}` : `/image/${number}`);
+  async load(number, isPreview = this.hasPreviews && isSlowLine()) {
+    const path = typeof number === "string" ? `/video/${number}` : `/image/${number}`;
+    const picture = await askPicture(isPreview ? `${path}?preview=1` : path);
     // The next time, there may be one.
     if (picture.error) this.kept.delete(number); else this.forget(picture.bitmap.width * picture.bitmap.height);
-    return picture;
+    return { ...picture, number, isPreview };
+  }
+
+  // The whole picture instead of a preview; null without an answer.
+  async sharpen(number) {
+    const picture = await this.load(number, false);
+    if (picture.bitmap) this.kept.set(number, Promise.resolve(picture));
+    return picture.bitmap ?? null;
   }
 
   // Forgets a picture, which may be shown.

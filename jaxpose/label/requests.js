@@ -3,6 +3,8 @@
 // The requests are given up that have waited for so long, if no byte of any answer has come meanwhile: over a slow line, the
 // answers to others come. To the first one, a server with a large project may take a while.
 const QUIET_MS = 15_000, FIRST_QUIET_MS = 120_000, LOOK_MS = 1000;
+// Below this rate of single pictures, previews are asked for. Smaller answers come in one piece, and show no rate.
+const SLOW_BYTES_PER_MS = 3000, LEAST_BYTES = 50_000;
 
 // The run of the server that numbered the images and animals of this page, "" before it is known. The server refuses the
 // requests of pages of another run: there, a number may be another image or animal.
@@ -12,6 +14,10 @@ const runHeader = () => (server.run ? { "Jaxpose-Run": server.run } : {});
 // {what ends a request: when it is given up}.
 const waiting = new Map();
 let quietMs = FIRST_QUIET_MS;
+// Of the last pictures; those that come together share the line.
+let bytesPerMs = Infinity;
+
+export const isSlowLine = () => bytesPerMs < SLOW_BYTES_PER_MS;
 
 setInterval(() => {
   for (const [ending, endMs] of waiting) if (performance.now() > endMs) ending.abort();
@@ -29,13 +35,16 @@ async function request(path, options) {
   waiting.set(ending, performance.now() + quietMs);
   try {
     const answer = await fetch(path, { ...options, signal: ending.signal }), reader = answer.body.getReader(), parts = [];
+    const startMs = performance.now();
     for (let isDone = false; !isDone;) {
       heard();
       const { done, value } = await reader.read();
       if (!done) parts.push(value);
       isDone = done;
     }
-    return { status: answer.status, headers: answer.headers, blob: new Blob(parts) };
+    const blob = new Blob(parts), rate = blob.size / Math.max(1, performance.now() - startMs);
+    if (blob.size > LEAST_BYTES) bytesPerMs = bytesPerMs < Infinity ? 0.7 * bytesPerMs + 0.3 * rate : rate;
+    return { status: answer.status, headers: answer.headers, blob };
   } finally {
     waiting.delete(ending);
   }

@@ -65,12 +65,14 @@ _PAGE = (
 # A page sends the run of the server that gave it its numbers of images and animals.
 _RUN_HEADER = "Jaxpose-Run"
 _PICTURE_HEADER = "Jaxpose-Picture"
+# In an address, asks for a picture with fewer bytes.
+_PREVIEW = "preview"
 _MOST_PX = 1e6
 _MOST_FRAMES = 100
 # Of an image; more are a mistake of the page.
 _MOST_ANIMALS = 200
 _MOST_NAME = 100
-_JPEG_QUALITY = 95
+_JPEG_QUALITY, _PREVIEW_QUALITY = 95, 60
 _MOST_PICTURE_BYTES = 128 * 2**20
 
 
@@ -81,8 +83,8 @@ class Pictures:
         self._store, self._orientation = store, orientation
         # The file of an image may be that of a frame in a cache, which takes a while to find.
         self._files: dict[int, Path] = {}
-        # By the number of the image, and the state of its file.
-        self._kept: OrderedDict[tuple[int, tuple[int, ...]], bytes] = OrderedDict()
+        # By the number of the image, the state of its file, and whether it is a preview.
+        self._kept: OrderedDict[tuple[int, tuple[int, ...], bool], bytes] = OrderedDict()
         self._sizes_px: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
@@ -100,18 +102,21 @@ class Pictures:
         except UserError:
             return ""
 
-    def get(self, number: int) -> bytes:
-        """Returns the JPEG file of an image.
+    def get(self, number: int, is_preview: bool = False) -> bytes:
+        """Returns the JPEG file of an image; a preview has the same pixels in fewer bytes.
 
         Raises:
           UserError: it does not exist, lies outside of the project, does not decode, or its orientation is unknown.
         """
-        key = self._key(number)
+        key = *self._key(number), is_preview
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        content = self._make(self._store.images[number], self._store.path_of(number))
+        if is_preview:
+            content = jpeg_of(decode_image(self.get(number)), is_preview)
+        else:
+            content = self._make(self._store.images[number], self._store.path_of(number))
         with self._lock:
             self._kept[key] = content
             while sum(map(len, self._kept.values())) > _MOST_PICTURE_BYTES:
@@ -153,10 +158,11 @@ def _state(file: Path) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def jpeg_of(pixels: np.ndarray) -> bytes:
-    """Returns a JPEG file of RGB pixels (h, w, 3)."""
-    options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-    options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+def jpeg_of(pixels: np.ndarray, is_preview: bool = False) -> bytes:
+    """Returns a JPEG file of RGB pixels (h, w, 3); a preview has fewer bytes."""
+    options = [cv2.IMWRITE_JPEG_QUALITY, _PREVIEW_QUALITY if is_preview else _JPEG_QUALITY]
+    if not is_preview:
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
     return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
 
 
@@ -305,7 +311,7 @@ class _Answers:
         # Of the file before it is read: one that replaces it meanwhile has another tag.
         headers = {_PICTURE_HEADER: await run_in_threadpool(self._pictures.tag, number)}
         try:
-            content = await run_in_threadpool(self._pictures.get, number)
+            content = await run_in_threadpool(self._pictures.get, number, _PREVIEW in request.query_params)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422, headers)
         return Response(content, media_type="image/jpeg", headers=headers)
@@ -324,7 +330,8 @@ class _Answers:
     @_answering
     async def video_frame(self, request: Request) -> Any:
         video, frame = self._place(request)
-        content = await run_in_threadpool(lambda: jpeg_of(self._videos.frame(video, frame)))
+        is_preview = _PREVIEW in request.query_params
+        content = await run_in_threadpool(lambda: jpeg_of(self._videos.frame(video, frame), is_preview))
         return Response(content, media_type="image/jpeg")
 
     @_answering

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
@@ -20,6 +21,13 @@ from tests.tracking.test_silhouettes import made, painted
 
 pytestmark = needs_browser
 expect.set_options(timeout=PATIENCE_MS)
+
+
+# The width and height of a picture, and its bytes.
+SIZES = """async (path) => {
+  const blob = await (await fetch(path)).blob(), { width, height } = await createImageBitmap(blob);
+  return [width, height, blob.size];
+}"""
 
 
 def refuse(page: Page, path: str | re.Pattern[str], status: int = 0) -> None:
@@ -264,7 +272,9 @@ def test_a_tunnel_that_dies_is_named_and_loses_no_edit(tmp_path: Path) -> None:
     with serving(project) as served, tunnel(served.port) as line, two_pages() as (page, other):
         page.clock.install()
         page.goto(served.address.replace(str(served.port), str(line.port)))
-        is_at(page, 10)
+        for keys, number in (("", 10), ("d", 20), ("a", 10)):
+            press(page, keys)
+            is_at(page, number)
         is_saved(page)
         # The requests arrive and their answers do not, then nothing does.
         for passes_on, (keys, x) in ((True, ("p", 29.5)), (False, ("ArrowRight", 30.5))):
@@ -315,6 +325,34 @@ def test_a_picture_whose_file_is_replaced_is_shown_anew(tmp_path: Path) -> None:
         write_image(project / image_name(10))
         expect(page.locator(".problem")).to_be_hidden()
         expect(page.locator("#view")).to_have_text(first)
+
+
+def test_a_slow_line_shows_previews_until_the_user_stays(tmp_path: Path) -> None:
+    project, rng = write_project(tmp_path / "p", 12), np.random.default_rng(0)
+    for number in range(12):
+        assert cv2.imwrite(str(project / image_name(10 * number)), rng.integers(0, 255, (300, 400, 3), np.uint8))
+    with serving(project) as served, two_pages() as (page, _):
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(urlsplit(request.url).path + urlsplit(request.url).query))
+        line = {"offline": False, "latency": 20, "downloadThroughput": 1e6, "uploadThroughput": 1e6}
+        page.context.new_cdp_session(page).send("Network.emulateNetworkConditions", line)
+        page.goto(served.address)
+        for number in range(1, 12):
+            is_at(page, 10 * number)
+            press(page, "d")
+        # Those before the rate was known are whole.
+        assert "/image/1" in asked and "/image/11preview=1" in asked
+        while "/image/11" not in asked:
+            page.wait_for_timeout(50)
+        # The preview has the same pixels in fewer bytes, and the whole picture is kept in its place.
+        sizes = [page.evaluate(SIZES, path) for path in ("/image/11?preview=1", "/image/11")]
+        assert sizes[0][:2] == sizes[1][:2] == [400, 300] and 2 * sizes[0][2] < sizes[1][2]
+        asked.clear()
+        press(page, "a")
+        is_at(page, 100)
+        press(page, "d")
+        is_at(page, 110)
+        assert not [path for path in asked if path.startswith("/image/11")]
 
 
 def test_two_fingers_zoom_and_place_no_point(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_500_random_frames_are_those_that_prediction_reads(tmp_path: Path) -> No
     """With B frames, at a variable rate, as MJPEG in an AVI, in 4:4:4, and turned."""
     project, frames, rng = write_project(tmp_path / "p"), 200, np.random.default_rng(0)
     (project / "videos").mkdir()
-    write(project / "videos/b.mp4", frames)
+    write(project / "videos/b.mp4", frames, options={"x264-params": "bframes=3:b-adapt=0:keyint=50"})
     times = np.cumsum(rng.integers(1, 90, frames)).tolist()
     write(project / "videos/rate.mkv", frames, times=times)
     write(project / "videos/mjpeg.avi", frames, "mjpeg", "yuvj420p", {})

@@ -12,8 +12,8 @@ class Tunnel:
 
     def __init__(self, target: int):
         self._target, self._ends = target, dict[socket.socket, socket.socket]()
-        # Sockets whose bytes are lost.
-        self._dead = set[socket.socket]()
+        # The ends at the browser, and all whose bytes are lost.
+        self._near, self._dead = set[socket.socket](), set[socket.socket]()
         self._passes_on = self._answers = True
         self._selector, self._is_over = selectors.DefaultSelector(), False
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -29,10 +29,13 @@ class Tunnel:
             self._passes_on, self._answers = passes_on, False
 
     def reconnect(self) -> None:
-        """Passes on new connections again; those before stay dead."""
+        """Ends all connections, as an ssh that ends does, and passes on new ones."""
         with self._lock:
             self._dead |= {*self._ends}
             self._passes_on = self._answers = True
+            for one in self._near:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._is_over = True
@@ -49,6 +52,7 @@ class Tunnel:
                     if one is self._listening:
                         near, far = self._listening.accept()[0], socket.create_connection(("127.0.0.1", self._target))
                         self._ends |= {near: far, far: near}
+                        self._near.add(near)
                         for end in (near, far):
                             self._selector.register(end, selectors.EVENT_READ, end is far)
                     else:
