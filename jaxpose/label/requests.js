@@ -3,8 +3,9 @@
 // The requests are given up that have waited for so long, if no byte of any answer has come meanwhile: over a slow line, the
 // answers to others come. To the first one, a server with a large project may take a while.
 const QUIET_MS = 15_000, FIRST_QUIET_MS = 120_000, LOOK_MS = 1000;
-// Below this rate of single pictures, previews are asked for. Smaller answers come in one piece, and show no rate.
-const SLOW_BYTES_PER_MS = 3000, LEAST_BYTES = 50_000;
+// If each of the last pictures came at a lower rate, previews are asked for. Smaller answers come in one piece, and show no
+// rate.
+const SLOW_BYTES_PER_MS = 3000, LEAST_BYTES = 50_000, LAST_RATES = 6;
 
 // The run of the server that numbered the images and animals of this page, "" before it is known. The server refuses the
 // requests of pages of another run: there, a number may be another image or animal.
@@ -14,10 +15,10 @@ const runHeader = () => (server.run ? { "Jaxpose-Run": server.run } : {});
 // {what ends a request: when it is given up}.
 const waiting = new Map();
 let quietMs = FIRST_QUIET_MS;
-// Of the last pictures; those that come together share the line.
-let bytesPerMs = Infinity;
+// Of the last pictures, in bytes per millisecond.
+const rates = [];
 
-export const isSlowLine = () => bytesPerMs < SLOW_BYTES_PER_MS;
+export const isSlowLine = () => rates.length > 0 && Math.max(...rates) < SLOW_BYTES_PER_MS;
 
 setInterval(() => {
   for (const [ending, endMs] of waiting) if (performance.now() > endMs) ending.abort();
@@ -42,8 +43,9 @@ async function request(path, options) {
       if (!done) parts.push(value);
       isDone = done;
     }
-    const blob = new Blob(parts), rate = blob.size / Math.max(1, performance.now() - startMs);
-    if (blob.size > LEAST_BYTES) bytesPerMs = bytesPerMs < Infinity ? 0.7 * bytesPerMs + 0.3 * rate : rate;
+    const blob = new Blob(parts);
+    if (blob.size > LEAST_BYTES) rates.push(blob.size / Math.max(1, performance.now() - startMs));
+    rates.splice(0, rates.length - LAST_RATES);
     return { status: answer.status, headers: answer.headers, blob };
   } finally {
     waiting.delete(ending);

@@ -46,9 +46,13 @@ class Killed:
     """Servers that are killed one after the other."""
 
     def __init__(self, project: Path):
-        command = [sys.executable, "-c", SERVERS, str(project)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, env=environment(), **pipes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVERS, str(project)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
 
     def __enter__(self) -> "Killed":
         return self

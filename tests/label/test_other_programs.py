@@ -109,7 +109,7 @@ def saving(file: Path) -> Callable[[], object]:
     """Another program that reads a SLEAP or COCO file now, and saves it later with a change of the first image."""
     if file.suffix == ".slp":
         labels = sleap_io.load_slp(str(file))
-        labels[0].instances[0].points["xy"][2] = 33, 34
+        labels.labeled_frames[0].instances[0].points["xy"][2] = 33, 34
         return lambda: save(labels, file)
     tree = json.loads(file.read_text())
     tree["annotations"][0]["keypoints"][6:9] = 33, 34, 2
