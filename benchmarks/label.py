@@ -164,7 +164,7 @@ def make_video(project: Path) -> None:
         stream = container.add_stream("libx264", rate=25, options=options)
         stream.width, stream.height, stream.pix_fmt = *SIZE_PX, "yuv420p"
         for number in range(VIDEO_FRAMES):
-            frame = np.ascontiguousarray(np.roll(picture, 2 * number, axis=1))
+            frame = np.array(np.roll(picture, 2 * number, axis=1), np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, "bgr24")))
         container.mux(stream.encode())
 

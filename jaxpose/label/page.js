@@ -37,7 +37,7 @@ class Page {
     this.choices = new Choices();
     this.editor = new Editor(this);
     this.side = new Side(this.editor);
-    this.queue = new Queue((moment) => this.go(moment));
+    this.queue = new Queue((moment) => this.go(moment), (text) => this.say(text));
     this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
     this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture), true);
@@ -92,6 +92,7 @@ class Page {
     // The images of several animals have no fixed number of points.
     this.queue.set(this.names(), this.moments, content.counts, content.has_several ? 1 : content.keypoints.length);
     this.queue.rank(content.confidence, content.error_px);
+    this.queue.offer("suggested", content.has_suggestions);
     const name = content.folder.split("/").pop();
     document.title = `${name} \u2013 jaxpose label`;
     get("name").textContent = name;
@@ -199,6 +200,7 @@ class Page {
     if (this.wanted !== moment) return;
     this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures, numbers);
     this.fetchAhead(moment);
+    if (this.queue.reasons.has(moment)) this.say(this.queue.reasons.get(moment));
   }
 
   // Shows the pictures of all views, with their labels, null without; `place` is the moment, whose images have `numbers`, or
@@ -470,6 +472,17 @@ class Page {
     const number = this.queue.unlabelled(direction);
     if (number < 0) this.say("every image has labels");
     return this.go(number);
+  }
+
+  // The next image in the list of labels that look wrong, which is found anew before its first one.
+  async nextWrong() {
+    const { filter, current, shown } = this.queue, place = shown.indexOf(current);
+    if (filter.value === "wrong" && place >= 0 && place < shown.length - 1) return this.step(1);
+    filter.value = "wrong";
+    await this.queue.find();
+    this.queue.choose();
+    if (this.queue.shown.length) return this.go(this.queue.shown[0]);
+    if (!get("message").textContent) this.say("no label looks wrong");
   }
 
   togglePredictions() {

@@ -36,6 +36,7 @@ from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.label.geometry import Geometry
 from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, refuse
 from jaxpose.label.label_file import Point
+from jaxpose.label.reasons import find_suggested, find_wrong, has_suggestions
 from jaxpose.label.store import Stale, Store
 from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
@@ -187,6 +188,7 @@ def make_app(
         Route("/api/changes", answers.changes),
         Route("/api/train", answers.train, methods=["POST"]),
         Route("/api/stop", answers.stop, methods=["POST"]),
+        Route("/api/reasons/{kind:str}", answers.reasons),
         Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
@@ -259,6 +261,7 @@ class _Answers:
             "views": project.views,
             "moments": self.store.moments(),
             "has_calibration": self._geometry is not None,
+            "has_suggestions": has_suggestions(self.store),
             "counts": self.store.counts(),
             "context_images": self.store.context_images,
             "videos": self._videos.names,
@@ -289,6 +292,16 @@ class _Answers:
         await read_json(request)
         await run_in_threadpool(self._training.stop)
         return await run_in_threadpool(self._training.state)
+
+    @_answering
+    async def reasons(self, request: Request) -> Any:
+        find = {"suggested": find_suggested, "wrong": find_wrong}.get(request.path_params["kind"])
+        if not find:
+            raise HTTPException(404, "there are no such reasons")
+        try:
+            return {"found": await run_in_threadpool(find, self.store), "problem": ""}
+        except UserError as error:
+            return {"found": [], "problem": str(error)}
 
     @_answering
     async def frame(self, request: Request) -> Any:
