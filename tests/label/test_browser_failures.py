@@ -138,7 +138,9 @@ def test_what_did_not_come_comes_when_the_server_answers_again(tmp_path: Path) -
         is_at(page, 30)
         page.locator("#video-button").click()
         expect(page.locator("#image")).to_contain_text("v, frame 3")
-        press(page, "a Enter")
+        press(page, "a")
+        expect(page.locator("#image")).to_have_text("v, frame 2")
+        press(page, "Enter")
         expect(page.locator("#image")).to_have_text("labeled-data/v/img00000002.png")
 
 

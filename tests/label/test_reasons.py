@@ -63,7 +63,8 @@ def test_a_key_goes_to_labels_that_look_wrong_with_the_reason(tmp_path: Path) ->
         expect(page.locator("#filter")).to_have_value("wrong")
         expect(page.locator("#image")).not_to_have_text(image_name(10 * POSES))
         first, second = page.locator("#rows .row").nth(0), page.locator("#rows .row").nth(1)
-        texts = {70: "left and right look exchanged: left_paw, right_paw", 200: "nose is 7.6 px from the nearest plausible pose"}
+        texts = {70: "left and right look exchanged: left_paw, right_paw"}
+        texts[200] = "nose is 7.6 px from the nearest plausible pose"
         number = 70 if "img070" in (first.get_attribute("title") or "") else 200
         for row, shown in ((first, number), (second, 270 - number)):
             is_at(page, shown)
