@@ -48,7 +48,7 @@ class Page {
     this.lost = "";
     // Images whose labels have changed elsewhere, and have not come since.
     this.stale = new Set();
-    // Whether what is shown lacks a picture or labels, because the server did not answer, or has a picture of before.
+    // Whether what is shown lacks a picture or labels, because the server did not answer.
     this.lacks = false;
     // {number: tag of the picture} of the images that are shown.
     this.shownTags = new Map();
@@ -222,8 +222,8 @@ class Page {
   // Shows the whole pictures instead of previews, when the user stays.
   sharpen(pictures) {
     pictures.forEach(async ({ isPreview, number, bitmap }, at) => {
-      const { stage } = this.views[at], whole = isPreview && bitmap ? await this.pictures.sharpen(number) : null;
-      if (whole && stage.picture === bitmap) stage.show(whole);
+      const { stage } = this.views[at], whole = isPreview && bitmap ? await this.pictures.renew(number) : {};
+      if (whole.bitmap && stage.picture === bitmap) stage.show(whole.bitmap);
     });
   }
 
@@ -373,18 +373,21 @@ class Page {
     }
   }
 
-  // Forgets pictures that are shown and whose files have been replaced.
-  dropPictures(tags) {
+  // Shows the pictures whose files have been replaced; `tags` are those of the present files.
+  async renewPictures(tags) {
     for (const [number, tag] of this.shownTags) {
       if (!(number in tags) || tags[number] === tag) continue;
-      this.pictures.drop(number);
-      this.lacks = true;
+      const picture = await this.pictures.renew(number), view = this.views.find(({ frame }) => frame?.number === number);
+      if (!view || picture.isLost || this.shownTags.get(number) !== tag) continue;
+      this.shownTags.set(number, picture.tag);
+      view.show(view.title, view.frame, picture);
+      this.arrange();
     }
   }
 
   // Takes what has changed since the last time.
   async takeChanges(content) {
-    this.dropPictures(content.pictures);
+    await this.renewPictures(content.pictures);
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
     this.training.show(content.training);

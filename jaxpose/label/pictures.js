@@ -33,15 +33,12 @@ export class Pictures {
     return { ...picture, number, isPreview };
   }
 
-  // The whole picture instead of a preview; null without an answer.
-  async sharpen(number) {
-    const picture = await this.load(number, false);
-    if (picture.bitmap) this.kept.set(number, Promise.resolve(picture));
-    return picture.bitmap ?? null;
+  // The whole picture instead of a preview, or of the file that replaced the one before.
+  renew(number) {
+    const made = this.load(number, false);
+    this.kept.set(number, made);
+    return made;
   }
-
-  // Forgets a picture, which may be shown.
-  drop(number) { this.kept.delete(number); }
 
   forget(pixels) {
     const most = Math.max(this.least, Math.floor(MOST_PIXELS / pixels));
