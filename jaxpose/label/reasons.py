@@ -70,7 +70,8 @@ def find_wrong(store: Store) -> list[Reason]:
             found.append((outlier.distance_px / max(outlier.usual_px, 0.5), (number, text)))
         problem = None
     if problem:
-        raise UserError(f"labels are not compared: {problem}")
+        reason = str(problem).removeprefix("losses.pca_singleview: ").partition(": choose")[0]
+        raise UserError(f"labels are not compared: {reason}")
     return [reason for _, reason in sorted(found, key=lambda one: -one[0])]
 
 
