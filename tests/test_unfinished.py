@@ -49,7 +49,7 @@ ALLOWED = {
     ("hdf5_file.py", "HDFStore"), ("hdf5_file.py", "h5py.File"), ("formats/nwb.py", "connection"),
     ("label/videos.py", "symlink_to"), ("label/training.py", "symlink_to"), ("label/background.py", "os.open"),
     # In memory.
-    ("label/sleap_file.py", "h5py.File"),
+    ("labelling/sleap_file.py", "h5py.File"),
     ("formats/lightning_pose/tables.py", "os.replace"), ("prediction/index.py", "os.open"),
     ("prediction/index.py", "os.replace"), ("prediction/worker.py", "os.replace"),
     ("outputs.py", "os.replace"), ("outputs.py", "os.open"), ("data/label_changes.py", "os.replace"),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.label.label_file import csv_line, line_end, split_rows
+from jaxpose.labelling.label_file import csv_line, line_end, split_rows
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 from jaxpose.tracking.corrections import COLUMNS, Correction, parse_corrections
 from jaxpose.tracking.review import COLUMNS as REVIEW_COLUMNS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.files import GrowingFile, open_atomic, read_bytes
-from jaxpose.label.label_file import Point, Points, Slot
+from jaxpose.labelling.label_file import Point, Points, Slot
 
 # Labels that other users of the machine need not read: the label file has permissions of its own.
 _MODE = 0o600

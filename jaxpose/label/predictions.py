@@ -19,8 +19,8 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import read_image_predictions
-from jaxpose.label.label_file import Point
 from jaxpose.label.project import LabelProject
+from jaxpose.labelling.label_file import Point
 from jaxpose.run.paths import (
     CONFIG_FILE,
     FINISHED_FILE,

@@ -35,10 +35,10 @@ from jaxpose.formats.project import (
     recognise,
     without_config_file,
 )
-from jaxpose.label.coco_file import CocoFile, read_coco_file
-from jaxpose.label.label_file import LabelFile, first_image, new_label_file, read_label_file, read_label_header
-from jaxpose.label.sleap_file import SleapFile, read_sleap_file
+from jaxpose.labelling.coco_file import CocoFile, read_coco_file
+from jaxpose.labelling.label_file import LabelFile, first_image, new_label_file, read_label_file, read_label_header
 from jaxpose.labelling.project_labels import MODULES, plain_header, refuse_other_labels
+from jaxpose.labelling.sleap_file import SleapFile, read_sleap_file
 
 # A network with context sees this many frames on either side of a labelled one; see `jaxpose.data.context`.
 _CONTEXT_FRAMES = 2

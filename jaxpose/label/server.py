@@ -35,11 +35,11 @@ from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.label.geometry import Geometry
 from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, refuse
-from jaxpose.label.label_file import Point
 from jaxpose.label.reasons import find_suggested, find_wrong, has_suggestions
 from jaxpose.label.store import Stale, Store
 from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
+from jaxpose.labelling.label_file import Point
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 _PAGE = (

@@ -21,12 +21,12 @@ from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import SLEAP
 from jaxpose.label.file_states import FileStates, file_signatures
 from jaxpose.label.journal import Edit, Journal, as_point, by_animal, changes_by_file, known_places_px
-from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, give_place, revision_of
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
-from jaxpose.label.sleap_file import SleapFile
 from jaxpose.label.written_edits import WrittenEdits
+from jaxpose.labelling.label_file import TRACK, LabelFile, Point, Points, Slot, give_place, revision_of
 from jaxpose.labelling.project_labels import refuse_other_labels
+from jaxpose.labelling.sleap_file import SleapFile
 
 # Label files are written after this long without an edit, at the latest this long after the first one.
 _REST_S, _LONGEST_S = 1.0, 5.0
@@ -236,7 +236,8 @@ class Store:
             size = len(self.project.keypoint_names)
             given = {self._slot(image, animal * size)[0]: name for animal, name in (tracks or {}).items()}
             if isinstance(of_file := self._file(image), SleapFile):
-                given |= of_file.tracks_of_new(image, self._points(image), edits, self._names(image), given)
+                new = {edit.slot: as_point(edit.after) for edit in edits}
+                given |= of_file.tracks_of_new(image, self._points(image), new, self._names(image), given)
             edits += [self._edit(image, (animal, TRACK), name) for animal, name in given.items()]
             self._journal.append(edits)
             for edit in edits:

@@ -16,13 +16,13 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic, write_new
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import named_videos
-from jaxpose.label.label_file import new_label_file, read_label_header
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
-from jaxpose.label.sleap_file import SleapFile, frame_image
 from jaxpose.label.store import Store
 from jaxpose.label.video_frames import VideoFrames
+from jaxpose.labelling.label_file import new_label_file, read_label_header
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
+from jaxpose.labelling.sleap_file import SleapFile, frame_image
 from jaxpose.outputs import write_folder
 from jaxpose.terminal import listed, print_lines
 from jaxpose.video.file import scan

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping
 
 from jaxpose.label.journal import Edit, as_point, known_places_px
-from jaxpose.label.label_file import LabelFile, Point, WholeFile
+from jaxpose.labelling.label_file import LabelFile, Point, WholeFile
 
 
 @dataclasses.dataclass

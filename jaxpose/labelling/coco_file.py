@@ -16,7 +16,7 @@ from jaxpose.data.image_file import image_facts, upright_size_px
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.formats import coco
-from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
+from jaxpose.labelling.label_file import MISSING, Point, Points, Slot, WholeFile
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 from jaxpose.terminal import count
 from jaxpose.text_file import read_unicode

@@ -9,7 +9,7 @@ import dataclasses
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from jaxpose.files import read_bytes
 from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.sleap_images import SleapVideo, firsts_of_files, video_names
 from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
-from jaxpose.label.journal import Edit, as_point
-from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
-from jaxpose.label.sleap_tables import (
+from jaxpose.labelling.label_file import MISSING, Point, Points, Slot, WholeFile
+from jaxpose.labelling.sleap_tables import (
     BY_HAND,
     POINT_COLUMNS,
     Tables,
@@ -125,15 +124,15 @@ class SleapFile(WholeFile):
         return dataclasses.replace(self, given=given)
 
     def tracks_of_new(
-        self, image: str, points: Points, edits: Iterable[Edit], names: Mapping[str, str], given: Mapping[str, str]
+        self, image: str, points: Points, changed: Points, names: Mapping[str, str], given: Mapping[str, str]
     ) -> dict[str, str]:
-        """Returns {animal: track} of the new animals of an image that get a track with edits.
+        """Returns {animal: track} of the new animals of an image that get a track with changed points.
 
         It is that of the predicted instance which the animal begins to confirm, unless another animal has it already.
-        `points` and `names` are those before the edits, and `given` are tracks that come with these; raises UserError
+        `points` and `names` are those before the change, and `given` are tracks that come with it; raises UserError
         if one of them would be that of two animals.
         """
-        after = {**points, **{edit.slot: as_point(edit.after) for edit in edits}}
+        after = {**points, **changed}
         place, found = self.place_of(image), dict[str, str]()
         before, now = ({animal for (animal, _), point in one.items() if point} for one in (points, after))
         taken = {given.get(animal, names.get(animal, "")) for animal in now & {*before, *given}}
