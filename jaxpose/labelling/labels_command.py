@@ -13,7 +13,7 @@ from jaxpose.config.arguments import DONE, program
 from jaxpose.data.inputs import VIDEO_SUFFIXES
 from jaxpose.data.label_changes import changing_labels
 from jaxpose.formats.deeplabcut.project import CONFIG_FILE, read_config
-from jaxpose.formats.project import DEEPLABCUT, without_config_file
+from jaxpose.formats.project import COCO, DEEPLABCUT, SLEAP, recognise, without_config_file
 from jaxpose.labelling.merging import (
     Merged,
     NewFile,
@@ -32,6 +32,7 @@ from jaxpose.labelling.merging import (
 )
 from jaxpose.labelling.merging import merge as write_merged
 from jaxpose.labelling.merging_animals import contents_of, keypoint_names, plan_merge, rows_of
+from jaxpose.labelling.merging_command import merge_whole_file
 from jaxpose.labelling.project_labels import ProjectLabels, can_write
 from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.run.paths import MEMBERS_FOLDER
@@ -76,21 +77,31 @@ def merge(given: argparse.Namespace) -> int:
     Raises:
       UserError: the project or the new rows cannot be used; then writes nothing.
     """
-    folder, new = project_folder(without_config_file(DataConfig(project=given.project)).project), Path(given.new)
+    plain, new = without_config_file(DataConfig(project=given.project)).project, Path(given.new).expanduser()
+    folder = project_folder(plain)
     with changing_labels(folder) if folder.is_dir() else contextlib.nullcontext():
         views = tuple(filter(None, given.views.split(",")))
         data = DataConfig(project=given.project, labels=given.labels, views=views)
-        project, contents = read_with_contents(data)
-        found = read_new_labels(new.expanduser(), project)
-        if project.layout and project.layout.individuals:
-            _merge_animals(given, new.expanduser(), found, project, contents)
-        elif is_merged(found, project):
-            print_lines(f"{given.project} already has all labels of {given.new}: nothing to merge")
+        kind = recognise(without_config_file(data))
+        if kind in (SLEAP, COCO):
+            merge_whole_file(new, Path(plain).expanduser(), kind)
         else:
-            refuse_misfits(new.expanduser(), found, project)
-            _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project, contents))
-    say(_next_step(given, new.expanduser()))
+            _merge_rows(given, new, data)
+    say(_next_step(given, new))
     return DONE
+
+
+def _merge_rows(given: argparse.Namespace, new: Path, data: DataConfig) -> None:
+    """Adds new labels to label files with rows, and reports what it did."""
+    project, contents = read_with_contents(data)
+    found = read_new_labels(new, project)
+    if project.layout and project.layout.individuals:
+        _merge_animals(given, new, found, project, contents)
+    elif is_merged(found, project):
+        print_lines(f"{given.project} already has all labels of {given.new}: nothing to merge")
+    else:
+        refuse_misfits(new, found, project)
+        _report(new, found, project, write_merged(new, found, project, contents))
 
 
 def _merge_animals(

@@ -20,7 +20,7 @@ from jaxpose.data.labels import read_csv_table, read_labels, refuse_unique
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER, describe_difference
-from jaxpose.formats.project import COCO, CSV, DEEPLABCUT, SLEAP
+from jaxpose.formats.project import CSV, DEEPLABCUT
 from jaxpose.labelling.project_labels import (
     LabelLayout,
     ProjectLabels,
@@ -37,25 +37,11 @@ from jaxpose.poses import NOT_USED
 from jaxpose.terminal import count
 from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
-# Finds the label files of a project to extend; refuses projects whose files jaxpose does not change.
+# Finds the label files of a project to extend.
 
 
-def refuse_other_tools(project: ProjectLabels) -> None:
-    """Checks that new rows can be added to a project's label files.
-
-    Raises:
-      UserError: they are SLEAP or COCO files, or have other names.
-    """
-    if project.kind == SLEAP:
-        raise UserError(
-            f"{project.path} is a file of SLEAP, which this command does not change: open it in SLEAP, merge the "
-            "suggested .slp into it, correct the labels and save; then train again"
-        )
-    if project.kind == COCO:
-        raise UserError(
-            f"{project.path} is a file of COCO, which this command does not change: add the new images and "
-            "annotations to it in your label tool; then train again"
-        )
+def _refuse_other_names(project: ProjectLabels) -> None:
+    """Raises UserError for a folder of CSV files of any names: which one gets the new rows?"""
     if project.kind == CSV:
         names = ", ".join(file.name for of_view in project.files.values() for file in of_view)
         raise UserError(f"{project.path} has label files of other names; name the one to extend with --labels: {names}")
@@ -140,15 +126,19 @@ def images_to_copy(folder: Path, project: ProjectLabels, image: str) -> dict[str
       project: the destination; its files are never replaced.
       image: the image name relative to the folder.
     """
-    path = PurePosixPath(image)
-    beside = (folder / path).parent
+    beside = {PurePosixPath(image).with_name(file.name).as_posix(): file for file in with_neighbours(folder / image)}
+    return {name: file for name, file in beside.items() if not is_taken(project.folder / name)}
+
+
+def with_neighbours(image: Path) -> list[Path]:
+    """Returns the existing files of an image and its neighbours."""
+    beside = image.parent
     images = frame_names.FrameNames(file.name for file in (beside.iterdir() if beside.is_dir() else ()))
-    number, names = images.number(path.name), [path.name]
+    number, names = images.number(image.name), [image.name]
     if number is not None:
         near = range(max(0, number - _NEIGHBOURS), number + _NEIGHBOURS + 1)
-        names += [images.renumbered(path.name, other) for other in near if other != number]
-    found = {path.with_name(name).as_posix(): folder / path.with_name(name) for name in names}
-    return {name: file for name, file in found.items() if file.is_file() and not _is_taken(project.folder / name)}
+        names += [images.renumbered(image.name, other) for other in near if other != number]
+    return [file for name in names if (file := beside / name).is_file()]
 
 
 def image_problem(labels: LabelTable, row: int, project: ProjectLabels, folder: Path) -> str:
@@ -198,7 +188,8 @@ def frame_of(image: str) -> tuple[str, int | str]:
     return path.parent.name, frame_names.frame_of(path.name)
 
 
-def _is_taken(place: Path) -> bool:
+def is_taken(place: Path) -> bool:
+    """Returns whether something has this path, also a broken link."""
     return place.exists() or place.is_symlink()
 
 
@@ -235,7 +226,7 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
       UserError: the project has no label file to extend, there is no such new file, or it has no labels; or a line for
         each unusable row.
     """
-    refuse_other_tools(project)
+    _refuse_other_names(project)
     several = bool(project.layout and project.layout.individuals)
     found = [_read(file, view, several) for file, view in _find(new, project)]
     if not any(file.cells for file in found):
@@ -382,18 +373,24 @@ def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
     assert project.layout is not None
     columns = project.layout.columns()
     known, given = list(dict.fromkeys(name for name, _ in columns)), file.labels.poses.keypoint_names
-    where, problems = file.labels.file, []
+    problems = keypoint_problems(file.labels.file, given, known)
+    used = {column for row in file.cells for column, cell in row.items() if cell}
+    flags = sorted(name for name, coord in used - set(columns) if coord == "visible")
+    if flags and not problems:
+        where = file.labels.file
+        problems.append(f"{where}: {flags[0]} has a column visible, which the project's label file lacks")
+    return problems
+
+
+def keypoint_problems(where: Path, given: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Returns a line for each keypoint of a file that the project does not have, or that only the project has."""
+    problems = []
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
             problems.append(f"{where}: the project has no keypoint {name}{hint}")
-    problems += [f"{where}: the project's keypoint {name} is missing" for name in known if name not in given]
-    used = {column for row in file.cells for column, cell in row.items() if cell}
-    flags = sorted(name for name, coord in used - set(columns) if coord == "visible")
-    if flags and not problems:
-        problems.append(f"{where}: {flags[0]} has a column visible, which the project's label file lacks")
-    return problems
+    return problems + [f"{where}: the project's keypoint {name} is missing" for name in known if name not in given]
 
 
 def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -> list[str]:

@@ -42,7 +42,7 @@ Cells = dict[tuple[str, str, str], str]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Animal:
+class Animal:
     """A labelled animal.
 
     Attributes:
@@ -57,12 +57,12 @@ class _Animal:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Image:
+class LabelledImage:
     """An image of the project: its name, the file and line of its row, and its animals."""
 
     name: str
     source: str
-    animals: list[_Animal]
+    animals: list[Animal]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def plan_merge(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -
             animals = [_animal(table.poses.with_keypoints(names), row) for row in rows]
             reasons = [image_problem(table, row, project, folder) for row in rows]
             reasons += [target_problem(project, target, file.cells[row]) for row in rows]
-            reasons += [_unknown_individual(animals, layout_of(project, target)), _same_animal(name, animals)]
+            reasons += [_unknown_individual(animals, layout_of(project, target)), same_animal(name, animals)]
             reasons += [_unread(inside, project)] if inside else []
             if earlier := places.get(frame):
                 reasons = [f"{name} is already labelled in {earlier}; remove one of the two"]
@@ -243,21 +243,23 @@ def keypoint_names(project: ProjectLabels) -> tuple[str, ...]:
     return project.all_tables()[0].poses.keypoint_names
 
 
-def _images_of(project: ProjectLabels, names: tuple[str, ...]) -> dict[tuple[str, int | str], _Image]:
+def _images_of(project: ProjectLabels, names: tuple[str, ...]) -> dict[tuple[str, int | str], LabelledImage]:
     """Returns {video and frame: image} of the images that the project lists, also without an animal."""
-    found = dict[tuple[str, int | str], _Image]()
+    found = dict[tuple[str, int | str], LabelledImage]()
     for table in project.all_tables():
         for image in table.without_animals:
             source = _row_of(image.source, table.poses.individuals)
-            found.setdefault(frame_of(image.name), _Image(image.name, source, []))
+            found.setdefault(frame_of(image.name), LabelledImage(image.name, source, []))
         poses = table.poses.with_keypoints(names)
         for row, name in enumerate(poses.frames):
-            image = found.setdefault(frame_of(name), _Image(name, _row_of(table.sources[row], poses.individuals), []))
+            image = found.setdefault(
+                frame_of(name), LabelledImage(name, _row_of(table.sources[row], poses.individuals), [])
+            )
             image.animals.append(_animal(poses, row))
     return found
 
 
-def _file_of(image: _Image, target: Path) -> Path:
+def _file_of(image: LabelledImage, target: Path) -> Path:
     """Returns the label file of an image of the project, by the name that new rows of its folder use for it."""
     file = Path(image.source.rpartition(":")[0])
     return target if target.is_file() and target.samefile(file) else file
@@ -269,14 +271,14 @@ def _row_of(source: str, individuals: Sequence[str]) -> str:
     return source.removesuffix(max(ends, key=len, default=""))
 
 
-def _animal(poses: Poses, row: int) -> _Animal:
+def _animal(poses: Poses, row: int) -> Animal:
     points_px, visibility = poses.labels()
     number = int(np.asarray(poses.identity)[row, 0])
     labelled = np.where((visibility[row] > NOT_USED)[:, None], points_px[row], np.nan)
-    return _Animal(poses.individuals[number] if number >= 0 else "", labelled, row)
+    return Animal(poses.individuals[number] if number >= 0 else "", labelled, row)
 
 
-def _unknown_individual(animals: Sequence[_Animal], layout: LabelLayout) -> str:
+def _unknown_individual(animals: Sequence[Animal], layout: LabelLayout) -> str:
     unknown = [one.individual for one in animals if one.individual not in layout.individuals]
     if not unknown:
         return ""
@@ -284,9 +286,9 @@ def _unknown_individual(animals: Sequence[_Animal], layout: LabelLayout) -> str:
     return f"the project {what} has {', '.join(layout.individuals)}"
 
 
-def _same_animal(image: str, animals: Sequence[_Animal]) -> str:
+def same_animal(image: str, animals: Sequence[Animal]) -> str:
     """Returns which animals of an image coincide: the readers of labels refuse the second one."""
-    first = dict[bytes, _Animal]()
+    first = dict[bytes, Animal]()
     for one in animals:
         # The sum turns -0.0 into 0.0.
         other = first.setdefault((one.pose_px + 0.0).tobytes(), one)
@@ -296,7 +298,7 @@ def _same_animal(image: str, animals: Sequence[_Animal]) -> str:
     return ""
 
 
-def _unread(image: _Image, project: ProjectLabels) -> str:
+def _unread(image: LabelledImage, project: ProjectLabels) -> str:
     """Returns a problem of an animal in the project's row of an image; its individual only seems to be free."""
     starts = f"{image.source} (", f"{image.source}: "
     found = [problem for table in project.all_tables() for problem in table.problems if problem.startswith(starts)]
@@ -305,9 +307,9 @@ def _unread(image: _Image, project: ProjectLabels) -> str:
 
 def _add_to_image(
     plan: Plan,
-    animals: list[_Animal],
+    animals: list[Animal],
     cells: list[dict[tuple[str, str], str]],
-    image: _Image,
+    image: LabelledImage,
     file: Path,
     layout: LabelLayout,
     names: tuple[str, ...],
@@ -323,7 +325,7 @@ def _add_to_image(
       names: the keypoints of `pose_px`.
       size_px: the body size.
     """
-    partners, problems = _partners(animals, image, size_px)
+    partners, problems = find_partners(animals, image, size_px)
     free = [name for name in layout.individuals if name not in {one.individual for one in image.animals}]
     added = [one.individual for one, partner in zip(animals, partners, strict=True) if partner is None]
     # Those whose own name is free have it, whatever the order of the animals.
@@ -352,13 +354,13 @@ def _add_to_image(
     return problems
 
 
-def _partners(animals: list[_Animal], image: _Image, size_px: float) -> tuple[list[_Animal | None], list[str]]:
+def find_partners(animals: list[Animal], image: LabelledImage, size_px: float) -> tuple[list[Animal | None], list[str]]:
     """Returns which animal of the project each new one is, None for another one; and problems where this is unclear."""
     if not image.animals:
         return [None] * len(animals), []
     oks = np.array([[_oks(one, other, size_px) for other in image.animals] for one in animals])
     rows, places = linear_sum_assignment(-oks)
-    partners, problems = list[_Animal | None]([None] * len(animals)), list[str]()
+    partners, problems = list[Animal | None]([None] * len(animals)), list[str]()
     for row, place in zip(rows.tolist(), places.tolist(), strict=True):
         if oks[row, place] >= _SAME:
             partners[row] = image.animals[place]
@@ -383,11 +385,11 @@ def _partners(animals: list[_Animal], image: _Image, size_px: float) -> tuple[li
     return partners, problems
 
 
-def _without_partner(image: _Image, partners: Sequence[_Animal | None]) -> list[_Animal]:
+def _without_partner(image: LabelledImage, partners: Sequence[Animal | None]) -> list[Animal]:
     return [other for other in image.animals if not any(other is partner for partner in partners)]
 
 
-def _oks(one: _Animal, other: _Animal, size_px: float) -> float:
+def _oks(one: Animal, other: Animal, size_px: float) -> float:
     """Returns the OKS of the keypoints that both have, 0 if they share none.
 
     Animals without a size, of one keypoint, are the same at the same place; elsewhere, nothing tells.
@@ -401,7 +403,7 @@ def _oks(one: _Animal, other: _Animal, size_px: float) -> float:
     return float(np.exp(-np.square(away).sum(axis=1) / (2 * (2 * _SIGMA * size_px) ** 2)).mean())
 
 
-def _boxes_between(one: _Animal, other: _Animal, size_px: float) -> float:
+def _boxes_between(one: Animal, other: Animal, size_px: float) -> float:
     """Returns the side in body sizes of the square around two poses that share no keypoint; infinity if they do."""
     if np.isfinite(one.pose_px + other.pose_px).all(axis=1).any():
         return np.inf
