@@ -47,13 +47,15 @@ def match_images(new: CocoFile, project: CocoFile) -> Matched:
 
 
 def unmerged(new: CocoFile) -> list[str]:
-    """Returns what the labelled annotations of a file have besides keypoints, such as "3 drawn boxes or areas"."""
+    """Returns what the labelled annotations of a file have besides keypoints: numbers with nouns."""
     found: Counter[str] = Counter()
     for image in labelled_images(new):
         for place in new.annotations[image].values():
             annotation = new.tree["annotations"][place]
-            found["drawn box* or area"] += coco.is_labelled(annotation) and coco.has_own_box(annotation)
-            found["segmentation*"] += bool(annotation.get("segmentation"))
+            found["annotation* with a drawn box or area"] += coco.is_labelled(annotation) and coco.has_own_box(
+                annotation
+            )
+            found["annotation* with a segmentation"] += bool(annotation.get("segmentation"))
     return tally(found)
 
 

@@ -88,4 +88,4 @@ def _left_out(new: WholeFile) -> list[str]:
     assert isinstance(new, CocoFile)
     empty, others = len(new.images) - len(labelled_images(new)), merging_coco.unmerged(new)
     lines = [f"left out: {count(empty, 'image')} without any label"] if empty else []
-    return [*lines, *([f"only keypoints are merged, not {listed(others, _LISTED)}"] if others else [])]
+    return [*lines, *([f"only keypoints are merged; not merged: {listed(others, _LISTED)}"] if others else [])]

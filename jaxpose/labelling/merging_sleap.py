@@ -1,5 +1,6 @@
 """Merges labels into a SLEAP file: finds the frame of the project's videos that each new one is."""
 
+import itertools
 from pathlib import Path, PureWindowsPath
 
 from jaxpose.config import DataConfig
@@ -54,20 +55,40 @@ def _key(video: SleapVideo, name: str, frame: int) -> tuple[str, str | int]:
 
 
 def _name_of_video(video: SleapVideo, name: str, project: SleapFile) -> str:
-    """Returns the name of a video of new labels in the project; raises UserError if one of this name is another."""
+    """Returns the name of a video of new labels in the project, its own if the project has no such video.
+
+    Raises:
+      UserError: several videos of the project can be it, or the one of its name is another one.
+    """
     file = None if video.is_embedded else video.media_file
     for number, other in enumerate(project.videos):
         if file and other.media_file and file.samefile(other.media_file):
             return project.names[number]
-    if name not in project.names or video.is_of_images:
+    if video.is_of_images:
         return name
-    other = project.videos[project.names.index(name)]
+    # Of videos with one name, the one in the folders of the same names.
+    shared = {number: _shared_parts(video, other) for number, other in enumerate(project.videos)}
+    best = [number for number, parts in shared.items() if parts and parts == max(shared.values())]
+    if not best:
+        return name
+    if len({project.names[number] for number in best}) > 1:
+        named = listed([project.videos[number].names[0] for number in best], _LISTED)
+        raise UserError(f"its video {video.names[0]} can be any of the project's: {named}")
+    other = project.videos[best[0]]
     one, two = video.recording, other.recording
     other_size = one.size_px and two.size_px and one.size_px != two.size_px
     other_length = one.frame_count and two.frame_count and one.frame_count != two.frame_count
     if other_size or other_length or (file and other.media_file and _are_different(file, other.media_file)):
         raise UserError(f"its video {video.names[0]} is another one than the video {other.names[0]} of {project.file}")
-    return name
+    return project.names[best[0]]
+
+
+def _shared_parts(one: SleapVideo, other: SleapVideo) -> int:
+    """Returns how many folders and names at the ends of the paths of two videos are equal."""
+    if other.is_of_images:
+        return 0
+    parts = (reversed(PureWindowsPath(video.names[0]).parts) for video in (one, other))
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False)))
 
 
 def _are_different(one: Path, other: Path) -> bool:

@@ -70,12 +70,14 @@ class Plan:
         return sum(map(len, self.animals.rows.values()))
 
     def give_tracks(self, image: str, tracks: Mapping[str, str], known: Mapping[str, str]) -> None:
-        """Gives new animals of an image {animal: track}, but none that an animal in it has: `known`."""
+        """Gives new animals of an image their tracks, but none twice; `known` are {animal: track} of the project."""
+        used = {*known.values()}
         for animal, name in tracks.items():
-            if name and name in known.values():
+            if name and name in used:
                 self.without_track.append(f"{image} ({name})")
             elif name and not known.get(animal):
                 self.tracks.setdefault(image, {})[animal] = name
+                used.add(name)
 
     def content(self, project: WholeFile) -> bytes:
         """Returns the bytes of the project's file after the merge."""
