@@ -30,6 +30,7 @@ def match_images(new: CocoFile, project: CocoFile) -> Matched:
     for image in labelled_images(new):
         name = _path_text(new.entries[image])
         try:
+            _refuse_other_category(new, image, project)
             known = by_name.get(name) or by_key.get(image_key(name)) or by_key.get(image_key(_of_file(new, image)))
             if known:
                 file = _file_of_known(new, project, image, known, is_alike=known == by_name.get(name))
@@ -57,6 +58,22 @@ def unmerged(new: CocoFile) -> list[str]:
             )
             found["annotation* with a segmentation"] += bool(annotation.get("segmentation"))
     return tally(found)
+
+
+def _refuse_other_category(new: CocoFile, image: str, project: CocoFile) -> None:
+    """Refuses an animal of another category than the labelled ones of the project, if a file has several kinds."""
+    kinds = [
+        {str(one["id"]): str(one.get("name")) for one in file.tree["categories"] if one.get("keypoints")}
+        for file in (new, project)
+    ]
+    if max(map(len, kinds)) == 1:
+        return
+    known = [kinds[1][str(key)] for key in project.category_ids]
+    for place in new.annotations[image].values():
+        name = kinds[0][str(new.tree["annotations"][place]["category_id"])]
+        if name not in known:
+            raise UserError(f"an animal has the category {name}, and the labelled ones of the project are "
+                            f"{' and '.join(known)}: add an annotation of this category first")  # fmt: skip
 
 
 def _path_text(entry: Mapping[str, Any]) -> str:

@@ -38,6 +38,8 @@ def merge_whole_file(given: Path, file: Path, kind: str) -> None:
         )
     read = read_sleap_file if kind == SLEAP else read_coco_file
     project, new = read(file), read(_find(given, kind))
+    if isinstance(new, SleapFile):
+        merging_sleap.refuse_absent(new)
     refuse_unusable(new, project)
     if isinstance(new, SleapFile) and isinstance(project, SleapFile):
         matched = merging_sleap.match_images(new, project)

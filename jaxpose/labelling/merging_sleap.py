@@ -10,7 +10,7 @@ from jaxpose.formats import sleap
 from jaxpose.formats.sleap_images import SleapVideo
 from jaxpose.labelling.merging_whole_files import Matched, image_key, labelled_images
 from jaxpose.labelling.sleap_file import SleapFile, frame_image
-from jaxpose.terminal import listed
+from jaxpose.terminal import count, listed
 from jaxpose.video.index import ends_checksum
 
 _LISTED = 5
@@ -40,6 +40,13 @@ def match_images(new: SleapFile, project: SleapFile) -> Matched:
             matched.problems.append(f"{image}: {error}")
     _find_files(matched, project)
     return matched
+
+
+def refuse_absent(new: SleapFile) -> None:
+    """Raises UserError if labels of a file would be lost because their images are not on this machine."""
+    if new.absent_labels:
+        reasons = listed([reason for _, reason in new.absent.values()], _LISTED)
+        raise UserError(f"{new.file} has labels in {count(new.absent_labels, 'frame')} without an image: {reasons}")
 
 
 def predicted_frames(new: SleapFile) -> int:

@@ -85,6 +85,7 @@ class SleapFile(WholeFile):
       tracks: names of the tracks in the file.
       given: {image: {animal: name of its track, "" for none}} of the animals with another track than in the file.
       absent: {video: (number of its images without a file, why the first has none)}; they are not in `images`.
+      absent_labels: number of images without a file in which a person labelled an animal.
       is_final: whether instances without any point are removed.
     """
 
@@ -102,6 +103,7 @@ class SleapFile(WholeFile):
     absent: Mapping[str, tuple[int, str]]
     tracks: Sequence[str]
     given: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    absent_labels: int = 0
     is_final: bool = False
 
     def final(self) -> "SleapFile":
@@ -332,6 +334,7 @@ def read_sleap_file(file: Path) -> SleapFile:
         },
         has_several=has_several(tables[_INSTANCES]),
         absent=absent,
+        absent_labels=sum(bool(frames[key].instances) for key in wanted if key not in named),
         tracks=[track.name for track in labels.tracks],
     )
 

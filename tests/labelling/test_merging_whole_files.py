@@ -118,6 +118,12 @@ def moved(tree: Tree, x: float) -> Tree:
     return tree
 
 
+def other_kind(tree: Tree) -> Tree:
+    tree["categories"].append({**tree["categories"][0], "id": 9, "name": "rat"})
+    tree["annotations"][0]["category_id"] = 9
+    return tree
+
+
 def other_names(tree: Tree) -> Tree:
     tree["categories"][0]["keypoints"][-1] = "nos"
     return tree
@@ -131,8 +137,9 @@ def other_names(tree: Tree) -> Tree:
     (lambda tree: renamed(tree, "../new_day1/img99.png"), "lies outside of the project folder"),
     (lambda tree: renamed(tree, "new_day1/img99.png"), "new/new_day1/img99.png does not exist"),
     (lambda tree: moved(tree, 99), "outside of its image of 64 x 48 px: tail"),
+    (other_kind, "an animal has the category rat, and the labelled ones of the project are mouse"),
     (other_names, "the project has no keypoint nos; did you mean nose?"),
-], ids=range(8))  # fmt: skip
+], ids=range(9))  # fmt: skip
 def test_labels_that_do_not_fit_a_coco_file_change_nothing(
     how: Any, said: str, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -294,6 +301,11 @@ def test_labels_that_do_not_fit_a_sleap_file_change_nothing(tmp_path: Path, caps
         ([cam1], {(0, 99): [POSE]}, "has only the frames 0 to 19"),
         ([cam1], {(0, 1): [POSE + 40]}, "outside of its image of 64 x 48 px: "),
         ([str(other), cam2], {(0, 1): [POSE]}, "is another one than the video"),
+        (
+            [cam1, "gone.mp4"],
+            {(0, 1): [POSE], (1, 1): [POSE]},
+            "new.slp has labels in 1 frame without an image: its video",
+        ),
         ([cam1], {}, "predicted instances count once a person has corrected them"),
     ):
         assert merge(labels_of(videos, frames, tmp_path / "new.slp"), project) == 2
