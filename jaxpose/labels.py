@@ -1,6 +1,6 @@
 """Adds new labels to a project: `jaxpose labels merge`.
 
-Input: new labels and a project. Output: the project's label files with the new rows, and their images.
+Input: new labels and a project. Output: the project's label files with the new labels, and their images.
 """
 
 import argparse
@@ -29,9 +29,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _merge_arguments() -> Arguments:
-    arguments = Arguments("jaxpose.labels merge", "Adds new rows to the label files of a project, with their images.")
-    arguments.add_argument("new", metavar="NEW", help="a folder that jaxpose suggest wrote, or a label file")
-    arguments.add_argument("--project", required=True, metavar="PATH", help="project to which the rows are added")
+    arguments = Arguments("jaxpose.labels merge", "Adds new labels to the label files of a project, with their images.")
+    arguments.add_argument(
+        "new",
+        metavar="NEW",
+        help="a folder that jaxpose suggest wrote, or a label file (.csv; .slp or .json like the project)",
+    )
+    arguments.add_argument("--project", required=True, metavar="PATH", help="project to which the labels are added")
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )

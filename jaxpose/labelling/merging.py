@@ -283,7 +283,7 @@ def raise_problems(problems: Sequence[str]) -> None:
 def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
     """Returns how many new rows equal the predictions that jaxpose.suggest wrote."""
     images = list(dict.fromkeys(image for file in found for image in file.labels.poses.frames))
-    return _count_untouched(folder_of(new), [file.labels.file for file in found], images)
+    return count_as_suggested(folder_of(new), [file.labels.file for file in found], images)
 
 
 def count_untouched_in(project: ProjectLabels) -> int:
@@ -298,7 +298,7 @@ def count_untouched_in(project: ProjectLabels) -> int:
     ]
     images = list(dict.fromkeys(labelled))
     files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
-    return _count_untouched(project.folder, files, images)
+    return count_as_suggested(project.folder, files, images)
 
 
 def untouched_text(rows: int) -> str:
@@ -306,7 +306,8 @@ def untouched_text(rows: int) -> str:
     return f"{count(rows, 'row')} exactly as jaxpose suggest predicted"
 
 
-def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str]) -> int:
+def count_as_suggested(folder: Path, files: Sequence[Path], images: Sequence[str]) -> int:
+    """Returns how many of these images of CSV or COCO files have the labels that jaxpose.suggest wrote to a folder."""
     if not (suggested := read_suggested(folder)):
         return 0
     checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}

@@ -9,6 +9,7 @@ from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.labelling import merging_coco, merging_sleap
 from jaxpose.labelling.coco_file import CocoFile, read_coco_file
 from jaxpose.labelling.label_file import WholeFile
+from jaxpose.labelling.merging import count_as_suggested
 from jaxpose.labelling.merging_whole_files import Matched, Plan, labelled_images, plan_merge, refuse_unusable
 from jaxpose.labelling.sleap_file import SleapFile, read_sleap_file
 from jaxpose.labelling.suggestion_folder import COCO_FILE, SLEAP_FILE
@@ -88,6 +89,8 @@ def _left_out(new: WholeFile) -> list[str]:
         frames = merging_sleap.predicted_frames(new)
         return [f"left out: {count(frames, 'frame')} whose predicted instances nobody has corrected"] if frames else []
     assert isinstance(new, CocoFile)
+    untouched = count_as_suggested(new.file.parent, [new.file], labelled_images(new))
     empty, others = len(new.images) - len(labelled_images(new)), merging_coco.unmerged(new)
     lines = [f"left out: {count(empty, 'image')} without any label"] if empty else []
+    lines += [f"{count(untouched, 'image')} exactly as jaxpose suggest predicted"] if untouched else []
     return [*lines, *([f"only keypoints are merged; not merged: {listed(others, _LISTED)}"] if others else [])]

@@ -1,6 +1,7 @@
 """Reads the labels of any tool's project: the tables that training uses, and the form of the label files.
 
-jaxpose adds rows only to Lightning Pose and DeepLabCut label files (.csv); other tools keep their own files.
+Rows are added to Lightning Pose and DeepLabCut label files (.csv); `merging_whole_files` adds labels to SLEAP and COCO
+files.
 """
 
 import csv

@@ -49,7 +49,7 @@ def write_label_files(
     videos: Mapping[Path, Video],
     h5: bool,
 ) -> list[Path]:
-    """Writes the label files of the chosen frames; returns the CSV files.
+    """Writes the label files of the chosen frames; returns those with checksums of labels.
 
     Args:
       out: the folder with the images.
@@ -81,6 +81,8 @@ def write_label_files(
         sizes_px = {image: (video.width_px, video.height_px) for image, video in zip(images, shown, strict=True)}
         poses = dataclasses.replace(_one_a_row(poses), skeleton=skeleton)
         coco.write_labels(out / COCO_FILE, LabelTable(out / COCO_FILE, poses, scorer=table.scorer, sizes_px=sizes_px))
+        # A file without labels has no checksums.
+        return [out / COCO_FILE] if np.isfinite(poses.points_px).any() else []
     return []
 
 
@@ -201,8 +203,9 @@ def write_suggestions(
 
 
 def read_checksums(file: Path) -> dict[str, str]:
-    """Returns the SHA-256 of each image's labels in a label file, regardless of column order."""
-    table = read_labels(file, "ignore")
+    """Returns the SHA-256 of each image's labels in a CSV or COCO file, regardless of column order."""
+    is_coco = file.suffix.lower() == ".json"
+    table = coco.read_labels(file, DataConfig(missing="ignore")) if is_coco else read_labels(file, "ignore")
     poses, individuals = table.poses, (*table.poses.individuals, "")
     rows = zip(poses.frames, *poses.labels(), np.asarray(poses.identity)[:, 0].tolist(), strict=True)
     found = {image.name: dict[str, str]() for image in table.without_animals}

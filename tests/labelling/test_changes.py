@@ -121,7 +121,7 @@ def _merge(new: Path, project: Path) -> int:
     return labels.main(["merge", str(new), "--project", str(project)])
 
 
-def _killed_everywhere(template: Path, work: Path, verb: str, *arguments: str) -> tuple[int, list[str]]:
+def killed_everywhere(template: Path, work: Path, verb: str, *arguments: str) -> tuple[int, list[str]]:
     """Returns how often a command was killed, and its files; asserts that it finishes when it is repeated."""
     command = [sys.executable, "-c", KILLED, str(template), str(work), verb, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=200, check=False)
@@ -137,7 +137,7 @@ def test_a_merge_that_was_killed_anywhere_finishes_when_it_is_repeated(
     project: Path, new: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
-    kills, files = _killed_everywhere(project, work, "labels", "merge", str(new), "--project", str(work))
+    kills, files = killed_everywhere(project, work, "labels", "merge", str(new), "--project", str(work))
     # Two label files, two HDF5 files, two copies of files before and two images are put into place.
     assert kills >= 12
     assert files == sorted(
@@ -153,7 +153,7 @@ def test_labels_converted_into_a_project_are_whole_after_a_kill(project: Path, n
     shutil.copytree(project, tmp_path / "others")
     shutil.rmtree(tmp_path / "others/labeled-data/a")
     arguments = ("labels", str(new), "--to", "deeplabcut", "--out", str(work))
-    kills, files = _killed_everywhere(tmp_path / "others", work, "convert", *arguments)
+    kills, files = killed_everywhere(tmp_path / "others", work, "convert", *arguments)
     assert kills >= 6 and {file for file in files if file.startswith(".")} == set()
 
 

@@ -17,6 +17,7 @@ from tests.formats.other_projects import KEYPOINTS
 from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import save
 from tests.label.test_whole_files import contents, points_of, sleap_project
+from tests.labelling.test_changes import killed_everywhere
 from tests.several_animals import ALONE, ANIMALS, EMPTY, IMAGES, coco_file, sleap_file
 
 Capture = pytest.CaptureFixture[str]
@@ -337,3 +338,13 @@ def test_animals_of_two_people_are_matched_by_position_in_a_sleap_file(tmp_path:
             np.testing.assert_array_equal(poses[inst.track.name], inst.numpy())
         assert [inst.track.name for inst in one.user_instances] == [*ANIMALS[: len(poses)]]
     assert [track.name for track in found.tracks] == [*ANIMALS]
+
+
+@pytest.mark.faults
+def test_a_merge_into_a_coco_file_that_was_killed_anywhere_finishes_when_it_is_repeated(tmp_path: Path) -> None:
+    project_of(tmp_path)
+    new, work = other_day(tmp_path / "new"), tmp_path / "work"
+    arguments = "merge", str(new), "--project", str(work / "labels.json")
+    kills, files = killed_everywhere(tmp_path / "project", work, "labels", *arguments)
+    # Six images, the label file and the copy of the one before are put into place.
+    assert kills >= 8 and "labels.json.bak" in files and len([name for name in files if "/new_day" in name]) == 6

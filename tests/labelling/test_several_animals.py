@@ -115,6 +115,14 @@ def test_crowded_lost_doubtful_and_unsure_frames_are_suggested(tmp_path: Path, k
         image = cv2.imread(str(out / f"labeled-data/day/img{frame:08d}.png"))
         assert number_in(image) == frame
     assert "no review" not in capsys.readouterr().out
+    if kind == "coco":
+        assert merge(out, project) == 0
+        shown = capsys.readouterr().out
+        assert "4 images newly labelled\n4 images copied" in shown
+        assert "4 images exactly as jaxpose suggest predicted" in shown
+    if kind == "sleap":
+        assert merge(out, project) == 2
+        assert "predicted instances count once a person has corrected them" in capsys.readouterr().err
     # A corrected file is not replaced; one that nobody touched is.
     assert suggest.main([*arguments, "--overwrite"]) == (0 if kind in ("csv", "deeplabcut") else 2)
 
