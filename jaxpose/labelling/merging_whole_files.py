@@ -4,6 +4,7 @@ Both files are read, and the project's is written, as on the labelling page.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -14,7 +15,7 @@ from jaxpose.data.animals import body_size_px
 from jaxpose.data.checked_table import find_outside
 from jaxpose.errors import UserError
 from jaxpose.labelling.coco_file import CocoFile
-from jaxpose.labelling.label_file import Points, WholeFile
+from jaxpose.labelling.label_file import Point, Points, Slot, WholeFile
 from jaxpose.labelling.merging import keypoint_problems, raise_problems, read_size_px
 from jaxpose.labelling.merging_animals import Animal, LabelledImage, Pair, find_partners, same_animal
 from jaxpose.labelling.merging_animals import Plan as AnimalsPlan
@@ -143,7 +144,7 @@ def plan_merge(new: WholeFile, matched: Matched) -> Plan:
     of_project = poses[len(files[0][1]) :]
     several = any(len(animals) > 1 for animals in poses)
     size_px = _body_size_px(project.keypoint_names, [one.pose_px for animals in poses for one in animals])
-    sources = dict[str, str]()
+    sources, ids = dict[str, str](), _NewIds(project)
     for image in files[0][1]:
         if (inside := matched.names.get(image)) is None:
             continue
@@ -156,7 +157,7 @@ def plan_merge(new: WholeFile, matched: Matched) -> Plan:
             reasons = [f"it is already labelled in {project.file}; remove one of the two"]
         sources[inside] = image
         if not any(reasons):
-            reasons = _add(plan, new, image, known, project, size_px)
+            reasons = _add(plan, new, image, known, project, size_px, ids)
         problems += [f"{image}: {reason}" for reason in dict.fromkeys(filter(None, reasons))]
     raise_problems([f"{new.file}: {problem}" for problem in problems])
     had_several = any(len(animals) > 1 for animals in of_project)
@@ -206,7 +207,23 @@ def _outside(project: WholeFile, new: WholeFile, image: str, file: Path) -> str:
     return f"outside of its image of {size_px[0]} x {size_px[1]} px: {names}" if outside else ""
 
 
-def _add(plan: Plan, new: WholeFile, image: str, known: LabelledImage, project: WholeFile, size_px: float) -> list[str]:
+class _NewIds:
+    """The ids of new animals: in a COCO file, they count on over all images."""
+
+    def __init__(self, project: WholeFile) -> None:
+        self._project, self._given = project, dict[str, list[str | None]]()
+        self._numbers = itertools.count(int(project.new_animal("", {}))) if isinstance(project, CocoFile) else None
+
+    def next(self, image: str) -> str:
+        """Returns the id of another new animal in an image."""
+        of_image = self._given.setdefault(image, [])
+        of_image.append(str(next(self._numbers)) if self._numbers else self._project.new_animal(image, self._given))
+        return str(of_image[-1])
+
+
+def _add(
+    plan: Plan, new: WholeFile, image: str, known: LabelledImage, project: WholeFile, size_px: float, ids: _NewIds
+) -> list[str]:
     """Adds to a plan what new labels of an image have that the project lacks; returns problems.
 
     Args:
@@ -215,28 +232,27 @@ def _add(plan: Plan, new: WholeFile, image: str, known: LabelledImage, project: 
       known: the image in the project.
       project: its file.
       size_px: the body size.
+      ids: of new animals.
     """
     given, points = _animals(new, image, project.keypoint_names, "new "), new.points[image]
     partners, problems = find_partners(given, known, size_px)
-    ids = _ids(project.points.get(known.name, {}))
-    empty = [animal for animal in project.animals(known.name) if animal not in ids]
+    labelled = _ids(project.points.get(known.name, {}))
+    empty = [animal for animal in project.animals(known.name) if animal not in labelled]
     if empty and partners.count(None) > 1:
         what = _number_text(project, empty[0])
         problems.append(f"{what} in {project.file} has no keypoint, and may be any of these animals: label it first")
     if problems:
         return problems
-    changed, names, of_new, merged = Points(), project.animals(known.name), new.animals(image), plan.animals
-    places = {other: _ids(of_other) for other, of_other in plan.changes.items()} | {known.name: list[str]()}
+    changed, names, of_new, merged = dict[Slot, Point](), project.animals(known.name), new.animals(image), plan.animals
     tracks = dict[str, str]()
     for one, own, partner in zip(given, _ids(points), partners, strict=True):
         added = {name: point for (animal, name), point in points.items() if animal == own and point}
         if partner is None:
-            animal = empty[0] if empty else project.new_animal(known.name, places)
-            places[known.name].append(animal)
+            animal = empty[0] if empty else ids.next(known.name)
             tracks[animal] = of_new[own]
             merged.added += [f"{known.name} ({one.individual})"] if known.animals else []
         else:
-            animal = ids[partner.row]
+            animal = labelled[partner.row]
             # An animal without a name has an invented one, which says nothing.
             individual = one.individual if of_new[own] and names[animal] else partner.individual
             distances = np.linalg.norm(one.pose_px - partner.pose_px, axis=1)
@@ -245,9 +261,11 @@ def _add(plan: Plan, new: WholeFile, image: str, known: LabelledImage, project: 
             merged.filled += len(added)
         changed |= {(animal, name): point for name, point in added.items()}
     merged.absent += len(known.animals) - sum(partner is not None for partner in partners)
-    obstacles = [project.obstacle(known.name, slot, point) for slot, point in changed.items()]
+    # The places of an animal differ only in whether they are hidden.
+    tried = {(slot[0], point[2]): (slot, point) for slot, point in changed.items()}
+    obstacles = [project.obstacle(known.name, *one) for one in tried.values()]
     if changed and not any(obstacles):
-        plan.changes[known.name] = changed
+        plan.changes[known.name] = {**changed}
         plan.give_tracks(known.name, tracks, names)
         if not known.animals:
             merged.rows.setdefault(project.file, []).append((known.name, {}))

@@ -198,7 +198,13 @@ def test_animals_of_two_people_are_matched_by_position_in_a_coco_file(tmp_path: 
     assert kept == [one for one in before["annotations"] if one["id"] != 2] and after["images"] == before["images"]
     assert merge(new, project) == 0
     assert "already has all labels of" in capsys.readouterr().out
-    # An animal that may be another one stops the merge.
+    # A file with the marks 0 and 1 has no place for hidden points; an animal that may be another one stops the merge.
+    binary = change(tmp_path / "project/binary.json", lambda _: json.loads(json.dumps(before)))
+    change(binary, lambda tree: tree | {"annotations": [
+        one | {"keypoints": np.minimum(np.reshape(one["keypoints"], (-1, 3)), [99, 99, 1]).ravel().tolist()}
+        for one in tree["annotations"]]})  # fmt: skip
+    assert merge(new, binary) == 2
+    assert "binary.json cannot mark right_ear as hidden: its marks are only 0 and 1" in capsys.readouterr().err
     change(new, lambda tree: tree | {"annotations": [{"id": 1, "image_id": empty, "category_id": 1,
                                                       "keypoints": [47, 50, 2, 51, 50, 2, 55, 60, 2]}]})  # fmt: skip
     assert merge(new, project) == 2
@@ -312,6 +318,10 @@ def test_labels_that_do_not_fit_a_sleap_file_change_nothing(tmp_path: Path, caps
         assert merge(labels_of(videos, frames, tmp_path / "new.slp"), project) == 2
         assert said in capsys.readouterr().err
         assert project.read_bytes() == original
+    # A package has no other images than its own.
+    package = save(sleap_io.load_slp(str(project)), tmp_path / "project/labels.pkg.slp", embed="user")
+    assert merge(labels_of([cam1, cam2], {(0, 1): [POSE]}, tmp_path / "new.slp"), package) == 2
+    assert "labels.pkg.slp holds single images of cam1_day, not frame 1" in capsys.readouterr().err
     # Two animals of one track, as a tracker's mistake leaves them.
     new = labels_of([cam1], {(0, 1): [POSE], (0, 2): [POSE, POSE + [20, 10]]}, tmp_path / "new.slp")
     assert merge(new, project) == 0
