@@ -80,6 +80,10 @@ def _report(new: WholeFile, plan: Plan, matched: Matched, backups: list[Path]) -
     print_lines(f"{matched.project.file}: {', '.join(parts)}")
     if isinstance(new, CocoFile):
         print_lines(f"{count(len(matched.copies), 'image')} copied")
+    if isinstance(project := matched.project, SleapFile):
+        marked = [image for image in plan.changes if project.place_of(image) in project.negative.values()]
+        if marked:
+            print_lines(f"no longer marked as without animals: {listed(marked, _LISTED)}")
     print_lines(f"backups of the label files: {', '.join(map(str, backups))}")
 
 

@@ -270,7 +270,8 @@ def test_frames_of_a_video_become_frames_of_a_sleap_file_and_all_else_stays(tmp_
     original, before, raw = project.read_bytes(), points_of(sleap_io.load_slp(str(project))), contents(project)
     assert merge(new, project) == 0
     shown = capsys.readouterr().out
-    assert f"{project}: 4 images newly labelled\nbackups of the label files: {project}.bak\n" in shown
+    negative = "no longer marked as without animals: labels.slp/cam2_day/img00000005.bmp"
+    assert f"{project}: 4 images newly labelled\n{negative}\nbackups of the label files: {project}.bak\n" in shown
     assert "left out: 1 frame whose predicted instances nobody has corrected\n" in shown
     assert Path(f"{project}.bak").read_bytes() == original
     found = sleap_io.load_slp(str(project))
