@@ -5,6 +5,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -470,6 +471,10 @@ def _provenance(predictions: PredictionTable) -> dict[str, str]:
 # Writes frames to label as a SLEAP project (.slp) that SLEAP can merge into the labelled project.
 
 
+def _is_in_place(name: str) -> bool:
+    return os.path.isabs(name) and os.path.isfile(name)
+
+
 def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[str, Video]) -> None:
     """Writes a suggestion for each frame, and an instance for each animal with a predicted point.
 
@@ -503,6 +508,9 @@ def write_suggestions(file: Path, project: Path, poses: Poses, shown: Mapping[st
             shape = [of_video.expected_frames, of_video.height_px, of_video.width_px, 3]
             metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False}
             videos[name] = SleapVideo(str(of_video.path.absolute()), backend_metadata=metadata, open_backend=False)
+        elif (video := videos[name]) and isinstance(video.filename, str) and not _is_in_place(video.filename):
+            # In another folder, the project's path may lead nowhere. The file's facts about the video stay.
+            video.filename = video.backend_metadata["filename"] = str(shown[name].path.absolute())
         suggested.append(SuggestionFrame(videos[name], number))
         instances = []
         for points, scores in zip(poses.points_px[row], confidence[row], strict=True):

@@ -258,15 +258,19 @@ def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | No
     if not project:
         return "no label file is written, because no project names the keypoints (see --project)"
     # Without a run, or with --empty, there is no prediction to correct.
-    if project.kind == SLEAP:
+    merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
+    if project.kind == SLEAP and project.path.name.endswith(".pkg.slp"):
+        # A package has no place for frames whose images it lacks.
         work = "correct the predictions there" if is_predicted else "label its frames"
-        return f"merge {out / SLEAP_FILE} into {project.path} in SLEAP, {work}, then train again"
-    if project.kind == COCO:
-        work = f"correct the labels in {out / COCO_FILE}" if is_predicted else f"label the images of {out / COCO_FILE}"
-        return f"{work}, add its images and annotations to {project.path} in your label tool, then train again"
+        into = f"the project of the package {project.path}"
+        return f"merge {out / SLEAP_FILE} into {into} in SLEAP, {work}, then train again"
+    if project.kind in (SLEAP, COCO):
+        file = out / (SLEAP_FILE if project.kind == SLEAP else COCO_FILE)
+        work = f"correct the labels in {file}" if is_predicted else f"label the images of {file}"
+        page = f"{program('jaxpose.label')} {shlex.quote(str(file))}"
+        return f"{work} ({page}, or your labelling tool), then: {merge} --project {shlex.quote(str(project.path))}"
     named = {"labels": given.labels or (project.files[""][0].name if project.kind == CSV else ""), "views": given.views}
     flags = "".join(f" --{name} {shlex.quote(value)}" for name, value in named.items() if value)
-    merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
     work = "correct the labels there" if is_predicted else "label the images there"
     if is_predicted and project.most_animals > 1:
         work += " (the first individual is the animal on the left: exchange those whose names are wrong)"

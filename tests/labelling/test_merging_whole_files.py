@@ -11,13 +11,18 @@ import pytest
 import sleap_io
 from pycocotools.coco import COCO
 
-from jaxpose import labels
+from jaxpose import labels, suggest
+from jaxpose.config import DataConfig
+from jaxpose.label.project import open_project
+from jaxpose.label.store import Store
 from jaxpose.labelling import merging_command
 from tests.formats.other_projects import KEYPOINTS
 from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import save
+from tests.label.test_store import edit
 from tests.label.test_whole_files import contents, points_of, sleap_project
 from tests.labelling.test_changes import killed_everywhere
+from tests.painted_videos import write
 from tests.several_animals import ALONE, ANIMALS, EMPTY, IMAGES, coco_file, sleap_file
 
 Capture = pytest.CaptureFixture[str]
@@ -359,3 +364,22 @@ def test_a_merge_into_a_coco_file_that_was_killed_anywhere_finishes_when_it_is_r
     kills, files = killed_everywhere(tmp_path / "project", work, "labels", *arguments)
     # Six images, the label file and the copy of the one before are put into place.
     assert kills >= 8 and "labels.json.bak" in files and len([name for name in files if "/new_day" in name]) == 6
+
+
+def test_suggestions_of_a_sleap_project_that_was_moved_are_labelled_and_merged(tmp_path: Path, capsys: Capture) -> None:
+    project, out = tmp_path / "project/labels.slp", tmp_path / "round2"
+    project.parent.mkdir()
+    labels_of([str(write(tmp_path / "day.mp4", 20))], {(0, 3): [POSE]}, project)
+    (tmp_path / "day.mp4").rename(project.parent / "day.mp4")
+    assert suggest.main(["--project", str(project), "--frames", "2", "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        f"label {out / 'suggestions.slp'}, or your labelling tool), then: python -m jaxpose.labels merge {out}" in shown
+    )
+    # A person labels a frame of it with the page.
+    store = Store(open_project(str(out / "suggestions.slp"), DataConfig().labels))
+    edit(store, store.images[0], nose=(10.0, 12.0, 2))
+    store.close()
+    assert merge(out, project) == 0
+    assert f"{project}: 1 image newly labelled\n" in capsys.readouterr().out
+    assert sum(bool(frame.user_instances) for frame in sleap_io.load_slp(str(project))) == 2

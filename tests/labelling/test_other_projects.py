@@ -61,7 +61,8 @@ def test_suggestions_for_sleap_merge_into_its_project(tmp_path: Path, capsys: Ca
     # Frame 7 jumps most, but is labelled.
     assert _suggested(out) == {("cam2_day", 1), ("cam2_day", 17)}
     shown = capsys.readouterr().out
-    assert f"merge {out}/suggestions.slp into {project} in SLEAP" in shown and "cam2_day: 2 frames" in shown
+    step = f"into the project of the package {project} in SLEAP" if embed else f"merge {out} --project {project}"
+    assert step in shown and "cam2_day: 2 frames" in shown
     images = {int(file.stem[3:]): cv2.imread(str(file)) for file in (out / "labeled-data/cam2_day").iterdir()}
     assert sorted(images) == [1, 17]
     assert all(number_in(image) == 100 + frame for frame, image in images.items())
@@ -74,7 +75,7 @@ def test_suggestions_for_sleap_merge_into_its_project(tmp_path: Path, capsys: Ca
     np.testing.assert_allclose(first.points["score"], 0.75)
     before = project.read_bytes()
     assert labels.main(["merge", str(out), "--project", str(project)]) == 2
-    assert "is a file of SLEAP, which this command does not change: open it in SLEAP" in capsys.readouterr().err
+    assert "predicted instances count once a person has corrected them" in capsys.readouterr().err
     assert project.read_bytes() == before
     if not embed:
         theirs.merge(new)
@@ -121,8 +122,9 @@ def test_suggestions_for_coco_are_a_coco_file(tmp_path: Path, capsys: Capture) -
         (annotation,) = coco.loadAnns(coco.getAnnIds(imgIds=[image["id"]]))
         np.testing.assert_allclose(np.reshape(annotation["keypoints"], (4, 3))[:, :2], track[frame], atol=1e-3)
     np.testing.assert_allclose(_read(out / "suggestions.json").keypoints_frame_px, track[[1, 14]], atol=1e-3)
-    assert labels.main(["merge", str(out), "--project", str(project)]) == 2
-    assert "is a file of COCO" in capsys.readouterr().err
+    assert labels.main(["merge", str(out), "--project", str(project)]) == 0
+    assert "2 images exactly as jaxpose suggest predicted" in capsys.readouterr().out
+    assert len(_read(project).poses.frames) == 8
     assert suggest.main(["--run", str(run), "--out", str(tmp_path / "other")]) == 2
     assert "VIDEO is required: the project has no videos" in capsys.readouterr().err
 
