@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import hashlib
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.pose.detections import Detections
 from jaxpose.text_file import read_unicode
+from jaxpose.tracking.names import Evidence, with_names
 from jaxpose.tracking.origin import shortened
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.silhouettes import told_apart
-from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
+from jaxpose.tracking.tracks import Number, Solution, regrouped, solve
 
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
 # In an answer with names of tracks: nothing is known about the animal.
@@ -112,13 +112,9 @@ def parse_corrections(file: Path, text: str) -> list[Correction]:
 
 
 def _correction(place: str, row: dict[str, str]) -> Correction:
-    answer, kind, track_a, track_b = row["answer"].lower(), row.get("kind", ""), row["track_a"], row["track_b"]
+    answer, kind, track_a, track_b = row["answer"], row.get("kind", ""), row["track_a"], row["track_b"]
+    answer = answer.lower() if answer.lower() in ANSWERS else answer
     then = [] if answer in ANSWERS else answer.split()
-    if not all(re.fullmatch(f"{NAME}[0-9]+|{UNKNOWN}", name) for name in then):
-        raise UserError(
-            f"{place}: the answer is {row['answer']}; it must be one of {', '.join(ANSWERS)}, or name the tracks that "
-            f"show the animals at frame_to, such as {NAME}3 {NAME}1"
-        )
     seen = [name for name in then if name != UNKNOWN]
     if then and (not seen or len(set(seen)) < len(seen) or len(then) > len({track_a, track_b} - {""})):
         raise UserError(
@@ -142,7 +138,11 @@ def _correction(place: str, row: dict[str, str]) -> Correction:
 
 
 def solve_corrected(
-    found: Detections, number: Number, corrections: Sequence[Correction], areas: np.ndarray | None = None
+    found: Detections,
+    number: Number,
+    corrections: Sequence[Correction],
+    areas: np.ndarray | None = None,
+    evidence: Evidence | None = None,
 ) -> Solution:
     """Returns the cheapest tracks in which all corrections hold.
 
@@ -151,16 +151,28 @@ def solve_corrected(
       number: the number of animals.
       corrections: a person's.
       areas: (m,) areas of the silhouettes, which tell animals apart; None uses motion alone.
+      evidence: of individuals; None gives numbers to all tracks.
 
     Raises:
       UserError: a correction names an unknown track or frame, or cannot hold with the others.
     """
-    solution, demands = _uncorrected(found, number, areas), list[_Demand]()
+    solution, demands = with_names(_uncorrected(found, number, areas), evidence), list[_Demand]()
     for turn in sorted({one.round for one in corrections}):
         for correction in corrections:
             demands += _demands(solution, correction) if correction.round == turn else []
-        solution = _solve(solution, number, demands, areas)
+        solution = with_names(_solve(solution, number, demands, areas), evidence)
     return solution
+
+
+def answerable(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns names that an answer can name: without spaces, each once, and none that is an answer itself."""
+    found: list[str] = []
+    for name in names:
+        one = "_".join(name.split())
+        while one in found or one.lower() in (*ANSWERS, UNKNOWN):
+            one += "_"
+        found.append(one)
+    return tuple(found)
 
 
 def _uncorrected(found: Detections, number: Number, areas: np.ndarray | None) -> Solution:
@@ -184,7 +196,10 @@ def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
     for name in [*before, *after]:
         if name not in (*solution.names, UNKNOWN):
             known = ", ".join(solution.names)
-            raise UserError(f"{correction.place}: there is no track {name} in round {correction.round}; it has {known}")
+            raise UserError(
+                f"{correction.place}: there is no track {name} in round {correction.round}; it has {known}; "
+                f"an answer is one of {', '.join(ANSWERS)}, or names the tracks that show the animals at frame_to"
+            )
     pairs = []
     for one, other in zip(before, after, strict=False):
         here = _end(solution, one, correction.frame_from, -1)

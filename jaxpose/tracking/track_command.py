@@ -19,6 +19,7 @@ from jaxpose.conversion.prediction_tables import (
     find_footage,
     form_of,
     form_to_write,
+    individuals_for,
     read_table,
     refuse_no_video,
     scorer_for_deeplabcut,
@@ -29,12 +30,20 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.formats.prediction_table import Footage, PredictionTable
 from jaxpose.outputs import output_folder
-from jaxpose.pose.detections import find_detections
+from jaxpose.pose.detections import Detections, find_detections
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
-from jaxpose.tracking.corrections import Correction, checksum_of_answers, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.corrections import (
+    Correction,
+    answerable,
+    checksum_of_answers,
+    read_corrections,
+    rounds,
+    solve_corrected,
+)
 from jaxpose.tracking.mixed import without_mixed
+from jaxpose.tracking.names import Evidence, read_evidence
 from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.silhouettes import read_areas
@@ -95,7 +104,8 @@ def write_tracks(
     with phase(f"tracking {table.file.name}"):
         found = without_mixed(find_detections(table.poses))
         areas = read_areas(video, found) if video else None
-        solution = solve_corrected(found, number, corrections, areas)
+        evidence, note = _evidence(table, found, footage.path if footage else video)
+        solution = solve_corrected(found, number, corrections, areas, evidence)
         doubts = find_doubts(solution)
     poses, review = solution.named(table.poses), _review_of(out)
     tracked = _without_others(dataclasses.replace(table, poses=poses))
@@ -115,10 +125,26 @@ def write_tracks(
         write_origin(folder / review.name, origin)
     return [
         *_report(out, poses, len(found.parts) // 2),
+        *note,
         *_area_lines(video, areas),
         _review_line(review, doubts, solution.names),
         *_lines_about_others(out, review),
     ]
+
+
+def _evidence(table: PredictionTable, found: Detections, video: Path | None) -> tuple[Evidence | None, list[str]]:
+    """Returns how much detections of a run look like its individuals, None if it knows none, and a line about it."""
+    if (learned := individuals_for(table.file)) is None:
+        return None, []
+    individuals, data, predicted = learned
+    video = video or predicted
+    try:
+        if video is None or not video.is_file():
+            raise UserError(f"there is no video {video}; give it with --video")
+        evidence = read_evidence(individuals, data, video, found, table.poses.keypoint_names)
+    except UserError as error:
+        return None, [f"tracks have numbers instead of the names {', '.join(individuals.names)}: {error}"]
+    return dataclasses.replace(evidence, names=answerable(evidence.names)), []
 
 
 def _review_of(out: Path) -> Path:
