@@ -22,12 +22,12 @@ from jaxpose.formats.prediction_table import Footage
 from jaxpose.formats.sleap_files import write_predictions_slp
 from jaxpose.label import review as reviews
 from jaxpose.label.__main__ import main
-from jaxpose.label.answers import Place
 from jaxpose.label.review import Review
 from jaxpose.label.store import Stale
 from jaxpose.prediction.index import COLUMNS
 from jaxpose.tracking.corrections import read_corrections
 from jaxpose.tracking.origin import checksum_of, read_origin, write_origin
+from jaxpose.tracking.review_file import Place
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.index_row import row
 from tests.label.small_projects import serving, write_project
