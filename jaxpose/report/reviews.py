@@ -113,11 +113,11 @@ def _places(facts: RunFacts, reviews: Sequence[_Reviewed]) -> str:
         return ""
     doubts.sort(key=lambda doubt: -_number(doubt[1].expected_wrong))
     shown = doubts[:_PLACES]
-    of_all = f"the first {len(shown)} of {len(doubts):,}" if len(doubts) > len(shown) else f"all {len(shown)}"
+    which = f"the first {len(shown)} of {len(doubts):,} places" if len(doubts) > len(shown) else "all places"
     text = (
-        f"These are the places to check, {of_all}, those first that may cost the most identities. Each strip shows the "
-        "frames before and after a decision, and up to two between. Poses have the colours of their tracks, as in the "
-        "videos of jaxpose draw. At a missing detection, the poses that are in no track are white."
+        f"Here are {which} to check, the most costly first. Each strip shows the frames before and after a decision, "
+        "and up to two between. Poses have the colours of their tracks, as in the videos of jaxpose draw. At places of "
+        "the kind missing, the poses that were left out of the tracks are white."
     )
     strips, is_late = _draw(facts, reviews, shown)
     late = f"Reading the other frames of the videos would take longer than {_PATIENCE_S:g} s."
@@ -145,7 +145,9 @@ def _draw(facts: RunFacts, reviews: Sequence[_Reviewed], doubts: Sequence[_Doubt
             problem = paragraph(f"There are no pictures: {error}")
         for row in rows:
             of_row = "".join(figures[key] for key in sorted(figures, key=lambda key: key[1]) if key[0] == row)
-            strips[number, row] = f'<div class="strip">{of_row}</div>{problem}{_caption(one, row, colours)}'
+            strips[number, row] = (
+                f'{_about(one, row, colours)}<div class="strip">{of_row}</div>{problem}{_command(one)}'
+            )
     return strips, is_late
 
 
@@ -308,17 +310,19 @@ def _tracks_text(row: ReviewRow) -> str:
     return " and ".join(name for name in (row.place.track_a, row.place.track_b) if name)
 
 
-def _caption(one: _Reviewed, row: ReviewRow, colours: Mapping[str, str]) -> str:
-    """Returns HTML with what a place is, and the command that opens its review."""
+def _about(one: _Reviewed, row: ReviewRow, colours: Mapping[str, str]) -> str:
+    """Returns HTML that says what a place is."""
     tracks = []
     for name in filter(None, (row.place.track_a, row.place.track_b)):
         dot = f'<span class="dot" style="background:{colours[name]}"></span> ' if name in colours else ""
         tracks.append(f"{dot}{escaped(name)}")
     first, last = int(row.place.frame_from), int(row.place.frame_to)
     frames = f"frames {first:,} to {last:,}" if first < last else f"frame {first:,}"
-    about = f"{frames}, margin {row.margin}, expected_wrong {row.expected_wrong}"
-    files = [shlex.quote(os.path.abspath(file)) for file in (one.review, one.video)]
-    return (
-        f"<p>{escaped(one.video.name)}: <strong>{escaped(row.kind)}</strong>, {' and '.join(tracks)}, "
-        f"{escaped(about)}</p><p><code>{escaped(f'jaxpose label {files[0]} --video {files[1]}')}</code></p>"
-    )
+    numbers = escaped(f"{frames}, margin {row.margin}, expected_wrong {row.expected_wrong}")
+    return f"<p>{escaped(one.video.name)}: <strong>{escaped(row.kind)}</strong>, {' and '.join(tracks)}, {numbers}</p>"
+
+
+def _command(one: _Reviewed) -> str:
+    """Returns HTML with the command that opens a review."""
+    review, video = (shlex.quote(os.path.abspath(file)) for file in (one.review, one.video))
+    return f"<p><code>{escaped(f'jaxpose label {review} --video {video}')}</code></p>"

@@ -28,7 +28,6 @@ from jaxpose.report.page import (
     table,
 )
 from jaxpose.report.pictures import cut_around, draw_picture
-from jaxpose.report.reviews import tracks_of_run
 from jaxpose.terminal import count
 from jaxpose.video.decoding import RangeReader
 from jaxpose.video.index import Stopped, VideoIndex, as_labelled, labelled_sizes_px, read_index
@@ -98,6 +97,9 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     """Returns the section, and what the page draws the traces from: a dict for each video (see `pack`)."""
     title = "Videos"
     if facts.config.data.animals > 1:
+        # These imports take 0.3 s, which a run of one animal does not need.
+        from jaxpose.report.reviews import tracks_of_run
+
         return Section("videos", title, tracks_of_run(facts)), []
     try:
         recordings, left_out = read_recordings(facts)
