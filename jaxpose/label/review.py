@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxpose.config.arguments import program
-from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.data.named_files import find_files
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
@@ -38,6 +37,7 @@ from jaxpose.tracking.review_file import (
     Place,
     ReviewRow,
     read_rows,
+    read_tracks,
     refuse_other_tracks,
     tracks_of,
 )
@@ -291,13 +291,8 @@ class Review:
         if not signature:
             raise UserError(f"the tracks {self.tracks} do not exist any more; make them again with jaxpose track")
         if not self._poses or self._poses[0] != signature:
-            table = read_table(self.tracks, several=True)
-            if not table.poses.individuals:
-                raise UserError(f"{self.tracks} has no tracks; jaxpose track makes them")
-            try:
-                poses = table.poses.by_identity()
-            except ValueError:
-                raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
+            table = read_tracks(self.tracks)
+            poses = table.poses
             shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
                           skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
             self._poses = signature, shown, table.footage, checksum_of(self.tracks)

@@ -23,7 +23,7 @@ from jaxpose.report.page import escaped, paragraph, table
 from jaxpose.report.pictures import cut_around, embed
 from jaxpose.tracking.origin import Origin, checksum_of, read_origin
 from jaxpose.tracking.review import MISSING
-from jaxpose.tracking.review_file import ENDING, ReviewRow, read_rows, refuse_other_tracks, tracks_of
+from jaxpose.tracking.review_file import ENDING, ReviewRow, read_rows, read_tracks, refuse_other_tracks, tracks_of
 from jaxpose.video.decoding import RangeReader
 from jaxpose.video.index import Stopped, as_labelled, key_frame_before, labelled_sizes_px, read_index
 
@@ -171,7 +171,7 @@ def _read_tracks(facts: RunFacts, one: _Reviewed, rows: Sequence[ReviewRow]) -> 
       UserError: a table cannot be used.
     """
     names = facts.config.data.keypoint_names
-    tracks = _in_order(read_table(one.tracks, several=True).placed(), names)
+    tracks = _in_order(read_tracks(one.tracks), names)
     poses = tracks.poses
     read_rows(one.review, one.content, one.origin, poses)
     if not _has_missing(rows):

@@ -6,11 +6,13 @@ import io
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxpose.conversion.prediction_tables import CSV, DEEPLABCUT, SLEAP_ANALYSIS, SLP, SUFFIXES
+from jaxpose.conversion.prediction_tables import CSV, DEEPLABCUT, SLEAP_ANALYSIS, SLP, SUFFIXES, read_table
 from jaxpose.errors import UserError
+from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
 from jaxpose.tracking.origin import Origin
 from jaxpose.tracking.review import COLUMNS
+from jaxpose.tracking.tracks import NAME
 
 # The forms of tables of tracks that `jaxpose track` writes.
 FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
@@ -62,6 +64,19 @@ def tracks_of(review: Path) -> Path:
     others = [file for ending in SUFFIXES.values() if (file := review.with_name(f"{stem}{ending}")).is_file()]
     has = f"; it has {others[0].name}, a form that jaxpose track does not write" if others else ""
     raise UserError(f"{review} has no tracks {stem} ({forms}) next to it, which jaxpose track writes with it{has}")
+
+
+def read_tracks(file: Path) -> PredictionTable:
+    """Returns the tracks of a file, with one place for each.
+
+    Raises:
+      UserError: the file cannot be used, has several animals without tracks, or a track twice in a frame.
+    """
+    table = read_table(file, several=True).placed()
+    if table.poses.individuals:
+        return table
+    # A table of one animal does not name it.
+    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, individuals=(f"{NAME}1",)))
 
 
 def refuse_other_tracks(review: Path, tracks: Path, origin: Origin, checksum: str) -> None:
