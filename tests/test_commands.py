@@ -109,7 +109,6 @@ RUN_BY = {
     "train train.init_from": _LOOP,
     "train train.members": "tests/training/test_members.py::test_a_member_is_the_run_that_trains_it_alone",
     "train train.steps": _REAL,
-    "train video.folder": "tests/prediction/test_project_videos.py::test_every_video_has_a_row_for_each_frame",
     "pretrain": _PRETRAIN,
     "pretrain model.backbone": _PRETRAIN,
     "pretrain pretrain.method": _DISTILL,

@@ -4,6 +4,8 @@
 // A point is {x, y, v, draft}: v is 2 (visible) or 1 (hidden), and a draft is not a label until it is confirmed or moved.
 // A draft that was predicted has its confidence as p.
 
+import { ask } from "/requests.js";
+
 const RETRY_MS = 2000;
 // The server will never take what it answers with one of these.
 const FINAL = [400, 404, 413, 415, 422];
@@ -11,27 +13,6 @@ const FINAL = [400, 404, 413, 415, 422];
 const MOST_POINTS = 500;
 // Less confident predictions are no drafts: often the keypoint is not in the image.
 const LEAST_CONFIDENCE = 0.1;
-
-// The run of the server that numbered the images and animals of this page, "" before it is known. The server refuses the
-// requests of pages of another run: there, a number may be another image or animal.
-export const server = { run: "" };
-export const runHeader = () => (server.run ? { "Jaxpose-Run": server.run } : {});
-
-// Asks the server; a body makes it a POST. The status is 0 if there is no answer.
-export async function ask(path, body, headers = runHeader()) {
-  const options = body === undefined ? { headers } : {
-    method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body), keepalive: true,
-  };
-  try {
-    const answer = await fetch(path, options);
-    return { status: answer.status, content: await answer.json() };
-  } catch {
-    return { status: 0, content: { error: "jaxpose label does not answer; start it again" } };
-  }
-}
-
-// Whether an answer of this status says nothing about the question: another time, there may be an answer.
-export const isLost = (status) => [0, 403, 408, 410].includes(status) || status >= 500;
 
 const same = (a, b) => a === b || (a && b && a.every((value, place) => value === b[place])) || (!a && !b);
 const asPrediction = (value) => value && { x: value[0], y: value[1], v: 2, draft: true, p: value[2] };

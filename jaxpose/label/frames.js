@@ -1,6 +1,7 @@
 // The labels of the images that were shown: fetched together with those of the next images, and the latest ones kept.
 
-import { Frame, ask } from "/frame.js";
+import { Frame } from "/frame.js";
+import { ask } from "/requests.js";
 
 const MOST_FRAMES = 200;
 // Labels of this many images come with one request.

@@ -1,6 +1,7 @@
 // What calibrated cameras say about the labels of a moment: the server computes it from those that are saved.
 
-import { ask, isLabel, isLost } from "/frame.js";
+import { isLabel } from "/frame.js";
+import { ask, isLost } from "/requests.js";
 
 export class Geometry {
   // `changed` is called when there is something else to draw, and `say` with a problem.

@@ -10,12 +10,12 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.files import GrowingFile, open_atomic, read_bytes
-from jaxpose.label.label_file import LabelFile, Point, Points, Slot
+from jaxpose.label.label_file import Point, Points, Slot
 
 # Labels that other users of the machine need not read: the label file has permissions of its own.
 _MODE = 0o600
@@ -107,48 +107,15 @@ class Journal:
                 self.file.unlink()
 
 
-class WrittenEdits:
-    """The edits of a session that are in the label files.
-
-    A program that read a file before them, and saves it after them, takes them out again without a word.
-    """
-
-    def __init__(self) -> None:
-        self._edits: dict[tuple[str, str, str], Edit] = {}
-        self._before: dict[tuple[str, str, str], set[Point | str | None]] = {}
-
-    def add(self, edits: Iterable[Edit]) -> None:
-        """Takes edits that were written."""
-        for edit in edits:
-            self._edits[edit.key] = edit
-            self._before.setdefault(edit.key, set()).add(edit.before)
-
-    def lost(self, images: Container[str], found: LabelFile, later: Iterable[Edit]) -> list[Edit]:
-        """Returns the edits whose point is again one from before them, and forgets these.
-
-        Args:
-          images: those of the label file, also as it was before.
-          found: the label file as it is now.
-          later: edits that are not written; they count instead of the ones before.
-        """
-        others = {edit.key for edit in later}
-        lost = []
-        for edit in self._edits.values():
-            if edit.image in images and edit.image not in found.problems and edit.key not in others:
-                now = found.points.get(edit.image, {}).get(edit.slot)
-                lost += [edit] if now != edit.after and now in self._before[edit.key] else []
-        for edit in lost:
-            del self._edits[edit.key], self._before[edit.key]
-        return lost
-
-
 def known_places_px(edits: Iterable[Edit]) -> dict[str, set[tuple[float, float] | None]]:
     """Returns {keypoint: places (x, y) that it had before or after one of the edits of an animal, None for no point}.
 
-    A keypoint that is in no edit, and had no point before any of them, is left out.
+    A keypoint that is in no edit, and had no point before any of them, is left out. Those of a new animal had none.
     """
     places: dict[str, set[tuple[float, float] | None]] = {}
     for edit in edits:
+        if edit.was is None:
+            places.setdefault(edit.keypoint, set()).add(None)
         for name, point in (*(edit.was or {}).items(), (edit.keypoint, edit.before), (edit.keypoint, edit.after)):
             if not isinstance(point, str):
                 places.setdefault(name, set()).add(point and point[:2])

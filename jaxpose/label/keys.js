@@ -20,6 +20,7 @@ export const ACTIONS = [
   [["G"], "frames of a video by number, or back to the images", "toggleVideo"],
   [["N"], "next image without labels", "unlabelled", 1],
   [["Shift+N"], "previous image without labels", "unlabelled", -1],
+  [["O"], "next image with labels that look wrong", "nextWrong"],
   [["Enter"], "confirm hollow points, of all cameras; next image without labels. In a video: label this frame", "confirm"],
   [["Q"], "next camera", "nextView", 1],
   [["Shift+Q"], "previous camera", "nextView", -1],

@@ -1,6 +1,5 @@
 // The page: opens moments (an image, or those of all views), turns clicks and keys into edits, and shows the state of the labels.
 
-import { ask, server } from "/frame.js";
 import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
@@ -8,6 +7,7 @@ import { Geometry } from "/geometry.js";
 import { actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
 import { Pictures } from "/pictures.js";
 import { Queue } from "/queue.js";
+import { ask, server } from "/requests.js";
 import { Side } from "/side.js";
 import { Timeline } from "/timeline.js";
 import { Training } from "/training.js";
@@ -17,6 +17,10 @@ import { View, bestColumns } from "/view.js";
 const POLL_MS = 2000;
 // Moments fetched ahead: the next ones, and the previous ones; fewer if each has several pictures.
 const AHEAD = [1, 2, 3, 4, 5, 6, -1, -2], FEW_AHEAD = [1, 2, -1];
+// Frames of a video between two that are shown one after the other by keys.
+const LONGEST_STEP = 10;
+// How long a user stays at an image to see more than a preview of it.
+const REST_MS = 250;
 // What a view without an image shows.
 const NOTHING = { error: "this camera has no image of this moment" }, NO_VIDEO = { error: "this camera has no video of this session" };
 const NO_LABELS = { error: "the labels of this image did not come", isLost: true };
@@ -33,10 +37,10 @@ class Page {
     this.choices = new Choices();
     this.editor = new Editor(this);
     this.side = new Side(this.editor);
-    this.queue = new Queue((moment) => this.go(moment));
+    this.queue = new Queue((moment) => this.go(moment), (text) => this.say(text));
     this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
-    this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture));
+    this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture), true);
     this.frames = new Frames((number, steps) => this.near(this.momentOf.get(number), steps), (...news) => this.heard(...news));
     this.geometry = new Geometry(() => this.draw(), (text) => this.say(text));
     // {labels that are not saved: why, "" while they are sent}.
@@ -46,6 +50,8 @@ class Page {
     this.stale = new Set();
     // Whether what is shown lacks a picture or labels, because the server did not answer.
     this.lacks = false;
+    // {number: tag of the picture} of the images that are shown.
+    this.shownTags = new Map();
     this.unwritten = 0;
     this.fileProblem = "";
   }
@@ -86,6 +92,7 @@ class Page {
     // The images of several animals have no fixed number of points.
     this.queue.set(this.names(), this.moments, content.counts, content.has_several ? 1 : content.keypoints.length);
     this.queue.rank(content.confidence, content.error_px);
+    this.queue.offer("suggested", content.has_suggestions);
     const name = content.folder.split("/").pop();
     document.title = `${name} \u2013 jaxpose label`;
     get("name").textContent = name;
@@ -191,13 +198,16 @@ class Page {
     numbers.forEach((number, at) => { if (number >= 0 && !frames[at]) pictures[at] = NO_LABELS; });
     // Another moment may have been asked for meanwhile.
     if (this.wanted !== moment) return;
-    this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures);
+    this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures, numbers);
     this.fetchAhead(moment);
+    if (this.queue.reasons.has(moment)) this.say(this.queue.reasons.get(moment));
   }
 
-  // Shows the pictures of all views, with their labels, null without; `place` is the moment, or "session/frame".
-  showViews(place, titles, frames, pictures) {
+  // Shows the pictures of all views, with their labels, null without; `place` is the moment, whose images have `numbers`, or
+  // "session/frame".
+  showViews(place, titles, frames, pictures, numbers = []) {
     this.shownPlace = place;
+    this.shownTags = new Map(numbers.map((number, at) => [number, pictures[at].tag]).filter(([number]) => number >= 0));
     this.lacks = pictures.some(({ isLost }) => isLost);
     this.views.forEach((view, at) => view.show(titles[at], frames[at], pictures[at]));
     this.arrange();
@@ -205,6 +215,16 @@ class Page {
     if (!this.view.stage.picture) this.view = this.views.find(({ stage }) => stage.picture) ?? this.view;
     this.editor.show(this.view.frame, this.view.stage);
     this.showNames();
+    clearTimeout(this.sharpening);
+    if (pictures.some(({ isPreview }) => isPreview)) this.sharpening = setTimeout(() => this.sharpen(pictures), REST_MS);
+  }
+
+  // Shows the whole pictures instead of previews, when the user stays.
+  sharpen(pictures) {
+    pictures.forEach(async ({ isPreview, number, bitmap }, at) => {
+      const { stage } = this.views[at], whole = isPreview && bitmap ? await this.pictures.renew(number) : {};
+      if (whole.bitmap && stage.picture === bitmap) stage.show(whole.bitmap);
+    });
   }
 
   // Videos ------------------------------------------------------------------------------------------------------------
@@ -248,7 +268,10 @@ class Page {
     const text = `${name}, frame ${frame}`;
     const title = number === undefined ? text : `${text}: ${this.queue.images[this.momentOf.get(number)]}`;
     this.showViews(place, videos.map(() => title), videos.map(() => null), pictures);
-    const near = this.ahead.map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
+    // After a jump, the frames next to it would keep the server from decoding those of the next jump.
+    const isStep = session === this.seen?.session && Math.abs(frame - this.seen.frame) <= LONGEST_STEP;
+    this.seen = { session, frame };
+    const near = (isStep ? this.ahead : []).map((step) => frame + step).filter((other) => this.timeline.inside(other) === other);
     for (const other of near) for (const video of videos) this.pictureOf(video, other);
   }
 
@@ -309,7 +332,7 @@ class Page {
     if (this.isPolling) return;
     this.isPolling = true;
     try {
-      const { status, content } = await ask(`/api/changes?since=${this.version}`);
+      const { status, content } = await ask(`/api/changes?since=${this.version}&shown=${[...this.shownTags.keys()]}`);
       this.lost = status === 200 ? "" : content.error;
       if (status === 200) {
         await this.takeChanges(content);
@@ -350,8 +373,21 @@ class Page {
     }
   }
 
+  // Shows the pictures whose files have been replaced; `tags` are those of the present files.
+  async renewPictures(tags) {
+    for (const [number, tag] of this.shownTags) {
+      if (!(number in tags) || tags[number] === tag) continue;
+      const picture = await this.pictures.renew(number), view = this.views.find(({ frame }) => frame?.number === number);
+      if (!view || picture.isLost || this.shownTags.get(number) !== tag) continue;
+      this.shownTags.set(number, picture.tag);
+      view.show(view.title, view.frame, picture);
+      this.arrange();
+    }
+  }
+
   // Takes what has changed since the last time.
   async takeChanges(content) {
+    await this.renewPictures(content.pictures);
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
     this.training.show(content.training);
@@ -439,6 +475,17 @@ class Page {
     const number = this.queue.unlabelled(direction);
     if (number < 0) this.say("every image has labels");
     return this.go(number);
+  }
+
+  // The next image in the list of labels that look wrong, which is found anew before its first one.
+  async nextWrong() {
+    const { filter, current, shown } = this.queue, place = shown.indexOf(current);
+    if (filter.value === "wrong" && place >= 0 && place < shown.length - 1) return this.step(1);
+    filter.value = "wrong";
+    await this.queue.find();
+    this.queue.choose();
+    if (this.queue.shown.length) return this.go(this.queue.shown[0]);
+    if (!get("message").textContent) this.say("no label looks wrong");
   }
 
   togglePredictions() {

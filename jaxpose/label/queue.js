@@ -1,14 +1,24 @@
 // The list of images: filters, and only the rows in view as elements, so that any number of images scrolls.
 
+import { ask } from "/requests.js";
 import { beforePainting } from "/stage.js";
 
 const ROW_PX = 24, SPARE_ROWS = 8;
 
+// Filters whose images the server finds when they are chosen: those with the best rank first.
+const WITH_REASONS = ["wrong", "suggested"];
+// Filters of images without a label only.
+const OF_OPEN = ["doubtful", "suggested"];
+
 export class Queue {
-  // `open` is called with the number of a clicked image.
-  constructor(open) {
+  // `open` is called with the number of a clicked image, and `say` with a problem.
+  constructor(open, say) {
+    // {filter: for each moment, its score or rank there, null without}.
     this.scores = {};
+    // {moment: why it is there} of the last filter with reasons.
+    this.reasons = new Map();
     this.open = open;
+    this.say = say;
     this.list = document.getElementById("list");
     this.rows = document.getElementById("rows");
     this.filter = document.getElementById("filter");
@@ -28,7 +38,7 @@ export class Queue {
     // Until the project is known, there is nothing to choose from.
     this.set([], [], [], 0);
     for (const select of [this.filter, this.video]) {
-      select.addEventListener("change", () => { this.choose(); select.blur(); });
+      select.addEventListener("change", async () => { select.blur(); await this.find(); this.choose(); });
     }
   }
 
@@ -55,10 +65,33 @@ export class Queue {
       const known = numbers.map((number) => scores[number] ?? null).filter((score) => score !== null);
       return known.length ? choose(...known) : null;
     });
-    this.scores = { doubtful: worst(confidence, Math.min), errors: worst(errorPx, Math.max) };
-    for (const option of this.filter.options) {
-      if (option.value in this.scores) option.hidden = option.disabled = !this.scores[option.value].some((score) => score !== null);
-    }
+    const scores = { doubtful: worst(confidence, Math.min), errors: worst(errorPx, Math.max) };
+    this.scores = { ...this.scores, ...scores };
+    for (const kind in scores) this.offer(kind, scores[kind].some((score) => score !== null));
+  }
+
+  // Offers a filter, or does not.
+  offer(kind, isOffered) {
+    const option = [...this.filter.options].find(({ value }) => value === kind);
+    option.hidden = option.disabled = !isOffered;
+  }
+
+  // Asks for the images of the filter, and why each is there, if the server finds them.
+  async find() {
+    const kind = this.filter.value;
+    this.reasons = new Map();
+    if (!WITH_REASONS.includes(kind)) return;
+    const { status, content } = await ask(`/api/reasons/${kind}`);
+    const { found, problem } = status === 200 ? content : { found: [], problem: content.error };
+    if (problem) this.say(problem);
+    const moments = new Map(this.moments.flatMap((images, moment) => images.map((image) => [image, moment])));
+    this.scores[kind] = this.moments.map(() => null);
+    found.forEach(([image, reason], rank) => {
+      const moment = moments.get(image);
+      if (moment === undefined) return;
+      this.scores[kind][moment] ??= rank;
+      this.reasons.set(moment, [this.reasons.get(moment), reason].filter(Boolean).join("; "));
+    });
   }
 
   countsOf(number) { return this.moments[number].map((image) => this.counts[image]); }
@@ -68,7 +101,7 @@ export class Queue {
     const isOpen = this.isOpen(number);
     const kind = this.filter.value;
     if (kind in this.scores) {
-      const isRanked = (this.scores[kind][number] ?? null) !== null && (kind === "errors" || isOpen);
+      const isRanked = (this.scores[kind][number] ?? null) !== null && (!OF_OPEN.includes(kind) || isOpen);
       return isRanked && (!this.video.value || this.videos[number] === this.video.value);
     }
     const isKind = kind === "all" || (kind === "unlabelled" ? isOpen : this.countsOf(number).some((count) => count !== 0));
@@ -145,7 +178,7 @@ export class Queue {
     row.setAttribute("aria-selected", String(number === this.current));
     if (number === this.current) row.id = "current-row";
     row.style.top = `${place * ROW_PX}px`;
-    row.title = this.images[number];
+    row.title = [this.images[number], this.reasons.get(number)].filter(Boolean).join(": ");
     const mark = document.createElement("span"), name = document.createElement("span");
     mark.className = "mark";
     const [sign, words] = this.sign(number);
@@ -154,8 +187,8 @@ export class Queue {
     // The end of a long name tells images apart; the mark keeps its direction.
     name.textContent = `\u2066${this.images[number].replace(/^labeled-data\//, "")}\u2069`;
     row.append(mark, name);
-    const score = this.scores[this.filter.value]?.[number];
-    if (score !== undefined) {
+    const score = this.scores[this.filter.value]?.[number] ?? null;
+    if (score !== null && !WITH_REASONS.includes(this.filter.value)) {
       const value = document.createElement("span");
       value.className = "score";
       value.textContent = this.filter.value === "errors" ? `${score.toFixed(1)} px` : score.toFixed(2);

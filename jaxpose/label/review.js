@@ -1,8 +1,9 @@
 // The page of a review: doubtful places of tracks, one after the other, with the frames of the video, and their answers.
 
-import { Frame, ask } from "/frame.js";
+import { Frame } from "/frame.js";
 import { REVIEW_ACTIONS, actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
 import { Pictures } from "/pictures.js";
+import { ask } from "/requests.js";
 import { beforePainting, colourOf } from "/stage.js";
 import { Tracker } from "/tracker.js";
 import { View } from "/view.js";

@@ -27,6 +27,7 @@ _PAGE = (
     "keys.js",
     "pictures.js",
     "pointer.js",
+    "requests.js",
     "stage.js",
     "tracker.js",
     "view.js",

@@ -36,6 +36,7 @@ from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.label.geometry import Geometry
 from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, refuse
 from jaxpose.label.label_file import Point
+from jaxpose.label.reasons import find_suggested, find_wrong, has_suggestions
 from jaxpose.label.store import Stale, Store
 from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
@@ -56,6 +57,7 @@ _PAGE = (
     "stage.js",
     "keys.js",
     "queue.js",
+    "requests.js",
     "timeline.js",
     "training.js",
     "view.js",
@@ -63,12 +65,15 @@ _PAGE = (
 )
 # A page sends the run of the server that gave it its numbers of images and animals.
 _RUN_HEADER = "Jaxpose-Run"
+_PICTURE_HEADER = "Jaxpose-Picture"
+# In an address, asks for a picture with fewer bytes.
+_PREVIEW = "preview"
 _MOST_PX = 1e6
 _MOST_FRAMES = 100
 # Of an image; more are a mistake of the page.
 _MOST_ANIMALS = 200
 _MOST_NAME = 100
-_JPEG_QUALITY = 95
+_JPEG_QUALITY, _PREVIEW_QUALITY = 95, 60
 _MOST_PICTURE_BYTES = 128 * 2**20
 
 
@@ -79,8 +84,8 @@ class Pictures:
         self._store, self._orientation = store, orientation
         # The file of an image may be that of a frame in a cache, which takes a while to find.
         self._files: dict[int, Path] = {}
-        # By the number of the image, and the state of its file.
-        self._kept: OrderedDict[tuple[int, tuple[int, ...]], bytes] = OrderedDict()
+        # By the number of the image, the state of its file, and whether it is a preview.
+        self._kept: OrderedDict[tuple[int, tuple[int, ...], bool], bytes] = OrderedDict()
         self._sizes_px: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}
         self._lock = threading.Lock()
 
@@ -91,18 +96,28 @@ class Pictures:
             self._sizes_px[key] = width, height
         return self._sizes_px[key]
 
-    def get(self, number: int) -> bytes:
-        """Returns the JPEG file of an image.
+    def tag(self, number: int) -> str:
+        """Returns a text that changes when the file of an image is replaced; "" without a usable file."""
+        try:
+            return "-".join(map(str, self._key(number)[1]))
+        except UserError:
+            return ""
+
+    def get(self, number: int, is_preview: bool = False) -> bytes:
+        """Returns the JPEG file of an image; a preview has the same pixels in fewer bytes.
 
         Raises:
           UserError: it does not exist, lies outside of the project, does not decode, or its orientation is unknown.
         """
-        key = self._key(number)
+        key = *self._key(number), is_preview
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        content = self._make(self._store.images[number], self._store.path_of(number))
+        if is_preview:
+            content = jpeg_of(decode_image(self.get(number)), is_preview)
+        else:
+            content = self._make(self._store.images[number], self._store.path_of(number))
         with self._lock:
             self._kept[key] = content
             while sum(map(len, self._kept.values())) > _MOST_PICTURE_BYTES:
@@ -144,10 +159,11 @@ def _state(file: Path) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def jpeg_of(pixels: np.ndarray) -> bytes:
-    """Returns a JPEG file of RGB pixels (h, w, 3)."""
-    options = [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY]
-    options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+def jpeg_of(pixels: np.ndarray, is_preview: bool = False) -> bytes:
+    """Returns a JPEG file of RGB pixels (h, w, 3); a preview has fewer bytes."""
+    options = [cv2.IMWRITE_JPEG_QUALITY, _PREVIEW_QUALITY if is_preview else _JPEG_QUALITY]
+    if not is_preview:
+        options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
     return cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), options)[1].tobytes()
 
 
@@ -172,6 +188,7 @@ def make_app(
         Route("/api/changes", answers.changes),
         Route("/api/train", answers.train, methods=["POST"]),
         Route("/api/stop", answers.stop, methods=["POST"]),
+        Route("/api/reasons/{kind:str}", answers.reasons),
         Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
@@ -244,6 +261,7 @@ class _Answers:
             "views": project.views,
             "moments": self.store.moments(),
             "has_calibration": self._geometry is not None,
+            "has_suggestions": has_suggestions(self.store),
             "counts": self.store.counts(),
             "context_images": self.store.context_images,
             "videos": self._videos.names,
@@ -257,8 +275,11 @@ class _Answers:
         since = number_in(request.query_params.get("since", ""))
         if since < 0:
             raise HTTPException(400, "since must be a number")
+        shown = request.query_params.get("shown", "")
+        numbers = self._numbers(shown) if shown else []
+        tags = await run_in_threadpool(lambda: {number: self._pictures.tag(number) for number in numbers})
         training = await run_in_threadpool(self._training.state)
-        return {**self.store.changes(since), "training": training}
+        return {**self.store.changes(since), "training": training, "pictures": tags}
 
     @_answering
     async def train(self, request: Request) -> Any:
@@ -273,20 +294,40 @@ class _Answers:
         return await run_in_threadpool(self._training.state)
 
     @_answering
+    async def reasons(self, request: Request) -> Any:
+        find = {"suggested": find_suggested, "wrong": find_wrong}.get(request.path_params["kind"])
+        if not find:
+            raise HTTPException(404, "there are no such reasons")
+        try:
+            return {"found": await run_in_threadpool(find, self.store), "problem": ""}
+        except UserError as error:
+            return {"found": [], "problem": str(error)}
+
+    @_answering
     async def frame(self, request: Request) -> Any:
         return self.store.frame(request.path_params["number"])
 
     @_answering
     async def frames(self, request: Request) -> Any:
-        numbers = [number_in(text) for text in request.query_params.get("numbers", "").split(",")]
+        return [self.store.frame(number) for number in self._numbers(request.query_params.get("numbers", ""))]
+
+    def _numbers(self, text: str) -> list[int]:
+        """Returns the numbers of images in a list of them."""
+        numbers = [number_in(one) for one in text.split(",")]
         if len(numbers) > _MOST_FRAMES or not all(0 <= number < len(self.store.images) for number in numbers):
             raise HTTPException(404, "there is no such image")
-        return [self.store.frame(number) for number in numbers]
+        return numbers
 
     @_answering
     async def image(self, request: Request) -> Any:
-        content = await run_in_threadpool(self._pictures.get, request.path_params["number"])
-        return Response(content, media_type="image/jpeg")
+        number = request.path_params["number"]
+        # Of the file before it is read: one that replaces it meanwhile has another tag.
+        headers = {_PICTURE_HEADER: await run_in_threadpool(self._pictures.tag, number)}
+        try:
+            content = await run_in_threadpool(self._pictures.get, number, _PREVIEW in request.query_params)
+        except UserError as error:
+            return JSONResponse({"error": str(error)}, 422, headers)
+        return Response(content, media_type="image/jpeg", headers=headers)
 
     @_answering
     async def video(self, request: Request) -> Any:
@@ -302,7 +343,8 @@ class _Answers:
     @_answering
     async def video_frame(self, request: Request) -> Any:
         video, frame = self._place(request)
-        content = await run_in_threadpool(lambda: jpeg_of(self._videos.frame(video, frame)))
+        is_preview = _PREVIEW in request.query_params
+        content = await run_in_threadpool(lambda: jpeg_of(self._videos.frame(video, frame), is_preview))
         return Response(content, media_type="image/jpeg")
 
     @_answering

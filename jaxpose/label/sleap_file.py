@@ -7,7 +7,6 @@ numbered from 0. So that the numbers stay during a session, an instance without 
 
 import dataclasses
 import io
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,22 +24,26 @@ from jaxpose.formats.sleap_images import SleapVideo, firsts_of_files, video_name
 from jaxpose.formats.sleap_images import read_videos as read_sleap_videos
 from jaxpose.label.journal import Edit, as_point
 from jaxpose.label.label_file import MISSING, Point, Points, Slot, WholeFile
+from jaxpose.label.sleap_tables import (
+    BY_HAND,
+    POINT_COLUMNS,
+    Tables,
+    add_tracks,
+    has_several,
+    replace_table,
+    shared_places,
+)
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
 
 _FRAMES, _INSTANCES, _POINTS = "frames", "instances", "points"
 # Frames that show no animal.
 _NEGATIVE = "negative_frames"
-_TRACKS = "tracks_json"
-_POINT_COLUMNS = ("x", "y", "visible", "complete")
 _COLUMNS = {
     _FRAMES: {"frame_id", "video", "frame_idx", "instance_id_start", "instance_id_end"},
     _INSTANCES: {"instance_id", "instance_type", "frame_id", "track", "from_predicted", "point_id_start"},
-    _POINTS: {*_POINT_COLUMNS},
+    _POINTS: {*POINT_COLUMNS},
 }
-_BY_HAND = 0
 _PREDICTED = "pred_points"
-# The page rounds a predicted point that is confirmed.
-_SAME_PX = 2e-3
 # Members of a file that name no instance by its number.
 _WITHOUT_LINKS = re.compile(
     r"metadata|frames|instances|points|pred_points|\w+_json|negative_frames|provenance|video_crops|video\d+"
@@ -155,7 +158,7 @@ class SleapFile(WholeFile):
         if not self.has_several and len(tracks) == 1 and not (place and place.instances):
             return tracks[0] if any(pose) else ""
         places_px = np.array([point[:2] if point else (math.nan, math.nan) for point in pose])
-        shared = [_shared(found[:, :2], places_px) for found in self.predicted.get(image, ())]
+        shared = [shared_places(found[:, :2], places_px) for found in self.predicted.get(image, ())]
         return tracks[int(np.argmax(shared))] if any(shared) else ""
 
     def edited(self) -> dict[str, Points]:
@@ -222,21 +225,21 @@ class SleapFile(WholeFile):
         buffer = io.BytesIO(self.original)
         with h5py.File(buffer, "r+") as opened:
             predicted: Any = opened[_PREDICTED]
-            tables = _Tables(**_all_rows(opened), predicted=predicted[...][[*"xy"]], tracks=self.tracks)
+            tables = Tables(**_all_rows(opened), predicted=predicted[...][[*"xy"]], tracks=self.tracks)
             for image, points in edits.items():
                 self._write(image, points, tables)
             for name, table in zip(_COLUMNS, tables.all(), strict=True):
-                _replace(opened, name, table)
-            _add_tracks(opened, tables.tracks[len(self.tracks) :])
+                replace_table(opened, name, table)
+            add_tracks(opened, tables.tracks[len(self.tracks) :])
             if rows := [place.row for place in map(self.place_of, edits) if place and place in self.negative.values()]:
                 labelled = tables.all()[0][rows][["video", "frame_idx"]].tolist()
                 content: Any = opened
                 marks = content[_NEGATIVE][...]
                 is_kept = [mark not in labelled for mark in marks[["video_id", "frame_idx"]].tolist()]
-                _replace(opened, _NEGATIVE, marks[is_kept])
+                replace_table(opened, _NEGATIVE, marks[is_kept])
         return buffer.getvalue()
 
-    def _write(self, image: str, points: Points, tables: "_Tables") -> None:
+    def _write(self, image: str, points: Points, tables: "Tables") -> None:
         place, poses, before = self.place_of(image), self.poses(points), self.poses(self.at_first.get(image, {}))
         assert place is not None
         row, none, kept = place.row, [None] * len(self.keypoint_names), len(place.instances)
@@ -273,156 +276,6 @@ class SleapFile(WholeFile):
 def frame_image(frame: int) -> str:
     """Returns the name of the image of a frame of a video file, without the folder."""
     return f"img{frame:08}{_CACHED}"
-
-
-class _Tables:
-    """The tables of a file while they are changed. The rows that the file had keep their order."""
-
-    def __init__(
-        self,
-        frames: np.ndarray,
-        instances: np.ndarray,
-        points: np.ndarray,
-        predicted: np.ndarray,
-        tracks: Sequence[str],
-    ):
-        self.tracks = list(tracks)
-        self._frames, self._instances, self._points, self._predicted = frames, instances, points, predicted
-        # Where each instance that was read is now.
-        self._moved = np.arange(len(instances))
-        self._has_several = _has_several(instances)
-
-    def all(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self._frames, self._instances, self._points
-
-    def change(self, instance: int, cells: Sequence[tuple], is_other: Sequence[bool]) -> None:
-        start = int(self._instances[self._moved[instance]]["point_id_start"])
-        for k, of_point in enumerate(cells):
-            if is_other[k]:
-                complete = bool(self._points[start + k]["complete"]) and not math.isnan(of_point[0])
-                self._points[start + k : start + k + 1] = self._point_rows([(*of_point[:3], complete)])
-
-    def place_of(self, instance: int) -> int:
-        """Returns the present row of an instance that was read."""
-        return int(self._moved[instance])
-
-    def set_track(self, place: int, name: str) -> None:
-        """Gives the instance in a row a track; the first of this name, or a new one."""
-        if name and name not in self.tracks:
-            self.tracks.append(name)
-        self._instances["track"][place] = self.tracks.index(name) if name else -1
-
-    def remove(self, instance: int, keypoints: int) -> None:
-        """Removes an instance that a person made, and its points."""
-        place = int(self._moved[instance])
-        start = int(self._instances[place]["point_id_start"])
-        self._points = np.delete(self._points, np.s_[start : start + keypoints])
-        later = (self._instances["instance_type"] == _BY_HAND) & (self._instances["point_id_start"] > start)
-        for name in ("point_id_start", "point_id_end"):
-            self._instances[name][later] -= keypoints
-        self._instances = np.delete(self._instances, place)
-        self._moved -= self._moved > place
-        for name in ("instance_id_start", "instance_id_end"):
-            self._frames[name][self._frames[name] > place] -= 1
-        self._instances["instance_id"][place:] -= 1
-        self._instances["from_predicted"][self._instances["from_predicted"] > place] -= 1
-
-    def add_frame(self, video: int, number: int) -> int:
-        new = np.zeros(1, self._frames.dtype)
-        new["frame_id"] = self._frames["frame_id"].max() + 1 if len(self._frames) else 0
-        new["video"], new["frame_idx"] = video, number
-        new["instance_id_start"] = new["instance_id_end"] = len(self._instances)
-        self._frames = np.concatenate([self._frames, new])
-        return len(self._frames) - 1
-
-    def add_instance(self, row: int, cells: Sequence[tuple]) -> int:
-        """Adds an instance at the end of a frame, and returns its row.
-
-        It replaces the predicted one that it confirms, as in SLEAP; `SleapFile.given` has its track.
-        """
-        frame = self._frames[row]
-        start, end = int(frame["instance_id_start"]), int(frame["instance_id_end"])
-        if start == end:
-            start = end = len(self._instances)
-        new = np.zeros(1, self._instances.dtype)
-        new["instance_id"], new["instance_type"], new["frame_id"] = end, _BY_HAND, frame["frame_id"]
-        origin = self._predicted_in(start, end, cells)
-        new["from_predicted"], new["track"] = origin, -1
-        new["point_id_start"], new["point_id_end"] = len(self._points), len(self._points) + len(cells)
-        self._shift(end)
-        self._instances = np.insert(self._instances, end, new)
-        self._frames[row]["instance_id_start"], self._frames[row]["instance_id_end"] = start, end + 1
-        self._points = np.concatenate([self._points, self._point_rows(cells)])
-        return end
-
-    def _predicted_in(self, start: int, end: int, cells: Sequence[tuple]) -> int:
-        """Returns the predicted instance of a frame that a new one confirms, -1 without one.
-
-        It is the one that shares the most places with the new instance, among those that none by hand replaces. If no
-        frame of the file has several animals, it may also be the only instance of the frame.
-        """
-        rows = self._instances[start:end]
-        if not self._has_several and len(rows) == 1 and rows["instance_type"][0] != _BY_HAND:
-            return start
-        places_px, best, most = np.array([cell[:2] for cell in cells]), -1, 0
-        for place in np.flatnonzero(rows["instance_type"] != _BY_HAND).tolist():
-            first = int(rows["point_id_start"][place])
-            of_predicted = self._predicted[first : first + len(cells)]
-            same = _shared(np.stack([of_predicted["x"], of_predicted["y"]], axis=-1), places_px)
-            if same > most and start + place not in rows["from_predicted"]:
-                best, most = start + place, same
-        return best
-
-    def _point_rows(self, cells: Sequence[tuple]) -> np.ndarray:
-        """Returns rows of the table of points, whatever the order of its columns is."""
-        rows = np.zeros(len(cells), self._points.dtype)
-        for name, column in zip(_POINT_COLUMNS, zip(*cells, strict=True), strict=True):
-            rows[name] = column
-        return rows
-
-    def _shift(self, place: int) -> None:
-        """Makes room for an instance before the one at a place."""
-        self._moved += self._moved >= place
-        later = self._frames["instance_id_start"] >= place
-        for name in ("instance_id_start", "instance_id_end"):
-            self._frames[name][later] += 1
-        self._instances["instance_id"][place:] += 1
-        self._instances["from_predicted"][self._instances["from_predicted"] >= place] += 1
-
-
-def _has_several(instances: np.ndarray) -> bool:
-    """Returns whether a frame has several instances of one kind."""
-    return bool((np.unique(instances[["frame_id", "instance_type"]], return_counts=True)[1] > 1).any())
-
-
-def _shared(one_px: np.ndarray, other_px: np.ndarray) -> int:
-    """Returns how many places (k, 2) of two animals are the same."""
-    return int((np.hypot(*(one_px - other_px).T) < _SAME_PX).sum())
-
-
-def _replace(opened: Any, name: str, table: np.ndarray) -> None:
-    """Gives a table of a file new rows; one that can grow leaves no gap in the file."""
-    if opened[name].shape != table.shape:
-        if opened[name].maxshape[0] is None:
-            opened[name].resize(table.shape)
-        else:
-            attributes = dict(opened[name].attrs)
-            del opened[name]
-            opened.create_dataset(name, data=table, maxshape=(None,)).attrs.update(attributes)
-    opened[name][...] = table
-
-
-def _add_tracks(opened: Any, names: Sequence[str]) -> None:
-    """Adds tracks at the end of those of a file, which begin at frame 0 as SLEAP's do."""
-    if not names:
-        return
-    rows, attributes = list[bytes](), dict[str, Any]()
-    if _TRACKS in opened:
-        rows = [one if isinstance(one, bytes) else str(one).encode() for one in opened[_TRACKS][...].tolist()]
-        attributes = dict(opened[_TRACKS].attrs)
-        del opened[_TRACKS]
-    rows += [json.dumps([0, name], separators=(",", ":")).encode() for name in names]
-    opened.create_dataset(_TRACKS, data=np.array(rows), maxshape=(None,)).attrs.update(attributes)
 
 
 def read_sleap_file(file: Path) -> SleapFile:
@@ -478,7 +331,7 @@ def read_sleap_file(file: Path) -> SleapFile:
         predicted_tracks={
             image: [one.track.name if one.track else "" for one in found] for image, found in predicted.items()
         },
-        has_several=_has_several(tables[_INSTANCES]),
+        has_several=has_several(tables[_INSTANCES]),
         absent=absent,
         tracks=[track.name for track in labels.tracks],
     )
@@ -534,7 +387,7 @@ def _frames(
     for row, (entry, frame) in enumerate(zip(tables[_FRAMES], labels.labeled_frames, strict=False)):
         key = first_of[id(frame.video)], int(frame.frame_idx)
         rows = range(int(entry["instance_id_start"]), int(entry["instance_id_end"]))
-        by_hand = [row for row in rows if tables[_INSTANCES][row]["instance_type"] == _BY_HAND]
+        by_hand = [row for row in rows if tables[_INSTANCES][row]["instance_type"] == BY_HAND]
         if key in places:
             problems[key] = "the file has two entries of this frame: merge them in SLEAP"
         places.setdefault(key, _Place(*key, row, tuple(by_hand)))
@@ -572,7 +425,7 @@ def _points(names: tuple[str, ...], tables: Mapping[str, np.ndarray], place: _Pl
     poses: dict[str, list[Point | None]] = {}
     for number, instance in enumerate(place.instances):
         start = int(tables[_INSTANCES][instance]["point_id_start"])
-        rows = tables[_POINTS][start : start + len(names)][[*_POINT_COLUMNS]].tolist()
+        rows = tables[_POINTS][start : start + len(names)][[*POINT_COLUMNS]].tolist()
         poses[str(number)] = [_point(x - corner_px, y - corner_px, visible) for x, y, visible, _ in rows]
     labelled = {animal: pose for animal, pose in poses.items() if any(pose)}
     visible = [animal for animal, pose in labelled.items() if any(point and point[2] == VISIBLE for point in pose)]

@@ -20,11 +20,12 @@ from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.tables import IMAGES_FOLDER
 from jaxpose.formats.project import SLEAP
 from jaxpose.label.file_states import FileStates, file_signatures
-from jaxpose.label.journal import Edit, Journal, WrittenEdits, as_point, by_animal, changes_by_file, known_places_px
+from jaxpose.label.journal import Edit, Journal, as_point, by_animal, changes_by_file, known_places_px
 from jaxpose.label.label_file import TRACK, LabelFile, Point, Points, Slot, give_place, revision_of
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import AnyLabelFile, LabelProject
 from jaxpose.label.sleap_file import SleapFile
+from jaxpose.label.written_edits import WrittenEdits
 from jaxpose.labelling.project_labels import refuse_other_labels
 
 # Label files are written after this long without an edit, at the latest this long after the first one.
@@ -388,9 +389,8 @@ class Store:
         edits = [edit for edit in self._pending.values() if self.project.file_of(edit.image) == file]
         for edit in edits:
             del self._pending[edit.key]
-        lost = self._written.lost(images, found, edits) if isinstance(found, LabelFile) else []
-        if self._settle(edits) or lost:
-            self._conflicts = {edit.key: edit for edit in lost} | self._conflicts
+        lost = self._written.take_lost(images, found, [*edits, *self._conflicts.values()])
+        if self._settle([*lost, *edits]) or lost:
             # Later edits in the journal have the new ids.
             self._journal.replace([*self._pending.values(), *self._conflicts.values()])
 

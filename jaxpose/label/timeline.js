@@ -1,6 +1,6 @@
 // The frames of a video by number: which one is shown, where images of the project are, and how sure the predictions are.
 
-import { ask } from "/frame.js";
+import { ask } from "/requests.js";
 
 // Heights of the marks, and of the curve with them.
 const MARKS_PX = 6, CURVE_PX = 36;
@@ -84,7 +84,9 @@ export class Timeline {
     canvas.style.height = `${height}px`;
     const context = canvas.getContext("2d");
     context.fillStyle = context.strokeStyle = getComputedStyle(canvas).color;
-    for (const frame of this.images.keys()) context.fillRect((frame / Math.max(1, this.frames - 1)) * (width - 2), height - MARKS_PX, 2, MARKS_PX);
+    // Once for each place, of any number of images.
+    const places = new Set([...this.images.keys()].map((frame) => Math.round((frame / Math.max(1, this.frames - 1)) * (width - 2))));
+    for (const x of places) context.fillRect(x, height - MARKS_PX, 2, MARKS_PX);
     if (!has) return;
     context.beginPath();
     for (let x = 0; x < width; x++) {

@@ -1,6 +1,6 @@
 // The command that makes the tracks again: its button, its progress and its end. It runs on without the page.
 
-import { ask } from "/frame.js";
+import { ask } from "/requests.js";
 
 const get = (id) => document.getElementById(id);
 

@@ -1,6 +1,6 @@
 // The training of a network: its button, its progress and its end. The processes run on without the page.
 
-import { ask } from "/frame.js";
+import { ask } from "/requests.js";
 
 const get = (id) => document.getElementById(id);
 

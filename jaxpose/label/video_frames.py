@@ -1,8 +1,9 @@
 """Frames of video files by number, as a training sees them; the latest ones are kept."""
 
+import bisect
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +34,9 @@ class VideoFrames:
           UserError: the video has no such frame, it is damaged, or the file is no longer the one that was opened.
         """
         with self._lock:
-            self.index(file)
-            key = file, number // _TOGETHER
+            key = file, _first_of_group(self.index(file).key_frames, number)
             if key not in self._groups:
-                self._groups[key] = self._read(file, key[1] * _TOGETHER)
+                self._groups[key] = self._read(file, key[1])
             self._groups.move_to_end(key)
             if len(self._groups) > self._most_groups:
                 self._groups.popitem(last=False)
@@ -59,13 +59,23 @@ class VideoFrames:
 
     def _read(self, file: Path, first: int) -> dict[int, np.ndarray]:
         index = self.index(file)
-        end = min(first + _TOGETHER, index.frame_count)
+        end = min((first // _TOGETHER + 1) * _TOGETHER, index.frame_count)
         if first >= end:
             return {}
         frames = dict(RangeReader(index, first, end, np.eye(2, 3), (index.width_px, index.height_px)))
         # The file may have been replaced while it was read.
         self.index(file)
         return frames
+
+
+def _first_of_group(key_frames: Sequence[int], number: int) -> int:
+    """Returns the first frame that is decoded together with a frame; `key_frames` begin with 0.
+
+    It is a key frame among them if decoding would have to begin long before it otherwise.
+    """
+    first = number // _TOGETHER * _TOGETHER
+    before, key = (key_frames[bisect.bisect_right(key_frames, frame) - 1] for frame in (first, number))
+    return key if key > first and first - before > _TOGETHER else first
 
 
 def _signature(file: Path) -> tuple[int, ...]:

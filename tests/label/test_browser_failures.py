@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
@@ -15,10 +16,18 @@ from tests.label.small_projects import KEYPOINTS, header, image_name, serving, w
 from tests.label.test_browser import LABELS, is_at, point, press, wait_for_row
 from tests.label.test_browser_races import WARNS, is_saved, slow_answers, two_pages
 from tests.label.test_review import decisions, track
+from tests.label.tunnels import tunnel
 from tests.tracking.test_silhouettes import made, painted
 
 pytestmark = needs_browser
 expect.set_options(timeout=PATIENCE_MS)
+
+
+# The width and height of a picture, and its bytes.
+SIZES = """async (path) => {
+  const blob = await (await fetch(path)).blob(), { width, height } = await createImageBitmap(blob);
+  return [width, height, blob.size];
+}"""
 
 
 def refuse(page: Page, path: str | re.Pattern[str], status: int = 0) -> None:
@@ -31,6 +40,11 @@ def refuse(page: Page, path: str | re.Pattern[str], status: int = 0) -> None:
             route.abort()
 
     page.route(path, handle)
+
+
+def percent(page: Page) -> int:
+    """The zoom that is shown."""
+    return int(page.inner_text("#view").removesuffix(" %"))
 
 
 def typed(page: Page, key: str, code: str) -> None:
@@ -124,7 +138,9 @@ def test_what_did_not_come_comes_when_the_server_answers_again(tmp_path: Path) -
         is_at(page, 30)
         page.locator("#video-button").click()
         expect(page.locator("#image")).to_contain_text("v, frame 3")
-        press(page, "a Enter")
+        press(page, "a")
+        expect(page.locator("#image")).to_have_text("v, frame 2")
+        press(page, "Enter")
         expect(page.locator("#image")).to_have_text("labeled-data/v/img00000002.png")
 
 
@@ -251,6 +267,124 @@ def test_a_review_shows_no_frame_without_its_tracks_and_a_held_key_answers_one_p
         press(page, "s")
         is_saved(page)
         expect(page.locator("#progress")).to_contain_text("1 of")
+
+
+def test_a_tunnel_that_dies_is_named_and_loses_no_edit(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 4)
+    with serving(project) as served, tunnel(served.port) as line, two_pages() as (page, other):
+        page.clock.install()
+        page.goto(served.address.replace(str(served.port), str(line.port)))
+        for keys, number in (("", 10), ("d", 20), ("a", 10)):
+            press(page, keys)
+            is_at(page, number)
+        is_saved(page)
+        # The requests arrive and their answers do not, then nothing does.
+        for passes_on, (keys, x) in ((True, ("p", 29.5)), (False, ("ArrowRight", 30.5))):
+            line.hang(passes_on)
+            press(page, f"{keys} d")
+            is_at(page, 20)
+            press(page, "p s p ArrowUp")
+            expect(page.locator("#saved")).to_have_text("saving")
+            assert page.evaluate(WARNS)
+            if passes_on:
+                wait_for_row(project, f"{image_name(20)},29.5,19.5,,,,")
+                # Another browser goes on meanwhile.
+                other.goto(served.address)
+                is_at(other, 30)
+                press(other, "p")
+                wait_for_row(project, f"{image_name(30)},29.5,19.5,,,,")
+            page.clock.fast_forward(20_000)
+            expect(page.locator("#saved")).to_contain_text("not saved: jaxpose label does not answer: start it again")
+            # It goes on to try, also while the requests hang.
+            press(page, "ArrowUp")
+            page.clock.fast_forward(3_000)
+            line.reconnect()
+            page.clock.fast_forward(20_000)
+            is_saved(page)
+            expect(page.locator("#conflicts button")).to_have_count(0)
+            wait_for_row(project, f"{image_name(10)},{x},19.5,,,,")
+            # The second time, the first keypoint without a label is the last one.
+            row = "29.5,19.5,29.5,17.5,," if passes_on else "29.5,17.5,29.5,17.5,29.5,19.5"
+            wait_for_row(project, f"{image_name(20)},{row}")
+            press(page, "w a w")
+            is_at(page, 10)
+        assert served.stop() == 0
+
+
+def test_a_picture_whose_file_is_replaced_is_shown_anew(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 2)
+    with serving(project) as served, two_pages() as (page, _):
+        page.goto(served.address)
+        is_at(page, 10)
+        press(page, "p")
+        is_saved(page)
+        first = page.inner_text("#view")
+        assert cv2.imwrite(str(project / image_name(10)), np.zeros((20, 30, 3), np.uint8))
+        expect(page.locator("#view")).not_to_have_text(first)
+        point(page, "nose", "visible")
+        (project / image_name(10)).unlink()
+        expect(page.locator(".problem")).to_contain_text("cannot be read")
+        write_image(project / image_name(10))
+        expect(page.locator(".problem")).to_be_hidden()
+        expect(page.locator("#view")).to_have_text(first)
+
+
+def test_a_slow_line_shows_previews_until_the_user_stays(tmp_path: Path) -> None:
+    project, rng = write_project(tmp_path / "p", 12), np.random.default_rng(0)
+    for number in range(12):
+        assert cv2.imwrite(str(project / image_name(10 * number)), rng.integers(0, 255, (300, 400, 3), np.uint8))
+    with serving(project) as served, two_pages() as (page, _):
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(urlsplit(request.url).path + urlsplit(request.url).query))
+        line = {"offline": False, "latency": 20, "downloadThroughput": 1e6, "uploadThroughput": 1e6}
+        page.context.new_cdp_session(page).send("Network.emulateNetworkConditions", line)
+        page.goto(served.address)
+        for number in range(1, 12):
+            is_at(page, 10 * number)
+            press(page, "d")
+        # Those before the rate was known are whole.
+        assert "/image/1" in asked and "/image/11preview=1" in asked
+        while "/image/11" not in asked:
+            page.wait_for_timeout(50)
+        # The preview has the same pixels in fewer bytes, and the whole picture is kept in its place.
+        sizes = [page.evaluate(SIZES, path) for path in ("/image/11?preview=1", "/image/11")]
+        assert sizes[0][:2] == sizes[1][:2] == [400, 300] and 2 * sizes[0][2] < sizes[1][2]
+        asked.clear()
+        press(page, "a")
+        is_at(page, 100)
+        press(page, "d")
+        is_at(page, 110)
+        assert not [path for path in asked if path.startswith("/image/11")]
+
+
+def test_two_fingers_zoom_and_place_no_point(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "p", 3)
+    with serving(project) as served, two_pages() as (page, _):
+        page.goto(served.address)
+        is_at(page, 10)
+        expect(page.locator("#view")).to_contain_text("%")
+        before = percent(page)
+        client = page.context.new_cdp_session(page)
+        fingers = [[(570, 400), (630, 400)], [(540, 420), (660, 420)], []]
+        for kind, places in zip(("touchStart", "touchMove", "touchEnd"), fingers, strict=True):
+            points = [{"x": x, "y": y, "id": finger} for finger, (x, y) in enumerate(places)]
+            client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        # The scale is shown as a whole number.
+        expect(page.locator("#view")).to_have_text(re.compile(f"^({2 * before - 1}|{2 * before}|{2 * before + 1}) %$"))
+        expect(page.locator(".points g")).to_have_count(0)
+        # On a touchpad, it is a turn of the wheel with Ctrl, and the page itself stays as it is.
+        wide, larger = page.evaluate("innerWidth"), percent(page)
+        page.mouse.move(600, 400)
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, 20)
+        page.keyboard.up("Control")
+        expect(page.locator("#view")).not_to_have_text(f"{larger} %")
+        assert 0.7 * larger < percent(page) < 0.9 * larger and page.evaluate("innerWidth") == wide
+        press(page, "0")
+        # One finger does place a point.
+        client.send("Input.synthesizeTapGesture", {"x": 600, "y": 400, "gestureSourceType": "touch"})
+        expect(page.locator(".points g")).to_have_count(1)
+        is_saved(page)
 
 
 def test_two_fingers_place_no_point(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The server of `jaxpose label`: who may ask, what is refused, and what a kill leaves."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -157,6 +158,22 @@ def test_wrong_and_huge_bodies_are_refused(served: Served, cookie: str) -> None:
         head = head.replace("Content-Length: 100000000", "Transfer-Encoding: chunked")
         connection.sendall(head.encode() + part * 5)
         assert b" 413 " in connection.recv(1000)
+
+
+@pytest.mark.slow
+def test_a_slow_client_is_refused_and_keeps_nobody_waiting(served: Served, cookie: str) -> None:
+    host = f"127.0.0.1:{served.port}"
+    lines = ["POST /api/frame/1 HTTP/1.1", f"Host: {host}", f"Origin: http://{host}", f"Cookie: {cookie}"]
+    lines += ["Content-Type: application/json", "Content-Length: 99", "", '{"revision"']
+    before = ask(served, "/api/frame/1", Cookie=cookie)[2]
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", served.port), 60)) for _ in range(20)]
+        for connection in slow:
+            connection.sendall("\r\n".join(lines).encode())
+        # The end of the body never comes; others are answered meanwhile.
+        assert ask(served, "/api/frame/1", Cookie=cookie)[2] == before
+        assert all(b" 408 " in connection.recv(1000) for connection in slow)
+    assert ask(served, "/api/frame/1", Cookie=cookie)[2] == before
 
 
 def test_no_path_leads_to_a_file_and_a_link_out_is_not_followed(served: Served, cookie: str, project: Path) -> None:

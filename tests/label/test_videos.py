@@ -17,9 +17,13 @@ from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Store
 from jaxpose.label.videos import Videos, make_project
+from jaxpose.video.index import read_index
+from jaxpose.video.video import read_chunks, scan
 from tests.browser import needs_browser, opened
 from tests.label.small_projects import KEYPOINTS, header, image_name, serving, write_image, write_project
-from tests.video.test_flipped_bits import FRAMES, encode, read
+from tests.painted_videos import number_in, write
+from tests.video.test_flipped_bits import FRAMES, WHOLE, encode, read
+from tests.video.test_rotation import note_rotation
 
 LABELS = "CollectedData.csv"
 
@@ -68,6 +72,32 @@ def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
     store.flush()
     rows = f"{image_name(10)},1,2,,,,\nlabeled-data/v/img00000017.png,3.0,4.0,,,,\n"
     assert (folder / LABELS).read_text() == header() + rows
+
+
+def test_500_random_frames_are_those_that_prediction_reads(tmp_path: Path) -> None:
+    """With B frames, at a variable rate, as MJPEG in an AVI, in 4:4:4, and turned."""
+    project, frames, rng = write_project(tmp_path / "p"), 200, np.random.default_rng(0)
+    (project / "videos").mkdir()
+    write(project / "videos/b.mp4", frames, options={"x264-params": "bframes=3:b-adapt=0:keyint=50"})
+    times = np.cumsum(rng.integers(1, 90, frames)).tolist()
+    write(project / "videos/rate.mkv", frames, times=times)
+    write(project / "videos/mjpeg.avi", frames, "mjpeg", "yuvj420p", {})
+    write(project / "videos/colour.mkv", frames, pixels="yuv444p")
+    note_rotation(write(project / "videos/turned.mp4", frames), 1)
+    store = Store(open_project(str(project), LABELS))
+    videos = Videos(store.project)
+    for video, name in enumerate(videos.names):
+        (file,) = (project / "videos").glob(f"{name}.*")
+        size_px = (index := read_index(file)).width_px, index.height_px
+        pixels = np.concatenate(list(read_chunks(scan(file), WHOLE, size_px, 64)))
+        assert videos.frame_count(video) == len(pixels) == frames
+        for number in rng.choice(frames, 100, replace=False).tolist():
+            frame = videos.frame(video, number)
+            np.testing.assert_array_equal(frame, pixels[number])
+            stored = np.rot90(frame) if name == "turned" else frame
+            assert number_in(np.ascontiguousarray(stored)) == number
+    assert len(videos.names) == 5
+    store.close()
 
 
 def test_a_video_that_is_replaced_shows_no_more_frames(store: Store) -> None:
