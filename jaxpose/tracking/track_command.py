@@ -10,8 +10,6 @@ import numpy as np
 from jaxpose.config.arguments import DONE
 from jaxpose.conversion.label_files import Target
 from jaxpose.conversion.prediction_tables import (
-    CSV,
-    DEEPLABCUT,
     SLEAP_ANALYSIS,
     SLP,
     SUFFIXES,
@@ -46,10 +44,10 @@ from jaxpose.tracking.mixed import without_mixed
 from jaxpose.tracking.names import Evidence, read_evidence
 from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
+from jaxpose.tracking.review_file import ENDING, FORMS
 from jaxpose.tracking.silhouettes import read_areas
 from jaxpose.tracking.tracks import Number
 
-FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
 _AT_MOST = "at-most:"
 
 
@@ -148,7 +146,7 @@ def _evidence(table: PredictionTable, found: Detections, video: Path | None) -> 
 
 
 def _review_of(out: Path) -> Path:
-    return out.with_name(f"{file_stem(out)}_review.csv")
+    return out.with_name(f"{file_stem(out)}{ENDING}")
 
 
 def _corrections(name: str, review: Path) -> list[Correction]:

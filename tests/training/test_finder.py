@@ -352,6 +352,8 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: 
     # The tracks are kept in one form, because the review and a person's corrections are of that file.
     review = out / "video_preds" / "session01_tracks_review.csv"
     listed = review.read_bytes()
+    places = min(listed.count(b"\n") - 1, 20)
+    assert page.count("<p><code>jaxpose label ") == places and places <= page.count("data:image/jpeg;base64,")
     review.write_text("a person's answers")
     assert predict(["--run", str(out), str(video), "--devices", "1", "--to", "csv"]) == 0
     command = f"jaxpose convert predictions {tracks.file} --to csv --out {tracks.file.with_suffix('.csv')}"
