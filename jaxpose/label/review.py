@@ -28,7 +28,7 @@ from jaxpose.label.video_frames import VideoFrames
 from jaxpose.poses import Poses
 from jaxpose.prediction.video_tables import video_of
 from jaxpose.terminal import count
-from jaxpose.tracking.corrections import EXCHANGED, checksum_of_answers, rounds
+from jaxpose.tracking.corrections import ANSWERS, EXCHANGED, checksum_of_answers, refuse_unknown, rounds
 from jaxpose.tracking.origin import Origin, checksum_of, origin_file, read_origin
 from jaxpose.tracking.review import EXTRA, MISSING
 from jaxpose.tracking.review_file import (
@@ -207,6 +207,8 @@ class Review:
             others["tracks"] = tables.origin.tracks
             if (answer or "").lower() == EXCHANGED:
                 _refuse_exchange(tables.poses, place)
+            elif answer and answer.lower() not in ANSWERS:
+                refuse_unknown("the answer", tables.origin.round, answer.split(), tables.poses.individuals)
             changed = tables.answers.changed(place, answer, others)
             changed.corrections()
             write_atomic(self.corrections, changed.content())

@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from jaxpose.config.option import excerpt
 from jaxpose.errors import UserError
 from jaxpose.pose.detections import Detections
 from jaxpose.text_file import read_unicode
-from jaxpose.tracking.names import Evidence, with_names
 from jaxpose.tracking.origin import shortened
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.silhouettes import told_apart
@@ -142,7 +141,7 @@ def solve_corrected(
     number: Number,
     corrections: Sequence[Correction],
     areas: np.ndarray | None = None,
-    evidence: Evidence | None = None,
+    named: Callable[[int, Solution], Solution] = lambda turn, solution: solution,
 ) -> Solution:
     """Returns the cheapest tracks in which all corrections hold.
 
@@ -151,17 +150,18 @@ def solve_corrected(
       number: the number of animals.
       corrections: a person's.
       areas: (m,) areas of the silhouettes, which tell animals apart; None uses motion alone.
-      evidence: of individuals; None gives numbers to all tracks.
+      named: returns the tracks of a round with their names, by which the corrections of the round call them.
 
     Raises:
       UserError: a correction names an unknown track or frame, or cannot hold with the others.
     """
-    solution, demands = with_names(_uncorrected(found, number, areas), evidence), list[_Demand]()
+    solution, demands = _uncorrected(found, number, areas), list[_Demand]()
     for turn in sorted({one.round for one in corrections}):
+        solution = named(turn, solution)
         for correction in corrections:
             demands += _demands(solution, correction) if correction.round == turn else []
-        solution = with_names(_solve(solution, number, demands, areas), evidence)
-    return solution
+        solution = _solve(solution, number, demands, areas)
+    return named(rounds(corrections), solution)
 
 
 def answerable(names: Sequence[str]) -> tuple[str, ...]:
@@ -193,13 +193,7 @@ def checksum_of_answers(corrections: Sequence[Correction]) -> str:
 
 def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
     before, after = correction.before, correction.after
-    for name in [*before, *after]:
-        if name not in (*solution.names, UNKNOWN):
-            known = ", ".join(solution.names)
-            raise UserError(
-                f"{correction.place}: there is no track {name} in round {correction.round}; it has {known}; "
-                f"an answer is one of {', '.join(ANSWERS)}, or names the tracks that show the animals at frame_to"
-            )
+    refuse_unknown(correction.place, correction.round, [*before, *after], solution.names)
     pairs = []
     for one, other in zip(before, after, strict=False):
         here = _end(solution, one, correction.frame_from, -1)
@@ -212,6 +206,19 @@ def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
             f"{correction.frame_to} on"
         )
     return [_Demand(correction.place, here, there, correction.answer != DIFFERENT) for here, there in pairs]
+
+
+def refuse_unknown(place: str, turn: int, called: Sequence[str], names: Sequence[str]) -> None:
+    """Checks that a round has all tracks that a correction calls by their names.
+
+    Raises:
+      UserError: it does not.
+    """
+    if unknown := [name for name in called if name not in (*names, UNKNOWN)]:
+        raise UserError(
+            f"{place}: there is no track {unknown[0]} in round {turn}; it has {', '.join(names)}; an answer is one of "
+            f"{', '.join(ANSWERS)}, or names the tracks that show the animals at frame_to"
+        )
 
 
 def _end(solution: Solution, name: str, frame: int, step: int) -> int:

@@ -41,12 +41,12 @@ from jaxpose.tracking.corrections import (
     solve_corrected,
 )
 from jaxpose.tracking.mixed import without_mixed
-from jaxpose.tracking.names import Evidence, read_evidence
-from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
+from jaxpose.tracking.names import Evidence, read_evidence, with_names
+from jaxpose.tracking.origin import Origin, checksum_of, origin_file, path_from, read_origin, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
 from jaxpose.tracking.review_file import ENDING, FORMS
 from jaxpose.tracking.silhouettes import read_areas
-from jaxpose.tracking.tracks import Number
+from jaxpose.tracking.tracks import Number, Solution
 
 _AT_MOST = "at-most:"
 
@@ -99,13 +99,15 @@ def write_tracks(
       UserError: corrections contradict each other, a file exists, or the video does not fit the detections.
       OSError: a file cannot be written.
     """
+    review = _review_of(out)
     with phase(f"tracking {table.file.name}"):
         found = without_mixed(find_detections(table.poses))
         areas = read_areas(video, found) if video else None
         evidence, note = _evidence(table, found, footage.path if footage else video)
-        solution = solve_corrected(found, number, corrections, areas, evidence)
+        names = _Names(evidence, _names_before(review, corrections))
+        solution = solve_corrected(found, number, corrections, areas, names)
         doubts = find_doubts(solution)
-    poses, review = solution.named(table.poses), _review_of(out)
+    poses = solution.named(table.poses)
     tracked = _without_others(dataclasses.replace(table, poses=poses))
     target = Target(form_of(out), out, scorer_for_deeplabcut(table), None, overwrite)
     with output_folder(out.parent, overwrite) as folder:
@@ -117,6 +119,7 @@ def write_tracks(
             path_from(out, table.file),
             _number_text(number),
             path_from(out, video) if video else "",
+            names.of_rounds(rounds(corrections)),
         )
         rows = review_table(doubts, solution.names, origin.round, origin.tracks)
         write_atomic(folder / review.name, rows)
@@ -128,6 +131,34 @@ def write_tracks(
         _review_line(review, doubts, solution.names),
         *_lines_about_others(out, review),
     ]
+
+
+class _Names:
+    """The names of the tracks of each round: as they were, or else those of individuals, where they are clear."""
+
+    def __init__(self, evidence: Evidence | None, before: Sequence[Sequence[str]]):
+        self._evidence, self._before = evidence, before
+        self._names: dict[int, tuple[str, ...]] = {}
+
+    def __call__(self, turn: int, solution: Solution) -> Solution:
+        """Returns the tracks of a round with their names."""
+        names = tuple(self._before[turn]) if turn < len(self._before) else ()
+        if len(names) != len(solution.names):
+            names = with_names(solution, self._evidence).names
+        self._names[turn] = names
+        return dataclasses.replace(solution, names=names)
+
+    def of_rounds(self, last: int) -> list[list[str]]:
+        """Returns the names of rounds 0 to `last`; those of a round without answers are those of the next one."""
+        turns = [min(turn for turn in self._names if turn >= number) for number in range(last + 1)]
+        return [list(self._names[turn]) for turn in turns]
+
+
+def _names_before(review: Path, corrections: Sequence[Correction]) -> list[list[str]]:
+    """Returns the names by which corrections call the tracks of each round, [] if they are not known."""
+    if not corrections or not origin_file(review).is_file():
+        return []
+    return read_origin(review).names[: rounds(corrections)]
 
 
 def _evidence(table: PredictionTable, found: Detections, video: Path | None) -> tuple[Evidence | None, list[str]]:

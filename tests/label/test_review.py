@@ -493,7 +493,7 @@ def test_places_that_take_no_answer_and_answers_that_cannot_be_are_refused(tmp_p
     state = page.state()
     place = next(Place(*row["place"]) for row in state["rows"] if row["kind"] == "swap")
     wrong = {
-        "the answer is 2; it must be one of same": (place, "2"),
+        "the answer: there is no track 2 in round 0; it has animal1, animal2; an answer is one of same": (place, "2"),
         "there is no track animal9": (place._replace(track_a="animal9"), "swap"),
         "there are no frames 10 to 900": (place._replace(frame_from="10", frame_to="900"), "swap"),
         "swap needs two different tracks": (place._replace(frame_from="3", frame_to="4", track_b="animal1"), "swap"),

@@ -113,6 +113,13 @@ def test_answers_name_the_individuals(tmp_path: Path, capsys: pytest.CaptureFixt
     order = [second.individuals.index(name) for name in first.individuals]
     same = np.isclose(second.points_px[:, order], first.points_px).all(axis=(1, 2, 3))
     assert {True, False} == set(same.tolist()) and len(np.flatnonzero(np.diff(same))) == 1
+    # What is learnt later changes the names, but not what the answer says.
+    other = learned(tmp_path / "other", COLOURS, ("Bob", "Ann"))
+    write_individuals(detections.parents[1] / "individuals.json", other)
+    third = tracked(detections, "--corrections", str(answers))
+    order = [third.individuals.index(name) for name in ("Bob", "Ann")]
+    expected = second.points_px[:, [second.individuals.index(name) for name in ("Ann", "Bob")]]
+    np.testing.assert_array_equal(third.points_px[:, order], expected)
     answers.write_text(f"{header}\nBob Eve,0,20,30,Ann,Bob\n")
     capsys.readouterr()
     out = detections.with_name("tracks.csv")
