@@ -207,7 +207,7 @@ class Review:
             others["tracks"] = tables.origin.tracks
             if (answer or "").lower() == EXCHANGED:
                 _refuse_exchange(tables.poses, place)
-            elif answer and answer.lower() not in ANSWERS:
+            elif answer and answer.strip().lower() not in ANSWERS:
                 refuse_unknown("the answer", tables.origin.round, answer.split(), tables.poses.individuals)
             changed = tables.answers.changed(place, answer, others)
             changed.corrections()
