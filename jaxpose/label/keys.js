@@ -17,6 +17,7 @@ export const ACTIONS = [
   [["A"], "previous image", "step", -1],
   [["Shift+D"], "10 images forward", "step", 10],
   [["Shift+A"], "10 images back", "step", -10],
+  [["J"], "go to an image by its number in the list or a part of its name; in a video, to a frame", "askWhere"],
   [["G"], "frames of a video by number, or back to the images", "toggleVideo"],
   [["N"], "next image without labels", "unlabelled", 1],
   [["Shift+N"], "previous image without labels", "unlabelled", -1],

@@ -4,6 +4,7 @@ import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
 import { Frames } from "/frames.js";
 import { Geometry } from "/geometry.js";
+import { GoTo } from "/goto.js";
 import { actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
 import { Pictures } from "/pictures.js";
 import { Queue } from "/queue.js";
@@ -38,6 +39,7 @@ class Page {
     this.editor = new Editor(this);
     this.side = new Side(this.editor);
     this.queue = new Queue((moment) => this.go(moment), (text) => this.say(text));
+    this.goTo = new GoTo(this.queue, (moment) => this.go(moment));
     this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
     this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture), true);
@@ -471,6 +473,13 @@ class Page {
     return this.go(this.queue.step(steps));
   }
 
+  // Asks for an image, or for the number of a frame.
+  askWhere() {
+    if (!this.timeline.isOpen) return this.goTo.ask();
+    get("frame-number").focus();
+    get("frame-number").select();
+  }
+
   unlabelled(direction) {
     const number = this.queue.unlabelled(direction);
     if (number < 0) this.say("every image has labels");
@@ -527,7 +536,7 @@ class Page {
   }
 
   pressed(event) {
-    if (get("help").open || this.choices.isOpen || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
+    if (document.querySelector("dialog[open]") || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
     const isOnButton = event.target.tagName === "BUTTON" && ["Enter", " "].includes(event.key);
     if (event.key === " " && !isOnButton) {
       this.spaceIsDown = true;

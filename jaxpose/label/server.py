@@ -51,6 +51,7 @@ _PAGE = (
     "frame.js",
     "frames.js",
     "geometry.js",
+    "goto.js",
     "pictures.js",
     "pointer.js",
     "side.js",

@@ -105,11 +105,15 @@ def goes_through_the_images(press: Keys) -> None:
     ):
         press(key)
         is_at(page, number)
+    goes_where_it_is_told(press)
     press("g")
     expect(page.locator("#timeline")).to_be_visible()
     press("d")
     expect(page.locator("#image")).to_have_text("v, frame 21")
-    press("g")
+    press("j")
+    page.keyboard.type("7")
+    expect(page.locator("#image")).to_have_text("v, frame 7")
+    press("Enter g")
     is_at(page, 20)
     for key in ("q", "Shift+Q"):
         press(key)
@@ -119,6 +123,36 @@ def goes_through_the_images(press: Keys) -> None:
     )
     press("Shift+T")
     expect(page.locator("#training")).to_have_text("begun")
+
+
+def goes_where_it_is_told(press: Keys) -> None:
+    """By a number in the list, and by a part of a name, also of an image that is not in the list."""
+    page = press.page
+    page.select_option("#filter", "unlabelled")
+    for text, listed, number in (
+        ("4", f"4  {image_name(40)}", 40),
+        ("IMG21", f"21  {image_name(210)}", 210),
+        ("000", f"{image_name(0)} (not in the list)", 0),
+    ):
+        press("j")
+        page.keyboard.type(text)
+        expect(page.locator("#goto-list button").first).to_have_text(listed)
+        page.keyboard.press("Enter")
+        is_at(page, number)
+    press("j")
+    page.keyboard.type("v/img")
+    press.counts("#goto-list button", 9)
+    page.keyboard.type("x")
+    expect(page.locator("#goto-problem")).to_contain_text("no image has this number")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator("#goto")).to_be_hidden()
+    is_at(page, 0)
+    page.select_option("#filter", "all")
+    press("j")
+    page.keyboard.type("3")
+    page.keyboard.press("Enter")
+    is_at(page, 20)
 
 
 def moves_a_point(press: Keys) -> None:
