@@ -6,6 +6,7 @@ import { Frames } from "/frames.js";
 import { Geometry } from "/geometry.js";
 import { GoTo } from "/goto.js";
 import { actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
+import { Onion } from "/onion.js";
 import { Pictures } from "/pictures.js";
 import { Queue } from "/queue.js";
 import { ask, server } from "/requests.js";
@@ -44,6 +45,7 @@ class Page {
     this.training = new Training((text) => this.say(text));
     this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture), true);
     this.frames = new Frames((number, steps) => this.near(this.momentOf.get(number), steps), (...news) => this.heard(...news));
+    this.onion = new Onion(this.queue, (number) => this.frames.get(number), () => this.draw());
     this.geometry = new Geometry(() => this.draw(), (text) => this.say(text));
     // {labels that are not saved: why, "" while they are sent}.
     this.unsaved = new Map();
@@ -202,6 +204,7 @@ class Page {
     if (this.wanted !== moment) return;
     this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures, numbers);
     this.fetchAhead(moment);
+    this.onion.look(moment, this.moments);
     if (this.queue.reasons.has(moment)) this.say(this.queue.reasons.get(moment));
   }
 
@@ -269,6 +272,7 @@ class Page {
     const { session, frame } = this.timeline, number = this.timeline.images.get(frame), { name, videos } = this.sessions[session];
     const text = `${name}, frame ${frame}`;
     const title = number === undefined ? text : `${text}: ${this.queue.images[this.momentOf.get(number)]}`;
+    this.onion.clear();
     this.showViews(place, videos.map(() => title), videos.map(() => null), pictures);
     // After a jump, the frames next to it would keep the server from decoding those of the next jump.
     const isStep = session === this.seen?.session && Math.abs(frame - this.seen.frame) <= LONGEST_STEP;
@@ -435,7 +439,7 @@ class Page {
     const { keypoints: names, edges } = this.project, { current } = this.editor, moment = this.shownPlace;
     if (this.project.has_calibration && !this.isVideo) this.geometry.look(moment, current, this.views.map(({ frame }) => frame));
     this.views.forEach((view, at) => view.stage.paint(view.frame, this.editor, {
-      names, edges, lines: this.geometry.lines(moment, current, at), rings: this.geometry.rings(moment, at),
+      names, edges, lines: this.geometry.lines(moment, current, at), rings: this.geometry.rings(moment, at), onion: this.onion.frames[at] ?? null,
     }));
     const { picture, scale } = this.view.stage;
     get("view").textContent = picture ? `${Math.round(scale * 100)} %` : "";
@@ -499,6 +503,15 @@ class Page {
 
   togglePredictions() {
     for (const { stage } of this.views) stage.showsPredictions = !stage.showsPredictions;
+    this.draw();
+  }
+
+  async toggleOnion() {
+    this.onion.isOn = !this.onion.isOn;
+    if (!this.isVideo && this.shownPlace !== undefined) await this.onion.look(this.shownPlace, this.moments);
+    const names = this.onion.frames.filter(Boolean).map(({ number }) => this.project.images[number]).join(", ");
+    const text = this.isVideo ? "on for images" : names ? `labels of ${names}` : "no earlier image of this video has labels";
+    this.say(this.onion.isOn ? `onion skin: ${text}` : "onion skin off");
     this.draw();
   }
 

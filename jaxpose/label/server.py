@@ -52,6 +52,7 @@ _PAGE = (
     "frames.js",
     "geometry.js",
     "goto.js",
+    "onion.js",
     "pictures.js",
     "pointer.js",
     "side.js",

@@ -232,6 +232,30 @@ def changes_animals(press: Keys) -> None:
     press.is_current("a", 0)
 
 
+def shows_earlier_labels(press: Keys) -> None:
+    """Under those of the image, which they do not change: a click there places the current keypoint."""
+    page = press.page
+    press("u")
+    press.says(f"onion skin: labels of {image_name(10)}")
+    press.counts(".points .onion circle", 3)
+    press.counts(".points .ring", 3)
+    box = page.locator(".points .onion circle").nth(1).bounding_box()
+    assert box
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    press.counts(".points g[aria-label='a nose, visible']", 1)
+    expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
+    assert np.hypot(*np.subtract(page.evaluate(SAVED, 2)["a 0"][:2], (7, 8))) < 0.1
+    press("Control+z")
+    press.counts(".points .ring", 3)
+    press("u")
+    press.counts(".points .onion", 0)
+    press("a a u")
+    is_at(page, 0)
+    press.says("no earlier image of this video has labels")
+    press("d d u")
+    is_at(page, 20)
+
+
 def changes_the_looks(press: Keys) -> None:
     page = press.page
     press("h")
@@ -261,7 +285,9 @@ def test_every_key_does_what_the_list_of_keys_says(tmp_path: Path) -> None:
         with opened(served.address, 1280, 800) as page:
             is_at(page, 10)
             press = Keys(page)
-            for part in (goes_through_the_images, moves_a_point, changes_points, changes_animals, changes_the_looks):
+            for part in (goes_through_the_images, moves_a_point, changes_points, changes_animals):
+                part(press)
+            for part in (shows_earlier_labels, changes_the_looks):
                 part(press)
             expect(page.locator("#saved")).to_have_text("saved")
             # Another program saves what it read before.
