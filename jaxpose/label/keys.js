@@ -55,6 +55,7 @@ export const ACTIONS = [
   [["R"], "take the ring of the keypoint, or its prediction; in a conflict, your point", "takeMine"],
   [["K"], "conflict: keep the other point", "keepTheirs"],
   [["T"], "show where the predictions of labelled points are", "togglePredictions"],
+  [["F"], "flag the image, or remove its flag; a filter lists flagged images", "toggleFlag"],
   [["U"], "onion skin: the labels of the previous labelled image, drawn faintly, on or off", "toggleOnion"],
   [["Shift+T"], "train a network with these labels, then predict the other images", "train"],
   ...LOOKS,

@@ -2,6 +2,7 @@
 
 import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
+import { Flags } from "/flags.js";
 import { Frames } from "/frames.js";
 import { Geometry } from "/geometry.js";
 import { GoTo } from "/goto.js";
@@ -40,6 +41,7 @@ class Page {
     this.editor = new Editor(this);
     this.side = new Side(this.editor);
     this.queue = new Queue((moment) => this.go(moment), (text) => this.say(text));
+    this.flags = new Flags(this.queue, (text) => this.say(text), () => { this.queue.draw(); this.draw(); });
     this.goTo = new GoTo(this.queue, (moment) => this.go(moment));
     this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
@@ -337,10 +339,13 @@ class Page {
   async poll() {
     if (this.isPolling) return;
     this.isPolling = true;
+    const { images: flagged } = this.flags;
     try {
       const { status, content } = await ask(`/api/changes?since=${this.version}&shown=${[...this.shownTags.keys()]}`);
       this.lost = status === 200 ? "" : content.error;
       if (status === 200) {
+        // A flag that was changed here meanwhile is newer.
+        if (this.flags.images === flagged) this.flags.take(content.flagged);
         await this.takeChanges(content);
         this.askAgain();
       }
@@ -397,7 +402,7 @@ class Page {
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
     this.training.show(content.training);
-    this.queue.flagged = new Set(content.conflicts);
+    this.queue.disputed = new Set(content.conflicts);
     if (content.predictions !== this.predictions) await this.takePredictions(content.predictions);
     if (content.images !== this.project.images.length) await this.loadProject();
     for (const [text, count] of Object.entries(content.counts)) {
@@ -443,6 +448,7 @@ class Page {
     }));
     const { picture, scale } = this.view.stage;
     get("view").textContent = picture ? `${Math.round(scale * 100)} %` : "";
+    get("flag").hidden = !this.flags.images.has(this.view.frame?.number);
     this.side.paint();
   }
 
@@ -504,6 +510,11 @@ class Page {
   togglePredictions() {
     for (const { stage } of this.views) stage.showsPredictions = !stage.showsPredictions;
     this.draw();
+  }
+
+  toggleFlag() {
+    const { frame } = this.view;
+    return frame && !this.editor.isOld ? this.flags.toggle(frame.number) : this.say(this.isVideo ? "only images have flags: Enter makes this frame one" : "no image is shown");
   }
 
   async toggleOnion() {

@@ -118,11 +118,48 @@ def goes_through_the_images(press: Keys) -> None:
     for key in ("q", "Shift+Q"):
         press(key)
         press.says("there is no other camera")
+    flags_an_image(press)
     page.route(
         "**/api/train", lambda route: route.fulfill(json=json.loads('{"name": "none", "text": "begun", "share": 0}'))
     )
     press("Shift+T")
     expect(page.locator("#training")).to_have_text("begun")
+
+
+def flags_an_image(press: Keys) -> None:
+    page = press.page
+    press("f")
+    press.says("flagged")
+    expect(page.locator("#flag")).to_be_visible()
+    press("d")
+    is_at(page, 30)
+    expect(page.locator("#flag")).to_be_hidden()
+    press("f f f")
+    press.counts("#rows .flag", 2)
+    page.reload()
+    is_at(page, 10)
+    page.select_option("#filter", "all")
+    press.counts("#rows .flag", 2)
+    page.select_option("#filter", "flagged")
+    press.counts("#rows .row", 2)
+    press("d")
+    is_at(page, 20)
+    press("d")
+    is_at(page, 30)
+    press("f")
+    press.says("no longer flagged")
+    # It stays in the list until the next choice, as labelled images do.
+    press.counts("#rows .row", 2)
+    press.counts("#rows .flag", 1)
+    page.select_option("#filter", "all")
+    press("a")
+    is_at(page, 20)
+    press("g")
+    expect(page.locator("#image")).to_contain_text("v, frame 20")
+    press("f")
+    press.says("only images have flags")
+    press("g")
+    is_at(page, 20)
 
 
 def goes_where_it_is_told(press: Keys) -> None:
