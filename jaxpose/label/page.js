@@ -418,7 +418,7 @@ class Page {
     if ((await this.loadProject()) && (await this.frames.predict())) this.predictions = version;
     for (const view of this.views) view.dropOutside();
     this.queue.choose();
-    if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.session);
+    if (this.timeline.isOpen) this.timeline.askTraces(this.timeline.session);
     this.draw();
   }
 

@@ -39,6 +39,7 @@ from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, 
 from jaxpose.label.label_file import Point
 from jaxpose.label.reasons import find_suggested, find_wrong, has_suggestions
 from jaxpose.label.store import Stale, Store
+from jaxpose.label.traces import TRACES
 from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
 from jaxpose.poses import NOT_VISIBLE, VISIBLE
@@ -204,7 +205,7 @@ def make_app(
         Route("/api/frame/{number:str}/geometry/{place:str}", answers.geometry),
         Route("/image/{number:str}", answers.image),
         Route("/api/video/{video:str}", answers.video),
-        Route("/api/video/{video:str}/confidence", answers.confidence),
+        Route("/api/video/{video:str}/trace/{kind:str}", answers.trace),
         Route("/api/video/{video:str}/{frame:str}", answers.extract, methods=["POST"]),
         Route("/video/{video:str}/{frame:str}", answers.video_frame),
     ]
@@ -344,9 +345,11 @@ class _Answers:
         return {"frames": frames, "images": list(self._videos.labelled(video, self.store.images).items())}
 
     @_answering
-    async def confidence(self, request: Request) -> Any:
+    async def trace(self, request: Request) -> Any:
         video, _ = self._place(request)
-        return await run_in_threadpool(self._videos.confidence, video, self.store.predictions)
+        if (kind := request.path_params["kind"]) not in TRACES:
+            raise HTTPException(404, "there is no such trace")
+        return await run_in_threadpool(self._videos.trace, video, kind, self.store.predictions)
 
     @_answering
     async def video_frame(self, request: Request) -> Any:
