@@ -21,7 +21,7 @@ from jaxpose.prediction.index import DETECTIONS, TEMPORAL_NORM, TRACKS, beside, 
 _MOST_PARTS = 2000
 _REVIEW = "_review"
 _POSE_ERRORS = tuple(map(error_suffix, ("pca_singleview", "pca_multiview")))
-# Of tables of a video that were read; those of other videos are kept.
+# Traces that are kept after they were read.
 _MOST_TRACES = 64
 
 
