@@ -75,7 +75,10 @@ REDRAW = """async ([frames, images, times]) => {
   timeline.frames = frames;
   const spread = Array.from({ length: images }, (_, number) => [Math.floor((number * frames) / images), number]);
   timeline.images = new Map(spread);
-  timeline.confidence = Array.from({ length: 2000 }, () => Math.random());
+  timeline.forget();
+  const values = Array.from({ length: 2000 }, () => Math.random());
+  for (const kind of ["confidence", "step_px", "pca_error_px"]) timeline.take(kind, [values]);
+  timeline.take("doubts", [spread.slice(0, 1000).map(([frame]) => [frame, frame + 1])]);
   timeline.slider.max = frames - 1;
   for (let time = 0; time < times; time++) {
     const start = performance.now();

@@ -54,7 +54,8 @@ from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
 from jaxpose.run.run_config import read_run_config, refuse_no_finder, refuse_several_animals
 from jaxpose.run.start_run import refuse_other_keypoints, with_members
 from jaxpose.terminal import RESULT, console, count
-from jaxpose.tracking.track_command import FORMS, read_number, write_tracks
+from jaxpose.tracking.review_file import FORMS
+from jaxpose.tracking.track_command import read_number, write_tracks
 from jaxpose.tracking.tracks import Number
 
 __all__ = ["Predictor", "load", "main"]

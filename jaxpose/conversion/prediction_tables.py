@@ -24,11 +24,12 @@ from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
 from jaxpose.formats.sleap_extras import read_skeleton
 from jaxpose.outputs import output_folder
+from jaxpose.pose.individuals import Individuals, read_individuals
 from jaxpose.poses import Skeleton
 from jaxpose.prediction.index import DETECTIONS, TRACKS
 from jaxpose.prediction.video_tables import find_table, finished_tables, run_around, video_of
 from jaxpose.run.identity import read_config
-from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE, INDIVIDUALS_FILE, VIDEO_TABLES_FOLDER
 from jaxpose.terminal import count, tally
 
 if TYPE_CHECKING:
@@ -250,6 +251,21 @@ def with_skeleton(table: PredictionTable, data: DataConfig | None = None) -> Pre
     edges = edges_given("data.skeleton", data.skeleton, names)
     skeleton = dataclasses.replace(skeleton, edges=edges, symmetries=known_pairs(skeleton.symmetries, names))
     return dataclasses.replace(table, poses=dataclasses.replace(table.poses, skeleton=skeleton))
+
+
+def individuals_for(table: Path) -> tuple[Individuals, DataConfig, Path | None] | None:
+    """Returns what tells individuals apart in the run whose folder holds a table, its options, and the table's video.
+
+    None if there is no such run, or if it cannot tell them apart.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    run = run_around(table)
+    if run is None or not (run / INDIVIDUALS_FILE).is_file():
+        return None
+    found = read_individuals(run / INDIVIDUALS_FILE)
+    return (found, read_config(run / CONFIG_FILE).data, video_of(table)) if found.is_reliable else None
 
 
 def file_stem(file: Path) -> str:

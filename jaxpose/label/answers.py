@@ -5,7 +5,6 @@ import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -14,16 +13,7 @@ from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 from jaxpose.tracking.corrections import COLUMNS, Correction, parse_corrections
 from jaxpose.tracking.review import COLUMNS as REVIEW_COLUMNS
 from jaxpose.tracking.review import EXTRA, MISSING
-
-
-class Place(NamedTuple):
-    """What an answer is about; texts as in the columns of a review."""
-
-    round: str
-    frame_from: str
-    frame_to: str
-    track_a: str
-    track_b: str
+from jaxpose.tracking.review_file import Place
 
 
 @dataclasses.dataclass(frozen=True)

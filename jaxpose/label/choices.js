@@ -17,8 +17,6 @@ export class Choices {
     });
   }
 
-  get isOpen() { return this.dialog.open; }
-
   // Asks, and calls `chosen` with the number of the chosen answer. `others` are answers without a digit, for which it
   // calls `other`, and `named` is called with a name that is typed, if there is one.
   ask(question, answers, chosen, { others = [], other = null, named = null } = {}) {

@@ -17,6 +17,7 @@ export const ACTIONS = [
   [["A"], "previous image", "step", -1],
   [["Shift+D"], "10 images forward", "step", 10],
   [["Shift+A"], "10 images back", "step", -10],
+  [["J"], "go to an image by its number in the list or a part of its name; in a video, to a frame", "askWhere"],
   [["G"], "frames of a video by number, or back to the images", "toggleVideo"],
   [["N"], "next image without labels", "unlabelled", 1],
   [["Shift+N"], "previous image without labels", "unlabelled", -1],
@@ -54,6 +55,8 @@ export const ACTIONS = [
   [["R"], "take the ring of the keypoint, or its prediction; in a conflict, your point", "takeMine"],
   [["K"], "conflict: keep the other point", "keepTheirs"],
   [["T"], "show where the predictions of labelled points are", "togglePredictions"],
+  [["F"], "flag the image, or remove its flag; a filter lists flagged images", "toggleFlag"],
+  [["U"], "onion skin: the labels of the previous labelled image, drawn faintly, on or off", "toggleOnion"],
   [["Shift+T"], "train a network with these labels, then predict the other images", "train"],
   ...LOOKS,
 ];

@@ -2,9 +2,12 @@
 
 import { Choices } from "/choices.js";
 import { Editor } from "/editor.js";
+import { Flags } from "/flags.js";
 import { Frames } from "/frames.js";
 import { Geometry } from "/geometry.js";
+import { GoTo } from "/goto.js";
 import { actionOf, keepKeys, listKeys, stepInList } from "/keys.js";
+import { Onion } from "/onion.js";
 import { Pictures } from "/pictures.js";
 import { Queue } from "/queue.js";
 import { ask, server } from "/requests.js";
@@ -38,10 +41,13 @@ class Page {
     this.editor = new Editor(this);
     this.side = new Side(this.editor);
     this.queue = new Queue((moment) => this.go(moment), (text) => this.say(text));
+    this.flags = new Flags(this.queue, (text) => this.say(text), () => { this.queue.draw(); this.draw(); });
+    this.goTo = new GoTo(this.queue, (moment) => this.go(moment));
     this.timeline = new Timeline((frame) => this.seek(frame), (session) => this.openVideo(session));
     this.training = new Training((text) => this.say(text));
     this.pictures = new Pictures(AHEAD.length + 2, (bitmap) => this.views.some(({ stage }) => bitmap === stage.picture), true);
     this.frames = new Frames((number, steps) => this.near(this.momentOf.get(number), steps), (...news) => this.heard(...news));
+    this.onion = new Onion(this.queue, (number) => this.frames.get(number), () => this.draw());
     this.geometry = new Geometry(() => this.draw(), (text) => this.say(text));
     // {labels that are not saved: why, "" while they are sent}.
     this.unsaved = new Map();
@@ -200,6 +206,7 @@ class Page {
     if (this.wanted !== moment) return;
     this.showViews(moment, numbers.map((number) => this.project.images[number] ?? ""), frames, pictures, numbers);
     this.fetchAhead(moment);
+    this.onion.look(moment, this.moments);
     if (this.queue.reasons.has(moment)) this.say(this.queue.reasons.get(moment));
   }
 
@@ -267,6 +274,7 @@ class Page {
     const { session, frame } = this.timeline, number = this.timeline.images.get(frame), { name, videos } = this.sessions[session];
     const text = `${name}, frame ${frame}`;
     const title = number === undefined ? text : `${text}: ${this.queue.images[this.momentOf.get(number)]}`;
+    this.onion.clear();
     this.showViews(place, videos.map(() => title), videos.map(() => null), pictures);
     // After a jump, the frames next to it would keep the server from decoding those of the next jump.
     const isStep = session === this.seen?.session && Math.abs(frame - this.seen.frame) <= LONGEST_STEP;
@@ -331,10 +339,13 @@ class Page {
   async poll() {
     if (this.isPolling) return;
     this.isPolling = true;
+    const { images: flagged } = this.flags;
     try {
       const { status, content } = await ask(`/api/changes?since=${this.version}&shown=${[...this.shownTags.keys()]}`);
       this.lost = status === 200 ? "" : content.error;
       if (status === 200) {
+        // A flag that was changed here meanwhile is newer.
+        if (this.flags.images === flagged) this.flags.take(content.flagged);
         await this.takeChanges(content);
         this.askAgain();
       }
@@ -391,7 +402,7 @@ class Page {
     this.unwritten = content.unwritten;
     this.fileProblem = content.problem;
     this.training.show(content.training);
-    this.queue.flagged = new Set(content.conflicts);
+    this.queue.disputed = new Set(content.conflicts);
     if (content.predictions !== this.predictions) await this.takePredictions(content.predictions);
     if (content.images !== this.project.images.length) await this.loadProject();
     for (const [text, count] of Object.entries(content.counts)) {
@@ -407,7 +418,7 @@ class Page {
     if ((await this.loadProject()) && (await this.frames.predict())) this.predictions = version;
     for (const view of this.views) view.dropOutside();
     this.queue.choose();
-    if (this.timeline.isOpen) this.timeline.askConfidence(this.timeline.session);
+    if (this.timeline.isOpen) this.timeline.askTraces(this.timeline.session);
     this.draw();
   }
 
@@ -433,10 +444,11 @@ class Page {
     const { keypoints: names, edges } = this.project, { current } = this.editor, moment = this.shownPlace;
     if (this.project.has_calibration && !this.isVideo) this.geometry.look(moment, current, this.views.map(({ frame }) => frame));
     this.views.forEach((view, at) => view.stage.paint(view.frame, this.editor, {
-      names, edges, lines: this.geometry.lines(moment, current, at), rings: this.geometry.rings(moment, at),
+      names, edges, lines: this.geometry.lines(moment, current, at), rings: this.geometry.rings(moment, at), onion: this.onion.frames[at] ?? null,
     }));
     const { picture, scale } = this.view.stage;
     get("view").textContent = picture ? `${Math.round(scale * 100)} %` : "";
+    get("flag").hidden = !this.flags.images.has(this.view.frame?.number);
     this.side.paint();
   }
 
@@ -471,6 +483,13 @@ class Page {
     return this.go(this.queue.step(steps));
   }
 
+  // Asks for an image, or for the number of a frame.
+  askWhere() {
+    if (!this.timeline.isOpen) return this.goTo.ask();
+    get("frame-number").focus();
+    get("frame-number").select();
+  }
+
   unlabelled(direction) {
     const number = this.queue.unlabelled(direction);
     if (number < 0) this.say("every image has labels");
@@ -490,6 +509,20 @@ class Page {
 
   togglePredictions() {
     for (const { stage } of this.views) stage.showsPredictions = !stage.showsPredictions;
+    this.draw();
+  }
+
+  toggleFlag() {
+    const { frame } = this.view;
+    return frame && !this.editor.isOld ? this.flags.toggle(frame.number) : this.say(this.isVideo ? "only images have flags: Enter makes this frame one" : "no image is shown");
+  }
+
+  async toggleOnion() {
+    this.onion.isOn = !this.onion.isOn;
+    if (!this.isVideo && this.shownPlace !== undefined) await this.onion.look(this.shownPlace, this.moments);
+    const names = this.onion.frames.filter(Boolean).map(({ number }) => this.project.images[number]).join(", ");
+    const text = this.isVideo ? "on for images" : names ? `labels of ${names}` : "no earlier image of this video has labels";
+    this.say(this.onion.isOn ? `onion skin: ${text}` : "onion skin off");
     this.draw();
   }
 
@@ -527,7 +560,7 @@ class Page {
   }
 
   pressed(event) {
-    if (get("help").open || this.choices.isOpen || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
+    if (document.querySelector("dialog[open]") || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
     const isOnButton = event.target.tagName === "BUTTON" && ["Enter", " "].includes(event.key);
     if (event.key === " " && !isOnButton) {
       this.spaceIsDown = true;

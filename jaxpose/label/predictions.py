@@ -21,6 +21,7 @@ from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import read_image_predictions
 from jaxpose.label.project import LabelProject
 from jaxpose.labelling.label_file import Point
+from jaxpose.prediction.index import DETECTIONS
 from jaxpose.run.paths import (
     CONFIG_FILE,
     FINISHED_FILE,
@@ -33,9 +34,6 @@ from jaxpose.terminal import print_lines
 
 # Images with other names than their files are predicted by links in a folder of this name.
 LINKS_FOLDER = "label_images"
-_MOST_PARTS = 2000
-# The table of a video with several animals ends with this.
-_DETECTIONS = "_detections"
 # The row of an animal of a labelled image ends with this.
 _ANIMAL = re.compile(r"#\d+$")
 # A network that fails may place a keypoint anywhere; one that is farther away is no prediction.
@@ -111,23 +109,17 @@ class Predictions:
         distances = [float(np.hypot(*np.subtract(a[:2], b[:2]))) for a, b in pairs if a and b]
         return round(max(distances), 2) if distances else None
 
-    def of_video(self, names: Sequence[str]) -> list[float]:
-        """Returns the least mean confidence of a frame in each of at most 2,000 parts of a video, in order.
+    def table_of_video(self, names: Sequence[str]) -> Path | None:
+        """Returns the table of a video, None without one, or with several.
 
         Args:
           names: those that its table in the run may have.
         """
-        for name in (f"{one}{ending}" for one in dict.fromkeys(names) for ending in ("", _DETECTIONS)):
+        for name in (f"{one}{ending}" for one in dict.fromkeys(names) for ending in ("", DETECTIONS)):
             tables = list(self.source.glob(f"{VIDEO_TABLES_FOLDER}/**/{glob.escape(name)}.csv"))
             if len(tables) == 1:
-                with contextlib.suppress(UserError, OSError):
-                    confidence = read_image_predictions(tables[0]).confidence
-                    assert confidence is not None
-                    animals = np.isfinite(confidence).any(axis=2).sum(axis=1)
-                    of_frame = np.nan_to_num(confidence).mean(axis=2).sum(axis=1) / np.maximum(animals, 1)
-                    starts = np.linspace(0, len(of_frame), min(len(of_frame), _MOST_PARTS), endpoint=False).astype(int)
-                    return np.minimum.reduceat(of_frame, starts).round(3).tolist() if len(of_frame) else []
-        return []
+                return tables[0]
+        return None
 
     def _corner_px(self, image: str) -> tuple[int, ...]:
         """Returns the upper left corner of an image in its frame: predictions are in pixels of whole frames."""

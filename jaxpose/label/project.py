@@ -113,8 +113,16 @@ class LabelProject:
     @property
     def journal_file(self) -> Path:
         """The journal of a session; it belongs to the label file, because a folder may hold those of several people."""
+        return self._own_file(".jsonl")
+
+    @property
+    def flags_file(self) -> Path:
+        """The flags of images, of the same label file as the journal."""
+        return self._own_file(".flags.json")
+
+    def _own_file(self, ending: str) -> Path:
         name = f".{self.files[0].name}" if len(self.files) == 1 and not self.is_deeplabcut else ""
-        return self.folder / f".jaxpose_label{name}.jsonl"
+        return self.folder / f".jaxpose_label{name}{ending}"
 
     def image_folder(self, video: str) -> PurePosixPath:
         """Returns the folder of the images of a video in their names."""

@@ -26,6 +26,8 @@ export class Queue {
     this.shown = [];
     this.current = -1;
     this.height = this.list.clientHeight;
+    // Images with conflicts that the server keeps, and those that the user has flagged.
+    this.disputed = new Set();
     this.flagged = new Set();
     // Images with points of this page that another browser or program has overruled.
     this.contested = new Set();
@@ -95,17 +97,18 @@ export class Queue {
   }
 
   countsOf(number) { return this.moments[number].map((image) => this.counts[image]); }
+  isFlagged(number) { return this.moments[number].some((image) => this.flagged.has(image)); }
   isOpen(number) { return this.countsOf(number).includes(0); }
 
-  isIn(number) {
+  isOf(kind, number) {
     const isOpen = this.isOpen(number);
-    const kind = this.filter.value;
-    if (kind in this.scores) {
-      const isRanked = (this.scores[kind][number] ?? null) !== null && (!OF_OPEN.includes(kind) || isOpen);
-      return isRanked && (!this.video.value || this.videos[number] === this.video.value);
-    }
-    const isKind = kind === "all" || (kind === "unlabelled" ? isOpen : this.countsOf(number).some((count) => count !== 0));
-    return isKind && (!this.video.value || this.videos[number] === this.video.value);
+    if (kind in this.scores) return (this.scores[kind][number] ?? null) !== null && (!OF_OPEN.includes(kind) || isOpen);
+    if (kind === "flagged") return this.isFlagged(number);
+    return kind === "all" || (kind === "unlabelled" ? isOpen : this.countsOf(number).some((count) => count !== 0));
+  }
+
+  isIn(number) {
+    return this.isOf(this.filter.value, number) && (!this.video.value || this.videos[number] === this.video.value);
   }
 
   // Applies the filters; an image that is labelled later stays in the list until the next choice.
@@ -161,7 +164,7 @@ export class Queue {
     const first = Math.max(0, Math.floor(this.top / ROW_PX) - SPARE_ROWS);
     const last = Math.min(this.shown.length, first + Math.ceil(this.height / ROW_PX) + 2 * SPARE_ROWS);
     const numbers = this.shown.slice(first, last);
-    const looks = numbers.map((number, place) => [first + place, number, number === this.current, ...this.sign(number)].join());
+    const looks = numbers.map((number, place) => [first + place, number, number === this.current, this.isFlagged(number), ...this.sign(number)].join());
     const make = (place) => this.row(numbers[place], first + place);
     if (looks.length !== this.painted.length || parseInt(looks[0]) !== parseInt(this.painted[0])) {
       this.rows.replaceChildren(...numbers.map((_, place) => make(place)));
@@ -187,6 +190,13 @@ export class Queue {
     // The end of a long name tells images apart; the mark keeps its direction.
     name.textContent = `\u2066${this.images[number].replace(/^labeled-data\//, "")}\u2069`;
     row.append(mark, name);
+    if (this.isFlagged(number)) {
+      const flag = document.createElement("span");
+      flag.className = "flag";
+      flag.textContent = "\u2691";
+      flag.setAttribute("aria-label", "flagged");
+      mark.after(flag);
+    }
     const score = this.scores[this.filter.value]?.[number] ?? null;
     if (score !== null && !WITH_REASONS.includes(this.filter.value)) {
       const value = document.createElement("span");
@@ -200,7 +210,7 @@ export class Queue {
 
   sign(number) {
     const counts = this.countsOf(number);
-    if (counts.some((count) => count < 0) || this.moments[number].some((image) => this.flagged.has(image) || this.contested.has(image))) return ["!", "look here"];
+    if (counts.some((count) => count < 0) || this.moments[number].some((image) => this.disputed.has(image) || this.contested.has(image))) return ["!", "look here"];
     if (counts.every((count) => count === 0)) return ["\u25cb", "no label"];
     return counts.some((count) => count < this.full) ? ["\u25d0", "some labels"] : ["\u25cf", "all labels"];
   }

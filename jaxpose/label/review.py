@@ -4,10 +4,8 @@ The tables that `jaxpose track` wrote are the truth, and are read again when the
 of corrections when `answer` returns.
 """
 
-import csv
 import dataclasses
 import hashlib
-import io
 import os
 import shlex
 import threading
@@ -19,25 +17,32 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxpose.config.arguments import program
-from jaxpose.conversion.prediction_tables import SUFFIXES, read_table
 from jaxpose.data.named_files import find_files
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
 from jaxpose.formats.prediction_table import Footage
-from jaxpose.label.answers import AnswerFile, Place, read_answers
+from jaxpose.label.answers import AnswerFile, read_answers
 from jaxpose.label.store import Stale
 from jaxpose.label.tracker import Tracker
 from jaxpose.label.video_frames import VideoFrames
 from jaxpose.poses import Poses
 from jaxpose.prediction.video_tables import video_of
 from jaxpose.terminal import count
-from jaxpose.tracking.corrections import EXCHANGED, checksum_of_answers, rounds
+from jaxpose.tracking.corrections import ANSWERS, EXCHANGED, checksum_of_answers, refuse_unknown, rounds
 from jaxpose.tracking.origin import Origin, checksum_of, origin_file, read_origin
-from jaxpose.tracking.review import COLUMNS, EXTRA, MISSING
-from jaxpose.tracking.track_command import FORMS
+from jaxpose.tracking.review import EXTRA, MISSING
+from jaxpose.tracking.review_file import (
+    ENDING,
+    OtherTracks,
+    Place,
+    ReviewRow,
+    read_rows,
+    read_tracks,
+    refuse_other_tracks,
+    tracks_of,
+)
 from jaxpose.video.recording import Recording
 
-ENDING = "_review.csv"
 _CORRECTIONS = "_corrections.csv"
 # The poses of this many frames come with one request.
 TOGETHER = 16
@@ -45,22 +50,6 @@ _PLACES_DECIMALS = 2
 Result = TypeVar("Result")
 # `jaxpose track` replaces its files one after the other, in less time than this.
 _REPLACED_S, _TRY_AGAIN_S = 0.3, 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class Doubt:
-    """A row of a review.
-
-    Attributes:
-      kind: as in `jaxpose.tracking.review`; "" for a row of a person's own.
-      place: what it is about.
-      margin, expected_wrong: as the review has them.
-    """
-
-    kind: str
-    place: Place
-    margin: str = ""
-    expected_wrong: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +62,7 @@ class _Tables:
 
     poses: Poses
     origin: Origin
-    doubts: Sequence[Doubt]
+    doubts: Sequence[ReviewRow]
     answers: AnswerFile
     poses_revision: str
     tables_revision: str
@@ -90,10 +79,6 @@ class _Mistake:
     signatures: Sequence[tuple[int, ...]]
     error: UserError
     since_s: float
-
-
-class _Disagreement(UserError):
-    """The tracks, their origin and their review are not of one another: perhaps they are being replaced."""
 
 
 class Review:
@@ -120,7 +105,7 @@ class Review:
           UserError: a file cannot be used, or the corrections are of other tracks.
           OSError: a file cannot be read.
         """
-        self.file, self.tracks = file, _tracks_of(file)
+        self.file, self.tracks = file, tracks_of(file)
         stem = file.name.removesuffix(ENDING)
         self.corrections = Path(corrections).expanduser() if corrections else file.with_name(f"{stem}{_CORRECTIONS}")
         if self.corrections.is_symlink():
@@ -129,7 +114,7 @@ class Review:
             raise UserError(f"--corrections is {file}, which jaxpose track writes; give your answers another file name")
         self._lock = threading.Lock()
         self._poses: tuple[tuple[int, ...], Poses, Footage | None, str] | None = None
-        self._doubts: tuple[Origin, bytes, list[Doubt]] | None = None
+        self._doubts: tuple[Origin, bytes, list[ReviewRow]] | None = None
         self._mistake: _Mistake | None = None
         self._tracker = Tracker(self.tracks)
         self._with_tables(lambda _: None)
@@ -164,7 +149,8 @@ class Review:
             return {"revision": revision, "tracking": tracking}
         answers = tables.answers.answers()
         listed = {doubt.place for doubt in tables.doubts}
-        own = [Doubt("", place) for place in answers if place.round == str(tables.origin.round) and place not in listed]
+        ours = [place for place in answers if place.round == str(tables.origin.round)]
+        own = [ReviewRow("", place) for place in ours if place not in listed]
         arguments, can_track = self._arguments(tables.origin)
         return {
             "revision": tables.revision,
@@ -221,6 +207,8 @@ class Review:
             others["tracks"] = tables.origin.tracks
             if (answer or "").lower() == EXCHANGED:
                 _refuse_exchange(tables.poses, place)
+            elif answer and answer.strip().lower() not in ANSWERS:
+                refuse_unknown("the answer", tables.origin.round, answer.split(), tables.poses.individuals)
             changed = tables.answers.changed(place, answer, others)
             changed.corrections()
             write_atomic(self.corrections, changed.content())
@@ -261,7 +249,7 @@ class Review:
             with self._lock:
                 try:
                     tables = self._read()
-                except _Disagreement:
+                except OtherTracks:
                     assert self._mistake
                     if time.monotonic() - self._mistake.since_s >= _REPLACED_S:
                         raise
@@ -305,13 +293,8 @@ class Review:
         if not signature:
             raise UserError(f"the tracks {self.tracks} do not exist any more; make them again with jaxpose track")
         if not self._poses or self._poses[0] != signature:
-            table = read_table(self.tracks, several=True)
-            if not table.poses.individuals:
-                raise UserError(f"{self.tracks} has no tracks; jaxpose track makes them")
-            try:
-                poses = table.poses.by_identity()
-            except ValueError:
-                raise UserError(f"{self.tracks} has a frame with one track twice; jaxpose track makes others") from None
+            table = read_tracks(self.tracks)
+            poses = table.poses
             shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
                           skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
             self._poses = signature, shown, table.footage, checksum_of(self.tracks)
@@ -320,13 +303,10 @@ class Review:
             content = read_bytes(self.file, most_bytes=None)
         except FileNotFoundError:
             raise UserError(f"the review {self.file} does not exist; jaxpose track writes it") from None
-        if (origin := read_origin(self.file)).tracks != self._poses[3]:
-            raise _Disagreement(
-                f"{self.tracks} has changed since jaxpose track wrote {self.file.name}, or is another file: make both "
-                "again with jaxpose track"
-            )
+        origin = read_origin(self.file)
+        refuse_other_tracks(self.file, self.tracks, origin, self._poses[3])
         if not self._doubts or self._doubts[:2] != (origin, content):
-            self._doubts = origin, content, _read_doubts(self.file, content, origin, poses)
+            self._doubts = origin, content, read_rows(self.file, content, origin, poses)
         doubts, number = self._doubts[2], origin.round
         answers = read_answers(self.corrections)
         known = {one.round for one in answers.corrections()}
@@ -346,7 +326,7 @@ class Review:
         is_later = any(one.round > number for one in corrections)
         return is_later or checksum_of_answers(earlier) != tables.origin.answers
 
-    def _doubt(self, tables: _Tables, place: Place) -> Doubt:
+    def _doubt(self, tables: _Tables, place: Place) -> ReviewRow:
         """Returns the row of a place, or that of a person's own; raises UserError if there can be no answer."""
         found = [doubt for doubt in tables.doubts if doubt.place == place]
         for doubt in found:
@@ -361,7 +341,7 @@ class Review:
                 raise UserError(f"there is no track {name}; it has {', '.join(tables.poses.individuals)}")
         if not 0 <= int(place.frame_from) < int(place.frame_to) < len(tables.poses.frames):
             raise UserError(f"there are no frames {place.frame_from} to {place.frame_to}")
-        return Doubt("", place)
+        return ReviewRow("", place)
 
     def _find_video(self) -> Path:
         assert self._poses
@@ -383,40 +363,6 @@ class Review:
     def _edges(poses: Poses) -> list[list[int]]:
         names = poses.keypoint_names
         return [[names.index(one) for one in edge] for edge in poses.skeleton.edges]
-
-
-def _tracks_of(review: Path) -> Path:
-    """Returns the table of the tracks of a review; raises UserError without one, or with several."""
-    stem = review.name.removesuffix(ENDING)
-    found = [file for form in FORMS if (file := review.with_name(f"{stem}{SUFFIXES[form]}")).is_file()]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UserError(
-            f"{review} may be of {' or '.join(file.name for file in found)}: move away the file that jaxpose track did "
-            "not write with it"
-        )
-    forms = ", ".join(SUFFIXES[form] for form in FORMS)
-    others = [file for ending in SUFFIXES.values() if (file := review.with_name(f"{stem}{ending}")).is_file()]
-    has = f"; it has {others[0].name}, a form that jaxpose track does not write" if others else ""
-    raise UserError(f"{review} has no tracks {stem} ({forms}) next to it, which jaxpose track writes with it{has}")
-
-
-def _read_doubts(file: Path, content: bytes, origin: Origin, poses: Poses) -> list[Doubt]:
-    """Returns the rows of a review; raises UserError if it is none, or a row is of other tracks."""
-    # A spreadsheet may write a byte order mark.
-    reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
-    if absent := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-        raise UserError(f"{file} is not a review that jaxpose track wrote: it has no column {', '.join(absent)}")
-    doubts, names = list[Doubt](), {"", *poses.individuals}
-    for row in reader:
-        place = Place(*(row[name] or "" for name in Place._fields))
-        is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
-        is_known = {place.track_a, place.track_b} <= names and place.round == str(origin.round)
-        if row["tracks"] != origin.tracks or not is_known or not is_whole or int(place.frame_to) >= len(poses.frames):
-            raise _Disagreement(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
-        doubts.append(Doubt(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
-    return doubts
 
 
 def _refuse_exchange(poses: Poses, place: Place) -> None:
@@ -445,7 +391,7 @@ def _refuse_exchange(poses: Poses, place: Place) -> None:
     )
 
 
-def _row(doubt: Doubt, answers: dict[Place, str]) -> dict[str, Any]:
+def _row(doubt: ReviewRow, answers: dict[Place, str]) -> dict[str, Any]:
     takes = doubt.kind not in (EXTRA, MISSING)
     return {
         "kind": doubt.kind,

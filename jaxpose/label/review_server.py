@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jaxpose.errors import UserError
-from jaxpose.label.answers import Place
 from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, refuse
 from jaxpose.label.review import Review
 from jaxpose.label.server import jpeg_of
 from jaxpose.label.store import Stale
 from jaxpose.tracking.corrections import ANSWERS
+from jaxpose.tracking.review_file import Place
 
 _PAGE = (
     "review.html",

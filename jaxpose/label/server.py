@@ -33,10 +33,12 @@ from jaxpose.data.image_file import (
 )
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
+from jaxpose.label.flags import Flags
 from jaxpose.label.geometry import Geometry
 from jaxpose.label.guard import Guard, PageFiles, Tokens, number_in, read_json, refuse
 from jaxpose.label.reasons import find_suggested, find_wrong, has_suggestions
 from jaxpose.label.store import Stale, Store
+from jaxpose.label.traces import TRACES
 from jaxpose.label.training import Training
 from jaxpose.label.videos import Videos
 from jaxpose.labelling.label_file import Point
@@ -48,9 +50,12 @@ _PAGE = (
     "page.js",
     "choices.js",
     "editor.js",
+    "flags.js",
     "frame.js",
     "frames.js",
     "geometry.js",
+    "goto.js",
+    "onion.js",
     "pictures.js",
     "pointer.js",
     "side.js",
@@ -179,6 +184,9 @@ def make_app(
       tokens: the secrets that open the page.
       orientation: of the labels' pixels, as in `image_file.PixelRule`.
       geometry: the calibrated cameras, None without a calibration.
+
+    Raises:
+      DamagedFile: as `Flags`.
     """
     answers = _Answers(store, videos, training, Pictures(store, orientation), geometry)
     routes = [
@@ -192,11 +200,12 @@ def make_app(
         Route("/api/frames", answers.frames),
         Route("/api/frame/{number:str}", answers.frame),
         Route("/api/frame/{number:str}", answers.edit, methods=["POST"]),
+        Route("/api/frame/{number:str}/flag", answers.flag, methods=["POST"]),
         Route("/api/frame/{number:str}/keep/{place:str}", answers.keep, methods=["POST"]),
         Route("/api/frame/{number:str}/geometry/{place:str}", answers.geometry),
         Route("/image/{number:str}", answers.image),
         Route("/api/video/{video:str}", answers.video),
-        Route("/api/video/{video:str}/confidence", answers.confidence),
+        Route("/api/video/{video:str}/trace/{kind:str}", answers.trace),
         Route("/api/video/{video:str}/{frame:str}", answers.extract, methods=["POST"]),
         Route("/video/{video:str}/{frame:str}", answers.video_frame),
     ]
@@ -234,7 +243,7 @@ class _Answers:
     def __init__(self, store: Store, videos: Videos, training: Training, pictures: Pictures, geometry: Geometry | None):
         self.store, self._videos, self._training, self._pictures = store, videos, training, pictures
         self._geometry, self.run = geometry, secrets.token_hex(8)
-        self._files = PageFiles(_PAGE)
+        self._files, self._flags = PageFiles(_PAGE), Flags(store.project.flags_file)
 
     async def page(self, request: Request) -> Response:
         return self._files.answer("page.html")
@@ -279,7 +288,7 @@ class _Answers:
         numbers = self._numbers(shown) if shown else []
         tags = await run_in_threadpool(lambda: {number: self._pictures.tag(number) for number in numbers})
         training = await run_in_threadpool(self._training.state)
-        return {**self.store.changes(since), "training": training, "pictures": tags}
+        return {**self.store.changes(since), "training": training, "pictures": tags, "flagged": self._flagged()}
 
     @_answering
     async def train(self, request: Request) -> Any:
@@ -336,9 +345,11 @@ class _Answers:
         return {"frames": frames, "images": list(self._videos.labelled(video, self.store.images).items())}
 
     @_answering
-    async def confidence(self, request: Request) -> Any:
+    async def trace(self, request: Request) -> Any:
         video, _ = self._place(request)
-        return await run_in_threadpool(self._videos.confidence, video, self.store.predictions)
+        if (kind := request.path_params["kind"]) not in TRACES:
+            raise HTTPException(404, "there is no such trace")
+        return await run_in_threadpool(self._videos.trace, video, kind, self.store.predictions)
 
     @_answering
     async def video_frame(self, request: Request) -> Any:
@@ -390,6 +401,17 @@ class _Answers:
         await read_json(request)
         place = self._place_of(request.path_params["place"])
         return await run_in_threadpool(self.store.drop_conflict, request.path_params["number"], place)
+
+    @_answering
+    async def flag(self, request: Request) -> Any:
+        is_flagged = (await read_json(request)).get("flagged")
+        if not isinstance(is_flagged, bool):
+            raise HTTPException(400, "flagged is true or false")
+        await run_in_threadpool(self._flags.set, self.store.images[request.path_params["number"]], is_flagged)
+        return {"flagged": self._flagged()}
+
+    def _flagged(self) -> list[int]:
+        return [number for number, image in enumerate(self.store.images) if image in self._flags]
 
     @_answering
     async def geometry(self, request: Request) -> Any:

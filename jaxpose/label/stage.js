@@ -117,11 +117,11 @@ export class Stage {
   }
 
   // Paints the picture, and the points of a frame as an editor shows them; `names` and `edges` are of the keypoints of the
-  // project, `lines` and `rings` of this view as in `Geometry`.
-  paint(frame, editor, { names, edges, lines, rings }) {
+  // project, `lines` and `rings` of this view as in `Geometry`, and `onion` are labels of an earlier image, null without.
+  paint(frame, editor, { names, edges, lines, rings, onion }) {
     const { current, hasSeveral } = editor;
     const animals = hasSeveral ? new Map(editor.animals.map((one) => [one, editor.nameOf(one)])) : null;
-    this.shown = { frame, names, edges, lines, rings, current, animals, isOther: (animal) => editor.isOther(animal) };
+    this.shown = { frame, names, edges, lines, rings, onion, current, animals, isOther: (animal) => editor.isOther(animal) };
     if (this.pictureIsOld) this.drawPicture();
     this.pictureIsOld = false;
     this.drawPoints();
@@ -147,6 +147,7 @@ export class Stage {
     this.svg.replaceChildren();
     if (!this.shown?.frame || !this.picture || this.hidesPoints) return;
     const { frame, current, animals } = this.shown;
+    if (this.shown.onion) this.drawOnion(this.shown.onion);
     for (const animal of frame.animals()) this.drawEdges(animal);
     this.drawGeometry();
     if (this.showsPredictions) frame.points.forEach((point, place) => point && !point.draft && this.drawPrediction(point, frame.predicted[place], this.nameOf(place)));
@@ -175,6 +176,19 @@ export class Stage {
       const line = this.add("line", { class: "edge", x1: from[0], y1: from[1], x2: to[0], y2: to[1] });
       if (animals) line.style.stroke = colourOf(animal);
     }
+  }
+
+  // The labels of an earlier image.
+  drawOnion(onion) {
+    const { names, edges } = this.shown, group = this.add("g", { class: "onion", role: "img", "aria-label": "labels of an earlier image" });
+    const labels = onion.points.map((point) => (point && !point.draft && this.covers([point.x, point.y]) ? this.toStage([point.x, point.y]) : null));
+    for (const animal of onion.animals()) {
+      for (const edge of edges) {
+        const [from, to] = edge.map((k) => labels[animal * onion.size + k]);
+        if (from && to) this.add("line", { x1: from[0], y1: from[1], x2: to[0], y2: to[1] }, group);
+      }
+    }
+    labels.forEach((label, place) => label && this.add("circle", { cx: label[0], cy: label[1], r: RADIUS_PX, fill: colourOf(place % names.length) }, group));
   }
 
   // The lines on which the other views show the current keypoint, and rings where they show it and unlabelled ones.

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,6 +20,7 @@ from jaxpose.formats.project import named_videos
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import LabelProject
 from jaxpose.label.store import Store
+from jaxpose.label.traces import read_trace
 from jaxpose.label.video_frames import VideoFrames
 from jaxpose.labelling.label_file import new_label_file, read_label_header
 from jaxpose.labelling.project_labels import image_of, plain_header, read_project_labels
@@ -75,10 +77,11 @@ class Videos:
     def _file(self, video: int) -> Path:
         return self.files[self.names[video]]
 
-    def confidence(self, video: int, predictions: Predictions | None) -> list[float]:
-        """Returns the confidence along a video, as `Predictions.of_video`; [] without predictions of it."""
+    def trace(self, video: int, kind: str, predictions: Predictions | None) -> list[Any]:
+        """Returns a trace along a video, as `read_trace`; [] without predictions of it."""
         name = self.names[video]
-        return predictions.of_video((name, self.files[name].stem)) if predictions else []
+        table = predictions and predictions.table_of_video((name, self.files[name].stem))
+        return read_trace(table, kind) if table else []
 
     def labelled(self, video: int, images: list[str]) -> dict[int, int]:
         """Returns {frame number: number of its image} of the images of a video."""

@@ -34,12 +34,22 @@ from jaxpose.formats.project import read_project
 from jaxpose.outputs import output_folder
 from jaxpose.pose import metrics
 from jaxpose.pose.finder import WORKING_SCORE
+from jaxpose.pose.individuals import write_individuals
 from jaxpose.poses import TEST, TRAIN, VALIDATION
 from jaxpose.prediction.batch_runner import Predictions
 from jaxpose.prediction.ensemble import MEMBERS, EnsemblePredictor, load_labelling, write_spread
+from jaxpose.prediction.labelled_individuals import learn_individuals
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.progress import phase
-from jaxpose.run.paths import CONFIG_FILE, EVALUATION_FILE, FINDER_FOLDER, FINISHED_FILE, SPLIT_FILE, run_folder
+from jaxpose.run.paths import (
+    CONFIG_FILE,
+    EVALUATION_FILE,
+    FINDER_FOLDER,
+    FINISHED_FILE,
+    INDIVIDUALS_FILE,
+    SPLIT_FILE,
+    run_folder,
+)
 from jaxpose.run.pca import pose_errors_px
 from jaxpose.run.run_config import read_run_config
 from jaxpose.run.status import (
@@ -132,7 +142,7 @@ def _results(folder: Path, projects: Sequence[tuple[Project, str]]) -> contextli
     stale = [
         folder / f"{_stem(view, ending)}_{NOT_VISIBLE_ERROR}.csv" for found, ending in projects for view in found.views
     ]
-    return output_folder(folder, overwrite=True, stale=lambda: stale)
+    return output_folder(folder, overwrite=True, stale=lambda: [*stale, folder / INDIVIDUALS_FILE])
 
 
 def summarize(
@@ -422,9 +432,20 @@ def evaluate_dataset(
                 content["ensemble"] = write_spread(new, data, members, predicted, confidence)
             write_atomic(new / EVALUATION_FILE, f"{json_text(content)}\n".encode())
             found = data.project
-            files = [*written, EVALUATION_FILE]
+            files = [*written, EVALUATION_FILE, *_write_individuals(new, config, data)]
             write_evaluated(new, files, found.poses.frames, found.checksums, found.labels_checksums())
     return results
+
+
+def _write_individuals(folder: Path, config: Config, data: Dataset) -> list[str]:
+    """Writes what tells the labelled individuals of training images apart, for tracks; returns the file."""
+    if config.data.animals < 2 or config.model.kind == "finder":
+        return []
+    learned = learn_individuals(data.project, data.rows(TRAIN), config.data)
+    if learned is None:
+        return []
+    write_individuals(folder / INDIVIDUALS_FILE, learned)
+    return [INDIVIDUALS_FILE]
 
 
 def extra_projects(config: Config) -> list[Project]:

@@ -185,7 +185,7 @@ def edges_of_run(data: DataConfig) -> tuple[tuple[int, int], ...]:
 # The predictions of a run's videos, read from its tables, with their unusual frames.
 
 # Maximum bytes of tables that are read: about 300,000 frames of 17 keypoints.
-_MOST_BYTES = 300_000_000
+MOST_BYTES = 300_000_000
 _POSE_ERRORS = ("_pca_singleview_error", "_pca_multiview_error")
 # Evidence above this may be suspicious: the logarithm of 1 + robust standard deviations beyond the normal three.
 _UNUSUAL = float(np.log1p(3))
@@ -244,7 +244,7 @@ def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
 
 
 def _read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
-    tables, left_out, room = [], [], _MOST_BYTES
+    tables, left_out, room = [], [], MOST_BYTES
     for table, video in finished_tables(facts.run).items():
         room -= table.stat().st_size
         if room < 0 and tables:

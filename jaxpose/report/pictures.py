@@ -63,16 +63,28 @@ def draw_picture(
       named: keypoints whose names are written next to their labels.
     """
     height, width = image.shape[:2]
+    absent = np.full((len(keypoint_names), 2), np.nan)
+    joined = labelled_px if predicted_px is None else predicted_px
+    points = [absent if one is None else one for one in (predicted_px, labelled_px, expected_px, joined)]
+    return embed(image, _marks(keypoint_names, edges, points, named, (width, height)), alt, longest_px)
+
+
+def embed(image: np.ndarray, marks: str, alt: str, longest_px: int) -> str:
+    """Returns a frame and its marks as SVG.
+
+    Args:
+      image: (h, w, 3) uint8 RGB.
+      marks: SVG in pixels of the image.
+      alt: plain text for those who cannot see it.
+      longest_px: the longer side of the embedded picture, at most.
+    """
+    height, width = image.shape[:2]
     scale = min(1.0, longest_px / max(height, width))
     if scale < 1:
         size = max(1, round(width * scale)), max(1, round(height * scale))
         image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
     content = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
     source = base64.b64encode(content).decode()
-    joined = labelled_px if predicted_px is None else predicted_px
-    absent = np.full((len(keypoint_names), 2), np.nan)
-    points = [absent if one is None else one for one in (predicted_px, labelled_px, expected_px, joined)]
-    marks = _marks(keypoint_names, edges, points, named, (width, height))
     return (
         f'<svg class="frame" viewBox="-0.5 -0.5 {width} {height}" role="img" aria-label="{escaped(alt)}">'
         f'<image x="-0.5" y="-0.5" width="{width}" height="{height}" preserveAspectRatio="none" '

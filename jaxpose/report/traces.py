@@ -12,10 +12,7 @@ import numpy as np
 
 from jaxpose.config.losses import weights
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.labelling.recordings import POSE_ERROR_PX
-from jaxpose.prediction.index import DETECTIONS, TRACKS
-from jaxpose.prediction.video_tables import finished_tables
 from jaxpose.report.facts import Recording, RunFacts, Segment, read_recordings
 from jaxpose.report.page import (
     Figure,
@@ -100,7 +97,10 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     """Returns the section, and what the page draws the traces from: a dict for each video (see `pack`)."""
     title = "Videos"
     if facts.config.data.animals > 1:
-        return Section("videos", title, _tracks(facts)), []
+        # These imports take 0.3 s, which a run of one animal does not need.
+        from jaxpose.report.reviews import tracks_of_run
+
+        return Section("videos", title, tracks_of_run(facts)), []
     try:
         recordings, left_out = read_recordings(facts)
     except UserError as error:
@@ -136,29 +136,6 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
     figure = _steps_figure(recordings, facts.config.data.keypoint_names)
     body = paragraph(text) + chooser + plot + _segments(facts, recordings) + figure.html()
     return Section("videos", title, body, (figure,)), packed
-
-
-def _tracks(facts: RunFacts) -> str:
-    """Returns the predicted videos of a run of several animals, whose places in a frame have no traces."""
-    try:
-        tables = finished_tables(facts.run)
-    except UserError as error:
-        return paragraph(f"There are no tracks: {error}")
-    rows = []
-    for table_file, video in tables.items():
-        stem = table_file.name.removesuffix(f"{DETECTIONS}{table_file.suffix}") + TRACKS
-        review = table_file.with_name(f"{stem}_review.csv")
-        row = [video.name, "-", "no tracks"]
-        if review.is_file():
-            # The first line is the header.
-            places = read_bytes(review, most_bytes=None).count(b"\n") - 1
-            row[1:] = [str(review.relative_to(facts.run)), f"{places:,}"]
-        rows.append(row)
-    text = (
-        "With several animals, this page shows no traces. jaxpose draw shows the tracks of a video in colour, and "
-        "jaxpose label opens a review, the list of places where two animals may have been confused."
-    )
-    return paragraph(text) + table(["video", "review", "places to check"], rows, "Predicted videos")
 
 
 def pack(recording: Recording, block: int) -> dict[str, Any]:

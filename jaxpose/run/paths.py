@@ -51,6 +51,7 @@ PROFILE_FOLDER = "profile"
 
 EVALUATION_FILE = "evaluation.json"
 EVALUATED_FILE = "evaluated.json"
+INDIVIDUALS_FILE = "individuals.json"
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_TABLE = "calibration.csv"
 REPORT_FILE = "report.html"
@@ -68,6 +69,7 @@ RESULTS = (
     "predictions_*.csv",
     EVALUATION_FILE,
     EVALUATED_FILE,
+    INDIVIDUALS_FILE,
     CALIBRATION_FILE,
     CALIBRATION_TABLE,
     REPORT_FILE,

@@ -4,8 +4,7 @@ import csv
 import dataclasses
 import hashlib
 import io
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from jaxpose.text_file import read_unicode
 from jaxpose.tracking.origin import shortened
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.silhouettes import told_apart
-from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
+from jaxpose.tracking.tracks import Number, Solution, regrouped, solve
 
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
 # In an answer with names of tracks: nothing is known about the animal.
@@ -112,13 +111,9 @@ def parse_corrections(file: Path, text: str) -> list[Correction]:
 
 
 def _correction(place: str, row: dict[str, str]) -> Correction:
-    answer, kind, track_a, track_b = row["answer"].lower(), row.get("kind", ""), row["track_a"], row["track_b"]
+    answer, kind, track_a, track_b = row["answer"], row.get("kind", ""), row["track_a"], row["track_b"]
+    answer = answer.lower() if answer.lower() in ANSWERS else answer
     then = [] if answer in ANSWERS else answer.split()
-    if not all(re.fullmatch(f"{NAME}[0-9]+|{UNKNOWN}", name) for name in then):
-        raise UserError(
-            f"{place}: the answer is {row['answer']}; it must be one of {', '.join(ANSWERS)}, or name the tracks that "
-            f"show the animals at frame_to, such as {NAME}3 {NAME}1"
-        )
     seen = [name for name in then if name != UNKNOWN]
     if then and (not seen or len(set(seen)) < len(seen) or len(then) > len({track_a, track_b} - {""})):
         raise UserError(
@@ -142,7 +137,11 @@ def _correction(place: str, row: dict[str, str]) -> Correction:
 
 
 def solve_corrected(
-    found: Detections, number: Number, corrections: Sequence[Correction], areas: np.ndarray | None = None
+    found: Detections,
+    number: Number,
+    corrections: Sequence[Correction],
+    areas: np.ndarray | None = None,
+    named: Callable[[int, Solution], Solution] = lambda turn, solution: solution,
 ) -> Solution:
     """Returns the cheapest tracks in which all corrections hold.
 
@@ -151,16 +150,29 @@ def solve_corrected(
       number: the number of animals.
       corrections: a person's.
       areas: (m,) areas of the silhouettes, which tell animals apart; None uses motion alone.
+      named: returns the tracks of a round with their names, by which the corrections of the round call them.
 
     Raises:
       UserError: a correction names an unknown track or frame, or cannot hold with the others.
     """
     solution, demands = _uncorrected(found, number, areas), list[_Demand]()
     for turn in sorted({one.round for one in corrections}):
+        solution = named(turn, solution)
         for correction in corrections:
             demands += _demands(solution, correction) if correction.round == turn else []
         solution = _solve(solution, number, demands, areas)
-    return solution
+    return named(rounds(corrections), solution)
+
+
+def answerable(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns names that an answer can name: without spaces, each once, and none that is an answer itself."""
+    found: list[str] = []
+    for name in names:
+        one = "_".join(name.split())
+        while one in found or one.lower() in (*ANSWERS, UNKNOWN):
+            one += "_"
+        found.append(one)
+    return tuple(found)
 
 
 def _uncorrected(found: Detections, number: Number, areas: np.ndarray | None) -> Solution:
@@ -181,10 +193,7 @@ def checksum_of_answers(corrections: Sequence[Correction]) -> str:
 
 def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
     before, after = correction.before, correction.after
-    for name in [*before, *after]:
-        if name not in (*solution.names, UNKNOWN):
-            known = ", ".join(solution.names)
-            raise UserError(f"{correction.place}: there is no track {name} in round {correction.round}; it has {known}")
+    refuse_unknown(correction.place, correction.round, [*before, *after], solution.names)
     pairs = []
     for one, other in zip(before, after, strict=False):
         here = _end(solution, one, correction.frame_from, -1)
@@ -197,6 +206,19 @@ def _demands(solution: Solution, correction: Correction) -> list[_Demand]:
             f"{correction.frame_to} on"
         )
     return [_Demand(correction.place, here, there, correction.answer != DIFFERENT) for here, there in pairs]
+
+
+def refuse_unknown(place: str, turn: int, called: Sequence[str], names: Sequence[str]) -> None:
+    """Checks that a round has all tracks that a correction calls by their names.
+
+    Raises:
+      UserError: it does not.
+    """
+    if unknown := [name for name in called if name not in (*names, UNKNOWN)]:
+        raise UserError(
+            f"{place}: there is no track {unknown[0]} in round {turn}; it has {', '.join(names)}; an answer is one of "
+            f"{', '.join(ANSWERS)}, or names the tracks that show the animals at frame_to"
+        )
 
 
 def _end(solution: Solution, name: str, frame: int, step: int) -> int:

@@ -23,6 +23,7 @@ class Origin:
       detections, video: the file of the detections, and that of --video ("" without it). A file in the folder of the
         tracks, or below, is relative to it; another is absolute.
       animals: value of --animals.
+      names: the names of the tracks of each round, from round 0; answers call them so, whatever is learnt later.
     """
 
     round: int
@@ -31,6 +32,7 @@ class Origin:
     detections: str
     animals: str
     video: str
+    names: list[list[str]]
 
 
 def path_from(tracks: Path, file: Path) -> str:

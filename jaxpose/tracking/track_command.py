@@ -10,8 +10,6 @@ import numpy as np
 from jaxpose.config.arguments import DONE
 from jaxpose.conversion.label_files import Target
 from jaxpose.conversion.prediction_tables import (
-    CSV,
-    DEEPLABCUT,
     SLEAP_ANALYSIS,
     SLP,
     SUFFIXES,
@@ -19,6 +17,7 @@ from jaxpose.conversion.prediction_tables import (
     find_footage,
     form_of,
     form_to_write,
+    individuals_for,
     read_table,
     refuse_no_video,
     scorer_for_deeplabcut,
@@ -29,18 +28,26 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.formats.prediction_table import Footage, PredictionTable
 from jaxpose.outputs import output_folder
-from jaxpose.pose.detections import find_detections
+from jaxpose.pose.detections import Detections, find_detections
 from jaxpose.poses import Poses
 from jaxpose.progress import phase
 from jaxpose.terminal import count, print_lines, say
-from jaxpose.tracking.corrections import Correction, checksum_of_answers, read_corrections, rounds, solve_corrected
+from jaxpose.tracking.corrections import (
+    Correction,
+    answerable,
+    checksum_of_answers,
+    read_corrections,
+    rounds,
+    solve_corrected,
+)
 from jaxpose.tracking.mixed import without_mixed
-from jaxpose.tracking.origin import Origin, checksum_of, path_from, write_origin
+from jaxpose.tracking.names import Evidence, read_evidence, with_names
+from jaxpose.tracking.origin import Origin, checksum_of, origin_file, path_from, read_origin, write_origin
 from jaxpose.tracking.review import Doubt, find_doubts, review_table
+from jaxpose.tracking.review_file import ENDING, FORMS
 from jaxpose.tracking.silhouettes import read_areas
-from jaxpose.tracking.tracks import Number
+from jaxpose.tracking.tracks import Number, Solution
 
-FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
 _AT_MOST = "at-most:"
 
 
@@ -92,12 +99,15 @@ def write_tracks(
       UserError: corrections contradict each other, a file exists, or the video does not fit the detections.
       OSError: a file cannot be written.
     """
+    review = _review_of(out)
     with phase(f"tracking {table.file.name}"):
         found = without_mixed(find_detections(table.poses))
         areas = read_areas(video, found) if video else None
-        solution = solve_corrected(found, number, corrections, areas)
+        evidence, note = _evidence(table, found, footage.path if footage else video)
+        names = _Names(evidence, _names_before(review, corrections))
+        solution = solve_corrected(found, number, corrections, areas, names)
         doubts = find_doubts(solution)
-    poses, review = solution.named(table.poses), _review_of(out)
+    poses = solution.named(table.poses)
     tracked = _without_others(dataclasses.replace(table, poses=poses))
     target = Target(form_of(out), out, scorer_for_deeplabcut(table), None, overwrite)
     with output_folder(out.parent, overwrite) as folder:
@@ -109,20 +119,65 @@ def write_tracks(
             path_from(out, table.file),
             _number_text(number),
             path_from(out, video) if video else "",
+            names.of_rounds(rounds(corrections)),
         )
         rows = review_table(doubts, solution.names, origin.round, origin.tracks)
         write_atomic(folder / review.name, rows)
         write_origin(folder / review.name, origin)
     return [
         *_report(out, poses, len(found.parts) // 2),
+        *note,
         *_area_lines(video, areas),
         _review_line(review, doubts, solution.names),
         *_lines_about_others(out, review),
     ]
 
 
+class _Names:
+    """The names of the tracks of each round: as they were, or else those of individuals, where they are clear."""
+
+    def __init__(self, evidence: Evidence | None, before: Sequence[Sequence[str]]):
+        self._evidence, self._before = evidence, before
+        self._names: dict[int, tuple[str, ...]] = {}
+
+    def __call__(self, turn: int, solution: Solution) -> Solution:
+        """Returns the tracks of a round with their names."""
+        names = tuple(self._before[turn]) if turn < len(self._before) else ()
+        if len(names) != len(solution.names):
+            names = with_names(solution, self._evidence).names
+        self._names[turn] = names
+        return dataclasses.replace(solution, names=names)
+
+    def of_rounds(self, last: int) -> list[list[str]]:
+        """Returns the names of rounds 0 to `last`; those of a round without answers are those of the next one."""
+        turns = [min(turn for turn in self._names if turn >= number) for number in range(last + 1)]
+        return [list(self._names[turn]) for turn in turns]
+
+
+def _names_before(review: Path, corrections: Sequence[Correction]) -> list[list[str]]:
+    """Returns the names by which corrections call the tracks of each round, [] if they are not known."""
+    if not corrections or not origin_file(review).is_file():
+        return []
+    return read_origin(review).names[: rounds(corrections)]
+
+
+def _evidence(table: PredictionTable, found: Detections, video: Path | None) -> tuple[Evidence | None, list[str]]:
+    """Returns how much detections of a run look like its individuals, None if it knows none, and a line about it."""
+    if (learned := individuals_for(table.file)) is None:
+        return None, []
+    individuals, data, predicted = learned
+    video = video or predicted
+    try:
+        if video is None or not video.is_file():
+            raise UserError(f"there is no video {video}; give it with --video")
+        evidence = read_evidence(individuals, data, video, found, table.poses.keypoint_names)
+    except UserError as error:
+        return None, [f"tracks have numbers instead of the names {', '.join(individuals.names)}: {error}"]
+    return dataclasses.replace(evidence, names=answerable(evidence.names)), []
+
+
 def _review_of(out: Path) -> Path:
-    return out.with_name(f"{file_stem(out)}_review.csv")
+    return out.with_name(f"{file_stem(out)}{ENDING}")
 
 
 def _corrections(name: str, review: Path) -> list[Correction]:

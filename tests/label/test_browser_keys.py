@@ -105,20 +105,91 @@ def goes_through_the_images(press: Keys) -> None:
     ):
         press(key)
         is_at(page, number)
+    goes_where_it_is_told(press)
     press("g")
     expect(page.locator("#timeline")).to_be_visible()
     press("d")
     expect(page.locator("#image")).to_have_text("v, frame 21")
-    press("g")
+    press("j")
+    page.keyboard.type("7")
+    expect(page.locator("#image")).to_have_text("v, frame 7")
+    press("Enter g")
     is_at(page, 20)
     for key in ("q", "Shift+Q"):
         press(key)
         press.says("there is no other camera")
+    flags_an_image(press)
     page.route(
         "**/api/train", lambda route: route.fulfill(json=json.loads('{"name": "none", "text": "begun", "share": 0}'))
     )
     press("Shift+T")
     expect(page.locator("#training")).to_have_text("begun")
+
+
+def flags_an_image(press: Keys) -> None:
+    page = press.page
+    press("f")
+    press.says("flagged")
+    expect(page.locator("#flag")).to_be_visible()
+    press("d")
+    is_at(page, 30)
+    expect(page.locator("#flag")).to_be_hidden()
+    press("f f f")
+    press.counts("#rows .flag", 2)
+    page.reload()
+    is_at(page, 10)
+    page.select_option("#filter", "all")
+    press.counts("#rows .flag", 2)
+    page.select_option("#filter", "flagged")
+    press.counts("#rows .row", 2)
+    press("d")
+    is_at(page, 20)
+    press("d")
+    is_at(page, 30)
+    press("f")
+    press.says("no longer flagged")
+    # It stays in the list until the next choice, as labelled images do.
+    press.counts("#rows .row", 2)
+    press.counts("#rows .flag", 1)
+    page.select_option("#filter", "all")
+    press("a")
+    is_at(page, 20)
+    press("g")
+    expect(page.locator("#image")).to_contain_text("v, frame 20")
+    press("f")
+    press.says("only images have flags")
+    press("g")
+    is_at(page, 20)
+
+
+def goes_where_it_is_told(press: Keys) -> None:
+    """By a number in the list, and by a part of a name, also of an image that is not in the list."""
+    page = press.page
+    page.select_option("#filter", "unlabelled")
+    for text, listed, number in (
+        ("4", f"4  {image_name(40)}", 40),
+        ("IMG21", f"21  {image_name(210)}", 210),
+        ("000", f"{image_name(0)} (not in the list)", 0),
+    ):
+        press("j")
+        page.keyboard.type(text)
+        expect(page.locator("#goto-list button").first).to_have_text(listed)
+        page.keyboard.press("Enter")
+        is_at(page, number)
+    press("j")
+    page.keyboard.type("v/img")
+    press.counts("#goto-list button", 9)
+    page.keyboard.type("x")
+    expect(page.locator("#goto-problem")).to_contain_text("no image has this number")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator("#goto")).to_be_hidden()
+    is_at(page, 0)
+    page.select_option("#filter", "all")
+    press("j")
+    page.keyboard.type("3")
+    page.keyboard.press("Enter")
+    is_at(page, 20)
 
 
 def moves_a_point(press: Keys) -> None:
@@ -198,6 +269,30 @@ def changes_animals(press: Keys) -> None:
     press.is_current("a", 0)
 
 
+def shows_earlier_labels(press: Keys) -> None:
+    """Under those of the image, which they do not change: a click there places the current keypoint."""
+    page = press.page
+    press("u")
+    press.says(f"onion skin: labels of {image_name(10)}")
+    press.counts(".points .onion circle", 3)
+    press.counts(".points .ring", 3)
+    box = page.locator(".points .onion circle").nth(1).bounding_box()
+    assert box
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    press.counts(".points g[aria-label='a nose, visible']", 1)
+    expect(page.locator("#saved")).to_have_text(re.compile("^saved"))
+    assert np.hypot(*np.subtract(page.evaluate(SAVED, 2)["a 0"][:2], (7, 8))) < 0.1
+    press("Control+z")
+    press.counts(".points .ring", 3)
+    press("u")
+    press.counts(".points .onion", 0)
+    press("a a u")
+    is_at(page, 0)
+    press.says("no earlier image of this video has labels")
+    press("d d u")
+    is_at(page, 20)
+
+
 def changes_the_looks(press: Keys) -> None:
     page = press.page
     press("h")
@@ -227,7 +322,9 @@ def test_every_key_does_what_the_list_of_keys_says(tmp_path: Path) -> None:
         with opened(served.address, 1280, 800) as page:
             is_at(page, 10)
             press = Keys(page)
-            for part in (goes_through_the_images, moves_a_point, changes_points, changes_animals, changes_the_looks):
+            for part in (goes_through_the_images, moves_a_point, changes_points, changes_animals):
+                part(press)
+            for part in (shows_earlier_labels, changes_the_looks):
                 part(press)
             expect(page.locator("#saved")).to_have_text("saved")
             # Another program saves what it read before.

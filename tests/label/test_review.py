@@ -22,12 +22,12 @@ from jaxpose.formats.prediction_table import Footage
 from jaxpose.formats.sleap_files import write_predictions_slp
 from jaxpose.label import review as reviews
 from jaxpose.label.__main__ import main
-from jaxpose.label.answers import Place
 from jaxpose.label.review import Review
 from jaxpose.label.store import Stale
 from jaxpose.prediction.index import COLUMNS
 from jaxpose.tracking.corrections import read_corrections
 from jaxpose.tracking.origin import checksum_of, read_origin, write_origin
+from jaxpose.tracking.review_file import Place
 from tests.browser import OVERFLOWS, PATIENCE_MS, needs_browser, opened
 from tests.index_row import row
 from tests.label.small_projects import serving, write_project
@@ -399,7 +399,7 @@ def test_only_files_that_are_being_replaced_are_waited_for(
         monkeypatch.setattr(reviews, name, lambda *given, **named: [reads.append(given), read(*given, **named)][1])
 
     monkeypatch.setattr(reviews.time, "sleep", wait)
-    for name in ("read_table", "read_origin", "read_bytes", "read_answers"):
+    for name in ("read_tracks", "read_origin", "read_bytes", "read_answers"):
         counted(name)
     write_origin(review, dataclasses.replace(read_origin(review), tracks="sha256:0123456789abcdef"))
     assert page.state()["rows"] and len(waits) == 1
@@ -493,7 +493,7 @@ def test_places_that_take_no_answer_and_answers_that_cannot_be_are_refused(tmp_p
     state = page.state()
     place = next(Place(*row["place"]) for row in state["rows"] if row["kind"] == "swap")
     wrong = {
-        "the answer is 2; it must be one of same": (place, "2"),
+        "the answer: there is no track 2 in round 0; it has animal1, animal2; an answer is one of same": (place, "2"),
         "there is no track animal9": (place._replace(track_a="animal9"), "swap"),
         "there are no frames 10 to 900": (place._replace(frame_from="10", frame_to="900"), "swap"),
         "swap needs two different tracks": (place._replace(frame_from="3", frame_to="4", track_b="animal1"), "swap"),
@@ -589,3 +589,17 @@ def test_an_answer_to_a_full_disk_changes_nothing(tmp_path: Path, video: Path) -
     with pytest.raises(OSError, match="c.csv"):
         page.answer(state["revision"], place, "same")
     assert page.state()["revision"] == state["revision"]
+
+
+def test_the_review_of_a_single_track_opens(tmp_path: Path, video: Path) -> None:
+    """A table of one animal does not name it."""
+    poses = made()
+    points = poses.points_px.copy()
+    points[:, 1] = np.nan
+    detections(tmp_path, dataclasses.replace(poses, points_px=points)).rename(tmp_path / "alone.csv")
+    out = tmp_path / "alone_tracks.slp"
+    assert track_verb.main([str(tmp_path / "alone.csv"), "--video", str(video), "--out", str(out)]) == 0
+    page = Review(tmp_path / "alone_tracks_review.csv", str(video))
+    state = page.state()
+    assert state["tracks"] == ["animal1"] and {row["place"][3] for row in state["rows"]} == {"animal1"}
+    np.testing.assert_allclose(np.array(page.poses(0), float)[0], points[0, 0], atol=0.01)

@@ -120,7 +120,7 @@ def test_only_the_page_itself_may_write(served: Served, cookie: str, project: Pa
         assert post(served, cookie, "/api/frame/1", given, **headers)[0] == 403
     body = json.dumps(given).encode()
     assert ask(served, "/api/frame/1", "POST", body, Cookie=cookie, Content_Type="application/json")[0] == 403
-    for path in ("/api/frame/1", "/api/frame/1/keep/0", "/api/video/0/0"):
+    for path in ("/api/frame/1", "/api/frame/1/flag", "/api/frame/1/keep/0", "/api/video/0/0"):
         assert post(served, cookie, path, given, Content_Type="text/plain")[0] == 415
     for method in ("OPTIONS", "PUT", "DELETE"):
         assert ask(served, "/api/frame/1", method, Cookie=cookie)[0] == 403
@@ -136,7 +136,9 @@ def test_wrong_and_huge_bodies_are_refused(served: Served, cookie: str) -> None:
         assert post(served, cookie, "/api/frame/1", {"revision": revision, "points": points})[0] == 400, points
     for body in (b"", b"[1]", b"{", b'{"revision": "a", "points": {"0": [NaN, 1, 2]}}', b"[" * 60_000):
         assert post(served, cookie, "/api/frame/1", body)[0] == 400
-    assert post(served, cookie, "/api/frame/99", {})[0] == 404
+    assert post(served, cookie, "/api/frame/99", {})[0] == post(served, cookie, "/api/frame/99/flag", {})[0] == 404
+    for flag in ({}, {"flagged": 1}, {"flagged": "true"}, {"flagged": None}):
+        assert post(served, cookie, "/api/frame/1/flag", flag)[0] == 400, flag
     # Half a pixel around the image of 60 x 40 pixels belongs to it.
     for point in ([59.501, 3, 2], [3, -0.501, 2], [999999, -999999, 2]):
         status, _, content = post(served, cookie, "/api/frame/1", {"revision": revision, "points": {"2": point}})
@@ -227,6 +229,42 @@ def test_a_second_one_and_wrong_arguments_are_refused(
         assert main([*map(str, arguments), "--no-browser"]) == 2
         assert re.search(problem, capsys.readouterr().err)
     assert sorted(os.listdir(other)) == ["CollectedData.csv", "labeled-data"]
+
+
+def open_page(served: Served) -> str:
+    """The cookie of a new browser."""
+    return ask(served, "/?" + urlsplit(served.address).query)[1]["set-cookie"].partition(";")[0]
+
+
+def flag(served: Served, number: int, is_flagged: bool) -> list[int]:
+    status, _, content = post(served, open_page(served), f"/api/frame/{number}/flag", {"flagged": is_flagged})
+    assert status == 200, content
+    return json.loads(content)["flagged"]
+
+
+def test_flags_outlive_a_kill_and_no_label_file_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project, file = write_project(tmp_path / "p"), tmp_path / "p/.jaxpose_label.CollectedData.csv.flags.json"
+    before = (project / "CollectedData.csv").read_bytes()
+    with serving(project) as served:
+        assert flag(served, 2, True) == [2] and flag(served, 0, True) == [0, 2]
+        served.kill()
+    # An image that is away keeps its flag.
+    (project / image_name(20)).rename(project / "away.png")
+    with serving(project) as served:
+        changes = json.loads(ask(served, "/api/changes?since=0", Cookie=open_page(served))[2])
+        assert changes["flagged"] == [0] and flag(served, 0, False) == []
+        assert image_name(20) in file.read_text() and image_name(0) not in file.read_text()
+        assert served.stop() == 0
+    (project / "away.png").rename(project / image_name(20))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    assert main([str(project), "--no-browser"]) == 2
+    assert re.search(f"{file} is damaged.*remove it to go on without the flags", capsys.readouterr().err)
+    file.write_bytes(whole)
+    with serving(project) as served:
+        assert flag(served, 3, True) == [2, 3] and flag(served, 2, False) == [3] and flag(served, 3, False) == []
+        assert served.stop() == 0
+    assert not file.exists() and (project / "CollectedData.csv").read_bytes() == before
 
 
 def test_a_killed_server_loses_no_label_and_ctrl_c_writes_them(tmp_path: Path) -> None:

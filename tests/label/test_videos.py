@@ -11,12 +11,13 @@ import pytest
 from playwright.sync_api import expect
 
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import PredictionWriter, write_predictions
+from jaxpose.formats.lightning_pose.tables import PredictionWriter, write_errors, write_predictions
 from jaxpose.label.__main__ import main
 from jaxpose.label.predictions import Predictions
 from jaxpose.label.project import open_project
 from jaxpose.label.store import Store
 from jaxpose.label.videos import Videos, make_project
+from jaxpose.tracking.review import EXTRA, SWAP, Doubt, review_table
 from jaxpose.video.index import read_index
 from jaxpose.video.video import read_chunks, scan
 from tests.browser import needs_browser, opened
@@ -26,6 +27,11 @@ from tests.video.test_flipped_bits import FRAMES, WHOLE, encode, read
 from tests.video.test_rotation import note_rotation
 
 LABELS = "CollectedData.csv"
+# The width, the height and the pixels (RGBA) of the curves and marks over the slider.
+PAINTED = """() => {
+  const canvas = document.getElementById("marks"), { width, height } = canvas;
+  return [width, height, [...canvas.getContext("2d").getImageData(0, 0, width, height).data]];
+}"""
 
 
 @pytest.fixture
@@ -127,15 +133,83 @@ def test_the_confidence_along_a_video_shows_its_lowest_frames(store: Store) -> N
     points[1234, 2] = np.nan
     write_predictions(run / "video_preds/day/v.csv", list(map(str, range(5000))), KEYPOINTS, points, confidence)
     predictions = Predictions(run, {}, store.project)
-    found = videos.confidence(0, predictions)
+    found = videos.trace(0, "confidence", predictions)
     assert len(found) == 2000 and found[int(1234 / 2.5)] == min(found) == 0.3 and max(found) == 0.9
-    assert videos.confidence(1, predictions) == videos.confidence(0, None) == []
+    assert videos.trace(1, "confidence", predictions) == videos.trace(0, "confidence", None) == []
     # Of several animals, those that a frame has count.
     several = np.stack([np.full((4, 3), 0.9), np.full((4, 3), 0.5)], axis=1)
     several[1, 1] = several[3] = np.nan
     with PredictionWriter(run / "video_preds/w_detections.csv", KEYPOINTS, individuals=("animal1", "animal2")) as table:
         table.append(list(map(str, range(4))), np.repeat(several[..., None], 2, axis=-1), several)
-    assert videos.confidence(1, predictions) == [0.7, 0.9, 0.7, 0.0]
+    assert videos.trace(1, "confidence", predictions) == [0.7, 0.9, 0.7, 0.0]
+
+
+def test_steps_pca_errors_and_doubtful_tracks_along_a_video(store: Store) -> None:
+    """From the tables next to the predictions, which are read again when they have changed."""
+    folder, videos = store.project.folder / "run/video_preds", Videos(store.project)
+    folder.mkdir(parents=True)
+    predictions = Predictions(folder.parent, {}, store.project)
+    frames, rng = list(range(5000)), np.random.default_rng(0)
+    write_predictions(folder / "v.csv", frames, KEYPOINTS, np.ones((5000, 3, 2)), np.ones((5000, 3)))
+
+    def traces(video: int = 0) -> list[list]:
+        return [videos.trace(video, kind, predictions) for kind in ("step_px", "pca_error_px", "doubts")]
+
+    assert traces() == [[], [], []]
+    steps, single, multi = (rng.uniform(0, 2, (5000, 3)) for _ in range(3))
+    # The first frame has no step, and a part may lack any.
+    steps[[0, *range(2500, 2510)]] = np.nan
+    steps[1234, 1], single[75, 0], multi[4999, 2] = 50.5, 20.25, 30.125
+    for ending, values in (("temporal_norm", steps), ("pca_singleview_error", single)):
+        write_errors(folder / f"v_{ending}.csv", frames, KEYPOINTS, values)
+    found_px, errors_px, _ = traces()
+    assert len(found_px) == len(errors_px) == 2000
+    assert found_px[int(1234 / 2.5)] == 50.5 and found_px[1000:1004] == [None] * 4 and None not in errors_px
+    assert sorted(value for value in found_px if value)[-2] <= 2 and errors_px[int(75 / 2.5)] == 20.25
+    write_errors(folder / "v_pca_multiview_error.csv", frames, KEYPOINTS, multi)
+    _, errors_px, _ = traces()
+    assert errors_px[-1] == 30.125 and errors_px[int(75 / 2.5)] == 20.25
+    # A table that is being written, or is none, shows nothing.
+    (folder / "v_temporal_norm.csv").write_text(",nose\n0,1\n1,x\n")
+    assert traces()[0] == []
+    # The tracks of several animals are named after the video.
+    with PredictionWriter(folder / "w_detections.csv", KEYPOINTS, individuals=("animal1", "animal2")) as table:
+        table.append(list(map(str, range(4))), np.ones((4, 2, 3, 2)), np.ones((4, 2, 3)))
+    doubts = [Doubt(SWAP, 7, 8, 0, 1, 0.5, 9), Doubt(EXTRA, 2, 5, 1, -1, 1.0, 4)]
+    (folder / "w_tracks_review.csv").write_bytes(review_table(doubts, ("a", "b"), 0, "sum"))
+    assert traces(1) == [[], [], [[7, 8], [2, 5]]]
+
+
+@needs_browser
+def test_the_timeline_draws_what_the_predictions_show(store: Store) -> None:
+    folder = store.project.folder
+    store.close()
+    preds = folder / "run/video_preds"
+    preds.mkdir(parents=True)
+    (folder / "run/config.json").write_text("{}")
+    points, confidence, steps = np.ones((FRAMES, 3, 2)), np.full((FRAMES, 3), 0.95), np.ones((FRAMES, 3))
+    confidence[5], steps[20] = 0.1, 40
+    write_predictions(folder / "run/predictions.csv", [image_name(10)], KEYPOINTS, points[:1], confidence[:1])
+    write_predictions(preds / "v.csv", list(range(FRAMES)), KEYPOINTS, points, confidence)
+    write_errors(preds / "v_temporal_norm.csv", list(range(FRAMES)), KEYPOINTS, steps)
+    doubts = [Doubt(SWAP, 11, 12, 0, 1, 0.5, 9)]
+    (preds / "v_tracks_review.csv").write_bytes(review_table(doubts, ("a", "b"), 0, "sum"))
+    with serving(folder, "--predictions", str(folder / "run")) as served, opened(served.address, 1280, 800) as page:
+        expect(page.locator("#image")).to_have_text(image_name(10))
+        page.keyboard.press("g")
+        title = "confidence, largest step: look where a line rises; upper marks: doubtful tracks; marks at the bottom"
+        expect(page.locator("#marks")).to_have_attribute("title", f"{title}: images")
+        width, height, pixels = page.evaluate(PAINTED)
+        painted = np.array(pixels, np.uint8).reshape(height, width, 4)[..., 3] > 0
+        at = [round(frame / (FRAMES - 1) * (width - 2)) for frame in (5, 20, 11, 10)]
+        # Curves of 26 px, of which only one frame of each rises: right of the words, above the lower line.
+        curves = [painted[:20, 90:], painted[26:43, 90:]]
+        for curve, frame in zip(curves, (5, 20), strict=True):
+            columns = np.flatnonzero(curve.any(axis=0)) + 90
+            first, last = (round(one / FRAMES * width) for one in (frame, frame + 1))
+            assert len(columns) and first - 2 <= columns.min() and columns.max() <= last + 2
+        assert painted[52:58, at[2]].all() and not painted[52:58, at[2] - 3].any()
+        assert painted[59:65, at[3]].all() and not painted[59:65, at[3] - 3].any()
 
 
 @needs_browser

@@ -344,6 +344,11 @@ def test_views_are_labelled_by_keys_alone(tmp_path: Path) -> None:
             expect(page.locator(".draft")).to_have_count(0)
             press(page, "v")
             expect(page.locator("#message")).to_contain_text("cannot mark hidden points")
+            # Each view has the onion skin of its own earlier image.
+            press(page, "u")
+            for view in VIEWS:
+                expect(page.locator(f"{shown(page, view)} .onion circle")).to_have_count(2)
+            press(page, "u")
             expect(page.locator("#saved")).to_have_text("saved")
             for width_px, scheme in ((800, "dark"), (1280, "light")):
                 page.set_viewport_size({"width": width_px, "height": 600})

@@ -225,8 +225,8 @@ def test_short_tracks_of_doubtful_detections_are_listed(tmp_path: Path) -> None:
     [
         (
             "perhaps,0,swap,40,80,animal1,animal2",
-            "c.csv:2: the answer is perhaps; it must be one of same, different, swap, or name the tracks that show the "
-            "animals at frame_to, such as animal3 animal1",
+            "c.csv:2: there is no track perhaps in round 0; it has animal1, animal2; an answer is one of same, "
+            "different, swap, or names the tracks that show the animals at frame_to",
         ),
         ("animal2 animal2,0,swap,40,80,animal1,animal2", "it must name one track for each of track_a and track_b, -"),
         ("- -,0,swap,40,80,animal1,animal2", "the answer is - -; it must name one track for each of"),

@@ -79,6 +79,9 @@ def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
         validations = [line for line in metrics_of(folder) if "val_loss" in line]
         assert validations and ("val_recall" in validations[0]) == (kind == "finder")
         assert all((folder / name).is_file() for name in ("finished.json", "best.safetensors", "evaluation.json"))
+    # The animals of both videos have the same names in the labels, but other looks.
+    assert "individuals animal1, animal2, animal3: " in log_of(run) and (run / "individuals.json").is_file()
+    assert not (finder_run / "individuals.json").exists()
     # One report, of both.
     assert "test, whole images: " in (run / "report.html").read_text() and not (finder_run / "report.html").exists()
 
@@ -349,6 +352,8 @@ def test_a_video_becomes_tracks(group: Path, run: Path, tmp_path: Path, capsys: 
     # The tracks are kept in one form, because the review and a person's corrections are of that file.
     review = out / "video_preds" / "session01_tracks_review.csv"
     listed = review.read_bytes()
+    places = min(listed.count(b"\n") - 1, 20)
+    assert page.count("<p><code>jaxpose label ") == places and places <= page.count("data:image/jpeg;base64,")
     review.write_text("a person's answers")
     assert predict(["--run", str(out), str(video), "--devices", "1", "--to", "csv"]) == 0
     command = f"jaxpose convert predictions {tracks.file} --to csv --out {tracks.file.with_suffix('.csv')}"

@@ -1,0 +1,193 @@
+"""Which labelled individual a pose shows, from the lengths between its keypoints and the colours at them."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.checksums import read_json, write_json
+from jaxpose.poses import Poses
+
+# Lengths are those of at most twice so many pairs of keypoints.
+_PAIRS = 64
+# Colours are means of squares around keypoints; half their side is this share of the body size.
+_SQUARE = 0.02
+# The penalty on squared weights keeps them small where few labels say little.
+_PENALTY = 0.01
+_MOST_STEPS = 200
+_FOLDS = 5
+# Individuals are told apart if, of at least so many animals that were held out, this share is named right.
+_LEAST_ANIMALS, _LEAST_RIGHT = 40, 0.75
+_ARRAYS = ("mean", "scale", "weights")
+
+
+@dataclasses.dataclass(frozen=True)
+class Individuals:
+    """A linear classifier of n individuals by f features (multinomial logistic regression).
+
+    Attributes:
+      names: n names.
+      keypoint_names: k names.
+      radius_px: half the side of the squares of colours.
+      mean, scale: (f,) of the features in training.
+      weights: (n, f + 1), the last column for a constant.
+      checked: animals of images with two or more that were held out in turn.
+      right: how many of them were named right.
+    """
+
+    names: tuple[str, ...]
+    keypoint_names: tuple[str, ...]
+    radius_px: int
+    mean: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray
+    checked: int
+    right: int
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether names may be given to tracks."""
+        return self.checked >= _LEAST_ANIMALS and self.right >= _LEAST_RIGHT * self.checked
+
+    def log_probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Returns the log of the probability (m, n) of each name for features (m, f); unknown ones count as usual."""
+        known = np.nan_to_num((features - self.mean) / self.scale)
+        return _log_softmax(known @ self.weights[:, :-1].T + self.weights[:, -1])
+
+
+def square_radius_px(body_size_px: float) -> int:
+    """Returns half the side of the squares of colours, for a body size."""
+    return max(round(_SQUARE * body_size_px), 1)
+
+
+def features_of(points_px: np.ndarray, frame: np.ndarray, radius_px: int) -> np.ndarray:
+    """Returns the features (m, f) of animals of a frame: logs of lengths, and colours between 0 and 1; NaN if unknown.
+
+    Args:
+      points_px: (m, k, 2), NaN where unknown.
+      frame: (h, w, 3) uint8.
+      radius_px: half the side of the squares of colours.
+    """
+    pairs = np.array(list(itertools.combinations(range(points_px.shape[1]), 2)), int).reshape(-1, 2)
+    pairs = pairs[:: max(len(pairs) // _PAIRS, 1)]
+    lengths = np.linalg.norm(points_px[:, pairs[:, 0]] - points_px[:, pairs[:, 1]], axis=2)
+    colours = np.full((*points_px.shape[:2], 3), np.nan)
+    for place in np.argwhere(np.isfinite(points_px[..., 0])):
+        x, y = (round(float(value)) for value in points_px[tuple(place)])
+        rows, columns = (slice(max(at - radius_px, 0), max(at + radius_px + 1, 0)) for at in (y, x))
+        square = frame[rows, columns]
+        if square.size:
+            colours[tuple(place)] = square.mean(axis=(0, 1)) / 255
+    return np.concatenate([np.log(np.maximum(lengths, 1e-3)), colours.reshape(len(points_px), -1)], axis=1)
+
+
+def learn(features: np.ndarray, poses: Poses, images: np.ndarray, radius_px: int) -> Individuals:
+    """Returns the classifier of the individuals of m labelled animals.
+
+    Args:
+      features: (m, f).
+      poses: the animals, each with an identity.
+      images: (m,) the number of the image of each, ascending; a fifth of them after the other is held out in turn.
+      radius_px: of the features.
+    """
+    identity = np.asarray(poses.identity)[:, 0]
+    shown = np.unique(identity)
+    names, targets = tuple(poses.individuals[number] for number in shown), np.searchsorted(shown, identity)
+    fold = np.searchsorted(np.unique(images), images) * _FOLDS // len(np.unique(images))
+    held_out = np.zeros((len(features), len(names)))
+    for part in range(_FOLDS):
+        is_out = fold == part
+        if is_out.any() and not is_out.all():
+            one = _fit(features[~is_out], targets[~is_out], names, poses.keypoint_names, radius_px)
+            held_out[is_out] = one.log_probabilities(features[is_out])
+    checked, right = _count(held_out, targets, images)
+    found = _fit(features, targets, names, poses.keypoint_names, radius_px)
+    return dataclasses.replace(found, checked=checked, right=right)
+
+
+def _count(scores: np.ndarray, targets: np.ndarray, images: np.ndarray) -> tuple[int, int]:
+    """Returns how many animals share their image with others, and how many are right if names are given once each."""
+    checked, right = 0, 0
+    for image in np.unique(images):
+        rows = np.flatnonzero(images == image)
+        if len(rows) > 1:
+            checked += len(rows)
+            right += int((assign(scores[rows]) == targets[rows]).sum())
+    return checked, right
+
+
+def assign(scores: np.ndarray) -> np.ndarray:
+    """Returns the number (m,) of each row's column, each column once, for the largest sum (m, n); -1 for none."""
+    # Imported here: it takes a third of a second.
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(scores, maximize=True)
+    found = np.full(len(scores), -1)
+    found[rows] = columns
+    return found
+
+
+def _fit(
+    features: np.ndarray, targets: np.ndarray, names: Sequence[str], keypoint_names: Sequence[str], radius_px: int
+) -> Individuals:
+    from scipy.optimize import minimize
+
+    known = np.isfinite(features)
+    count = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, features, 0).sum(axis=0) / count
+    spread = np.sqrt((np.where(known, features - mean, 0) ** 2).sum(axis=0) / count)
+    scale = np.where(spread > 1e-6, spread, 1.0)
+    inputs = np.concatenate([np.nan_to_num((features - mean) / scale), np.ones((len(features), 1))], axis=1)
+    wanted = np.eye(len(names))[targets]
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = flat.reshape(len(names), -1)
+        logs = _log_softmax(inputs @ weights.T)
+        penalised = np.concatenate([weights[:, :-1], np.zeros((len(names), 1))], axis=1)
+        slope = (np.exp(logs) - wanted).T @ inputs / len(inputs) + 2 * _PENALTY * penalised
+        return -(wanted * logs).sum() / len(inputs) + _PENALTY * (penalised**2).sum(), slope.ravel()
+
+    start = np.zeros(len(names) * inputs.shape[1])
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS}).x
+    weights = found.reshape(len(names), -1)
+    return Individuals(tuple(names), tuple(keypoint_names), radius_px, mean, scale, weights, 0, 0)
+
+
+def _log_softmax(scores: np.ndarray) -> np.ndarray:
+    scores = scores - scores.max(axis=1, keepdims=True)
+    return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+
+
+def write_individuals(file: Path, individuals: Individuals) -> None:
+    """Writes a classifier.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    arrays = {name: getattr(individuals, name).tolist() for name in _ARRAYS}
+    write_json(file, dataclasses.asdict(individuals) | arrays)
+
+
+def read_individuals(file: Path) -> Individuals:
+    """Reads a classifier.
+
+    Raises:
+      UserError: the file is damaged, or not as jaxpose wrote it.
+      OSError: it cannot be read.
+    """
+    content = read_json(
+        file, "write it again with jaxpose evaluate", [one.name for one in dataclasses.fields(Individuals)]
+    )
+    mean, scale, weights = (np.array(content[name], np.float64) for name in _ARRAYS)
+    return Individuals(
+        tuple(content["names"]),
+        tuple(content["keypoint_names"]),
+        content["radius_px"],
+        mean,
+        scale,
+        weights,
+        content["checked"],
+        content["right"],
+    )
