@@ -59,17 +59,17 @@ def cookie(served: Served) -> str:
 
 def ask(served: Served, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> Answer:
     """Status, headers and body of an answer; header names are given with underscores."""
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-    connection.putrequest(method, path, skip_host=True)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    for name, value in ({"Host": f"127.0.0.1:{served.port}", "Content-Length": str(len(body))} | named).items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    if body:
-        connection.send(body)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)) as connection:
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in ({"Host": f"127.0.0.1:{served.port}", "Content-Length": str(len(body))} | named).items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        if body:
+            connection.send(body)
+        # A server that is killed leaves an answer that must be closed as well.
+        with connection.getresponse() as answer:
+            content = answer.read()
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
 
 
