@@ -1,5 +1,6 @@
 """Converts video predictions between jaxpose's tables and other tools' files."""
 
+import contextlib
 import dataclasses
 import functools
 import numbers
@@ -39,7 +40,7 @@ CSV, DEEPLABCUT, SLP, SLEAP_ANALYSIS, PARQUET, NWB = "csv", "deeplabcut", "slp",
 SUFFIXES = {
     CSV: ".csv", SLEAP_ANALYSIS: ".analysis.h5", DEEPLABCUT: ".h5", SLP: ".slp", PARQUET: ".parquet", NWB: ".nwb",
 }  # fmt: skip
-_DETECTIONS_FILE = f"{DETECTIONS}{SUFFIXES[CSV]}"
+DETECTIONS_FILE = f"{DETECTIONS}{SUFFIXES[CSV]}"
 _UNIQUE = " and unique body parts"
 # Forms with a place for each individual; SLEAP's project holds animals without a track as well.
 _INDIVIDUALS = (CSV, DEEPLABCUT, SLEAP_ANALYSIS, NWB)
@@ -76,7 +77,10 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     if len(found) > 1 and _is_file(target):
         raise UserError(f"--out is {target.out}, but {source} has {len(found)} tables; give a folder, or --video VIDEO")
     lines = []
-    for table, of_table in {_tracks_of(table): of_table for table, of_table in found.items()}.items():
+    for predicted, of_table in found.items():
+        table = _tracks_of(predicted)
+        if table.stat().st_mtime_ns < predicted.stat().st_mtime_ns:
+            lines.append(f"{table} is older than its detections, {predicted.name}, which were predicted again")
         place = table.relative_to(source / VIDEO_TABLES_FOLDER).parent
         lines += _convert(table, of_table if of_table.is_file() else None, place, target)
     return lines
@@ -90,7 +94,7 @@ def _tracks_of(table: Path) -> Path:
     """
     if not _is_of_detections(table):
         return table
-    stem = table.name.removesuffix(_DETECTIONS_FILE) + TRACKS
+    stem = table.name.removesuffix(DETECTIONS_FILE) + TRACKS
     found = [file for suffix in SUFFIXES.values() if (file := table.with_name(f"{stem}{suffix}")).is_file()]
     if not found:
         out = shlex.quote(str(table.with_name(f"{stem}{SUFFIXES[CSV]}")))
@@ -247,7 +251,10 @@ def with_skeleton(table: PredictionTable, data: DataConfig | None = None) -> Pre
         return table
     project = Path(data.project)
     is_sleap = project.suffix.lower() == SUFFIXES[SLP] and project.is_file() and is_installed("sleap_io")
-    skeleton = read_skeleton(sleap.load(project)) if is_sleap else Skeleton()
+    skeleton = Skeleton()
+    # The predictions are whole without the project.
+    with contextlib.suppress(UserError):
+        skeleton = read_skeleton(sleap.load(project)) if is_sleap else skeleton
     edges = edges_given("data.skeleton", data.skeleton, names)
     skeleton = dataclasses.replace(skeleton, edges=edges, symmetries=known_pairs(skeleton.symmetries, names))
     return dataclasses.replace(table, poses=dataclasses.replace(table.poses, skeleton=skeleton))
@@ -392,7 +399,7 @@ def write_form(file: Path, predictions: PredictionTable, footage: Footage | None
 
 def _is_of_detections(file: Path) -> bool:
     """Returns whether a table has the animals of each frame, the surest first: `animal1` is no individual."""
-    if not file.name.endswith(_DETECTIONS_FILE):
+    if not file.name.endswith(DETECTIONS_FILE):
         return False
     names = lightning_pose.individuals_in(file)
     return len(names) > 1 and names == place_names(len(names))

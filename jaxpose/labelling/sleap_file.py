@@ -227,8 +227,10 @@ class SleapFile(WholeFile):
         with h5py.File(buffer, "r+") as opened:
             predicted: Any = opened[_PREDICTED]
             tables = Tables(**_all_rows(opened), predicted=predicted[...][[*"xy"]], tracks=self.tracks)
-            for image, points in edits.items():
-                self._write(image, points, tables)
+            # In the order of the video, however many images are written at once.
+            places = {image: place for image in edits if (place := self.place_of(image))}
+            for image in sorted(places, key=lambda image: (places[image].video, places[image].frame)):
+                self._write(image, edits[image], tables)
             for name, table in zip(_COLUMNS, tables.all(), strict=True):
                 replace_table(opened, name, table)
             add_tracks(opened, tables.tracks[len(self.tracks) :])

@@ -344,7 +344,7 @@ def find_table(run: Path, video: Path) -> Path:
 def video_of(table: Path) -> Path | None:
     """Returns the video, which may be on another machine, of a table in a results folder; None for other tables."""
     table = Path(os.path.abspath(table))
-    for run in table.parents:
+    for run in [folder.parent for folder in table.parents if folder.name == VIDEO_TABLES_FOLDER]:
         for row in _read_rows(run):
             if run / row.table == table:
                 return Path(row.path)

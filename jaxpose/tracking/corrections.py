@@ -4,19 +4,22 @@ import csv
 import dataclasses
 import hashlib
 import io
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose.config.option import excerpt
+from jaxpose.data.cells import usable_name
+from jaxpose.data.labels import SINGLE
 from jaxpose.errors import UserError
 from jaxpose.pose.detections import Detections
 from jaxpose.text_file import read_unicode
 from jaxpose.tracking.origin import shortened
 from jaxpose.tracking.review import EXTRA, MISSING, exchanges, gains
 from jaxpose.tracking.silhouettes import told_apart
-from jaxpose.tracking.tracks import Number, Solution, regrouped, solve
+from jaxpose.tracking.tracks import NAME, Number, Solution, regrouped, solve
 
 SAME, DIFFERENT, EXCHANGED = ANSWERS = ("same", "different", "swap")
 # In an answer with names of tracks: nothing is known about the animal.
@@ -165,11 +168,11 @@ def solve_corrected(
 
 
 def answerable(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns names that an answer can name: without spaces, each once, and none that is an answer itself."""
+    """Returns names that tables and answers can hold: without spaces, each once, and none with another meaning."""
     found: list[str] = []
     for name in names:
-        one = "_".join(name.split())
-        while one in found or one.lower() in (*ANSWERS, UNKNOWN):
+        one = usable_name("_".join(name.split())) or "_"
+        while one in found or one.lower() in (*ANSWERS, UNKNOWN, SINGLE) or re.fullmatch(f"{NAME}[0-9]+", one):
             one += "_"
         found.append(one)
     return tuple(found)
@@ -214,16 +217,26 @@ def refuse_unknown(place: str, turn: int, called: Sequence[str], names: Sequence
     Raises:
       UserError: it does not.
     """
-    if unknown := [name for name in called if name not in (*names, UNKNOWN)]:
+    if unknown := [name for name in called if name != UNKNOWN and _track_of(name, names) < 0]:
         raise UserError(
             f"{place}: there is no track {unknown[0]} in round {turn}; it has {', '.join(names)}; an answer is one of "
             f"{', '.join(ANSWERS)}, or names the tracks that show the animals at frame_to"
         )
 
 
+def _track_of(name: str, names: Sequence[str]) -> int:
+    """Returns the number of a track by its name, or by its number if it has a name; -1 for none."""
+    if name in names:
+        return names.index(name)
+    number = int(digits) if (digits := name.removeprefix(NAME)) != name and digits.isdecimal() else 0
+    return number - 1 if 0 < number <= len(names) and name == f"{NAME}{number}" else -1
+
+
 def _end(solution: Solution, name: str, frame: int, step: int) -> int:
     """Returns the last detection of a track up to a frame (step -1), or the first from it on (step 1); -1 for none."""
-    chain = solution.chain(solution.names.index(name))
+    chain = solution.chain(_track_of(name, solution.names))
+    # A person sees no pose that mixes animals.
+    chain = chain[~np.isin(chain, solution.found.parts)]
     frames = solution.found.frames[chain]
     place = np.searchsorted(frames, frame, side="right") - 1 if step < 0 else np.searchsorted(frames, frame)
     return int(chain[place]) if 0 <= place < len(chain) else -1

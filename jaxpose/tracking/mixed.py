@@ -57,7 +57,9 @@ def _usual_lengths(found: Detections, pairs: np.ndarray) -> np.ndarray:
 
 def _lengths(poses_px: np.ndarray, pairs: np.ndarray, usual_px: np.ndarray) -> np.ndarray:
     """Returns the logs (m, p) of the distances of pairs of keypoints, relative to the usual ones; NaN if unknown."""
-    squares = ((poses_px[:, pairs[:, 0]] - poses_px[:, pairs[:, 1]]) ** 2).sum(axis=2)
+    # Farther than any frame is wide, keypoints are simply far.
+    apart = np.clip(poses_px[:, pairs[:, 0]] - poses_px[:, pairs[:, 1]], -1e9, 1e9)
+    squares = (apart**2).sum(axis=2)
     # A length below a thousandth of the usual one counts as that, and so do all if the usual one is 0.
     return np.log(np.maximum(squares / np.maximum(usual_px, 1e-3) ** 2, 1e-6)) / 2
 

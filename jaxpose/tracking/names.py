@@ -6,15 +6,18 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import DataConfig
+from jaxpose.errors import UserError
 from jaxpose.pose.detections import Detections
 from jaxpose.pose.individuals import Individuals, assign, features_of
 from jaxpose.progress import phase
 from jaxpose.tracking.tracks import NAME, Solution
 from jaxpose.video.decoding import RangeReader
-from jaxpose.video.index import as_labelled, labelled_sizes_px, read_index
+from jaxpose.video.index import VideoIndex, as_labelled, key_frame_before, labelled_sizes_px, read_index
 
-# So many frames of a video are looked at. A track gets a name if it is seen in at least so many of them.
+# About so many frames of a video are looked at. A track gets a name if it is seen in at least so many of them.
 _FRAMES, _LEAST_SEEN = 48, 5
+# Where the video has few key frames, frames so far apart.
+_STEP = 5
 # In nats, per frame: another name must be so much less likely, with the best names for the other tracks.
 _CLEAR = 0.5
 # A single frame speaks at most so much against a name.
@@ -47,22 +50,40 @@ def read_evidence(
       keypoint_names: of their poses, the same as those of the run.
 
     Raises:
-      UserError: the file is not a readable video.
+      UserError: the file is not a readable video, or it does not have the frames of the detections; or these have other
+        keypoints than the run.
     """
     index = as_labelled(read_index(file), labelled_sizes_px(data))
+    if index.frame_count != found.frame_count:
+        raise UserError(f"{file} has {index.frame_count:,} frames, but the detections have {found.frame_count:,}")
+    if {*keypoint_names} != {*individuals.keypoint_names}:
+        raise UserError("the detections have other keypoints than the run")
     order = [keypoint_names.index(name) for name in individuals.keypoint_names]
-    frames = np.unique(found.frames)
-    frames = frames[np.unique(np.linspace(0, len(frames) - 1, _FRAMES).round().astype(int))]
+    stretches = _stretches(index)
     scores = np.full((len(found), len(individuals.names)), np.nan)
     size_px = index.width_px, index.height_px
-    with phase(f"looking for individuals in {file.name}", len(frames), "frame") as reading:
-        for number in frames[frames < index.frame_count].tolist():
-            for _, image in RangeReader(index, number, number + 1, np.eye(2, 3), size_px):
+    with phase(f"looking for individuals in {file.name}", len(stretches)) as reading:
+        for first, end in stretches:
+            for number, image in RangeReader(index, first, end, np.eye(2, 3), size_px):
+                if (number - first) % _STEP:
+                    continue
                 rows = np.setdiff1d(found.table[number][found.table[number] >= 0], found.parts)
                 features = features_of(found.poses_px[rows][:, order], image, individuals.radius_px)
                 scores[rows] = np.maximum(individuals.log_probabilities(features), _LEAST_LOG)
             reading.update()
     return Evidence(individuals.names, scores)
+
+
+def _stretches(index: VideoIndex) -> list[tuple[int, int]]:
+    """Returns stretches [first, end) of a video from key frames on, so that few frames are decoded.
+
+    Each `_STEP`-th frame of a stretch is looked at. They are spread over the video as its key frames are.
+    """
+    spread = np.unique(np.linspace(0, index.frame_count - 1, _FRAMES).round().astype(int))
+    keys = sorted({key_frame_before(index, number) for number in spread.tolist()})
+    length = _STEP * (-(-_FRAMES // len(keys)) - 1) + 1
+    ends = [*keys[1:], index.frame_count]
+    return [(key, min(key + length, end)) for key, end in zip(keys, ends, strict=True)]
 
 
 def with_names(solution: Solution, evidence: Evidence | None) -> Solution:
@@ -83,8 +104,8 @@ def with_names(solution: Solution, evidence: Evidence | None) -> Solution:
         other[track, best[track]] = -1e6
         if total - _total(means, assign(other)) > _CLEAR:
             names[track] = evidence.names[best[track]]
-    free = (name for number in range(1, tracks + len(names) + 1) if (name := f"{NAME}{number}") not in names.values())
-    return dataclasses.replace(solution, names=tuple(names.get(track) or next(free) for track in range(tracks)))
+    # A track without a name keeps its number, whichever others have names.
+    return dataclasses.replace(solution, names=tuple(names.get(track, f"{NAME}{track + 1}") for track in range(tracks)))
 
 
 def _total(scores: np.ndarray, columns: np.ndarray) -> float:

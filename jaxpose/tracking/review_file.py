@@ -17,6 +17,8 @@ from jaxpose.tracking.tracks import NAME
 # The forms of tables of tracks that `jaxpose track` writes.
 FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
 ENDING = "_review.csv"
+# Of the numbers of frames.
+_MOST_DIGITS = 15
 
 
 class Place(NamedTuple):
@@ -102,15 +104,19 @@ def read_rows(file: Path, content: bytes, origin: Origin, poses: Poses | None = 
     """
     # A spreadsheet may write a byte order mark.
     reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig", "replace"), newline=""))
+    try:
+        found = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
     if absent := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
         raise UserError(f"{file} is not a review that jaxpose track wrote: it has no column {', '.join(absent)}")
     rows = []
-    for row in reader:
+    for line, row in found:
         place = Place(*(row[name] or "" for name in Place._fields))
-        is_whole = all(text.isascii() and text.isdigit() for text in place[:3])
+        is_whole = all(text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS for text in place[:3])
         is_ours = row["tracks"] == origin.tracks and place.round == str(origin.round)
         if not is_ours or not is_whole or poses and not _is_in(poses, place):
-            raise OtherTracks(f"{file}:{reader.line_num} is not of the tracks next to it; make both again")
+            raise OtherTracks(f"{file}:{line} is not of the tracks next to it; make both again")
         rows.append(ReviewRow(row["kind"] or "", place, row["margin"] or "", row["expected_wrong"] or ""))
     return rows
 

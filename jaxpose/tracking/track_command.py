@@ -10,6 +10,7 @@ import numpy as np
 from jaxpose.config.arguments import DONE
 from jaxpose.conversion.label_files import Target
 from jaxpose.conversion.prediction_tables import (
+    DETECTIONS_FILE,
     SLEAP_ANALYSIS,
     SLP,
     SUFFIXES,
@@ -61,6 +62,8 @@ def run(given: argparse.Namespace) -> int:
     number, out = read_number(given.animals), Path(given.out).expanduser()
     file = Path(given.detections).expanduser()
     form = form_to_write(out, FORMS, file)
+    if out.name.endswith(DETECTIONS_FILE):
+        raise UserError(f"--out is {out}, but names that end in {DETECTIONS_FILE} are those of detections")
     table = read_table(file, several=True, with_placed=True).without_zeros()
     if not np.isfinite(table.poses.points_px).any():
         raise UserError(f"{file} has no position in any frame: nothing to track")

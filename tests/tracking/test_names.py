@@ -1,5 +1,7 @@
 """The names of labelled individuals for the tracks of other videos, where their looks tell them apart."""
 
+import dataclasses
+import json
 from pathlib import Path
 
 import av
@@ -9,11 +11,12 @@ import pandas as pd
 import pytest
 
 from jaxpose import track
+from jaxpose.checksums import write_json
 from jaxpose.config import Config, DataConfig
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.data.dataset import prepare
 from jaxpose.formats.project import read_project
-from jaxpose.pose.individuals import Individuals, read_individuals, write_individuals
+from jaxpose.pose.individuals import Individuals, learn, read_individuals, write_individuals
 from jaxpose.poses import Poses
 from jaxpose.prediction.labelled_individuals import learn_individuals
 from tests.predicted_runs import predicted_run
@@ -67,7 +70,7 @@ def learned(folder: Path, colours: tuple, names: tuple[str, str] = ("Red one", "
     data = DataConfig(project=str(folder))
     config, found = prepare(Config(data=data), read_project(data))
     result = learn_individuals(found, np.arange(len(found.poses.frames)), config.data)
-    assert result is not None and result.names == tuple(sorted(names)) and result.checked == 48
+    assert result is not None and result.names == tuple(sorted(names)) and result.checked.tolist() == [24, 24]
     return result
 
 
@@ -89,16 +92,22 @@ def tracked(detections: Path, *flags: str) -> Poses:
     return read_table(out, several=True).poses.by_identity()
 
 
-@pytest.mark.parametrize("seed", [10, 11])
-def test_tracks_get_the_names_of_the_individuals_that_they_look_like(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "names", "shown_as"),
+    # An answer could not name a track with a space, or one that is called as an answer; formulas, and DeepLabCut's name
+    # of body parts of no animal, mean something else in tables.
+    [(10, ("Red one", "swap"), ("Red_one", "swap_")), (11, ("=cmd", "single"), ("_", "single_"))],
+)
+def test_tracks_get_the_names_of_the_individuals_that_they_look_like(
+    tmp_path: Path, seed: int, names: tuple[str, str], shown_as: tuple[str, str]
+) -> None:
     """Whichever of them is seen first, and wherever it is."""
-    known = learned(tmp_path / "labels", COLOURS)
-    assert known.right == known.checked
-    detections = detections_of(tmp_path, known, seed, COLOURS)
+    known = learned(tmp_path / "labels", COLOURS, ("Ann", "Bob"))
+    assert known.right.tolist() == known.checked.tolist() and known.is_reliable
+    detections = detections_of(tmp_path, dataclasses.replace(known, names=names), seed, COLOURS)
     found = tracked(detections)
-    # An answer could not name a track with a space, or one that is called as an answer.
-    assert set(found.individuals) == {"Red_one", "swap_"}
-    for place, name in enumerate(("Red_one", "swap_")):
+    assert set(found.individuals) == set(shown_as)
+    for place, name in enumerate(shown_as):
         shown = found.points_px[:, found.individuals.index(name)]
         np.testing.assert_allclose(shown, walking(seed)[:, place], atol=1e-3)
 
@@ -107,7 +116,7 @@ def test_answers_name_the_individuals(tmp_path: Path, capsys: pytest.CaptureFixt
     detections = detections_of(tmp_path, learned(tmp_path / "labels", COLOURS, ("Ann", "Bob")), 10, COLOURS)
     first = tracked(detections)
     header = "answer,round,frame_from,frame_to,track_a,track_b"
-    (answers := tmp_path / "answers.csv").write_text(f"{header}\nBob Ann,0,20,30,Ann,Bob\n")
+    (answers := tmp_path / "answers.csv").write_text(f"{header}\nBob Ann,0,48,52,Ann,Bob\n")
     second = tracked(detections, "--corrections", str(answers))
     # The names follow the looks of most frames, and the exchange is where the person said.
     order = [second.individuals.index(name) for name in first.individuals]
@@ -120,11 +129,21 @@ def test_answers_name_the_individuals(tmp_path: Path, capsys: pytest.CaptureFixt
     order = [third.individuals.index(name) for name in ("Bob", "Ann")]
     expected = second.points_px[:, [second.individuals.index(name) for name in ("Ann", "Bob")]]
     np.testing.assert_array_equal(third.points_px[:, order], expected)
-    answers.write_text(f"{header}\nBob Eve,0,20,30,Ann,Bob\n")
+    # A track may also be called by its number, whether it has a name or not.
+    numbers = {name: f"animal{first.individuals.index(name) + 1}" for name in ("Ann", "Bob")}
+    named = tracked(detections)
+    (answers := tmp_path / "numbers.csv").write_text(f"{header}\nswap,0,48,52,{numbers['Ann']},{numbers['Bob']}\n")
+    by_number = tracked(detections, "--corrections", str(answers))
+    (detections.parents[1] / "individuals.json").unlink()
+    tracked(detections)
+    without = tracked(detections, "--corrections", str(answers))
+    assert set(without.individuals) == {"animal1", "animal2"} and len(named.individuals) == 2
+    np.testing.assert_array_equal(np.sort(without.points_px, axis=1), np.sort(by_number.points_px, axis=1))
+    answers.write_text(f"{header}\nBob Eve,0,48,52,animal1,animal2\n")
     capsys.readouterr()
     out = detections.with_name("tracks.csv")
     assert track.main([str(detections), "--animals", "2", "--out", str(out), "--corrections", str(answers)]) == 2
-    assert "there is no track Eve in round 0; it has " in capsys.readouterr().err
+    assert "there is no track Bob in round 0; it has animal1, animal2" in capsys.readouterr().err
 
 
 def test_animals_that_look_alike_keep_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +159,44 @@ def test_animals_that_look_alike_keep_numbers(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "day12.mp4").unlink()
     assert set(tracked(detections).individuals) == {"animal1", "animal2"}
     assert "tracks have numbers instead of the names Red one, swap: there is no video" in capsys.readouterr().out
+    video(tmp_path / "day12.mp4", walking(12, 20), COLOURS)
+    assert set(tracked(detections).individuals) == {"animal1", "animal2"}
+    assert "day12.mp4 has 20 frames, but the detections have 60" in capsys.readouterr().out
+
+
+def test_what_nothing_tells_apart_is_not_taken_for_known() -> None:
+    """Neither features that are all equal or unknown, nor looks that belong to a video and not to an animal."""
+    images = np.repeat(np.arange(40), 2)
+    identity = np.tile([0, 1], 40)
+    poses = Poses(
+        KEYPOINTS, images.tolist(), np.zeros((80, 1, 3, 2)), identity=identity[:, None], individuals=("Ann", "Bob")
+    )
+    random = np.random.default_rng(0)
+    for features in (np.full((80, 12), 0.5), np.full((80, 12), np.nan)):
+        assert learn(features, poses, images, images // 10, 1).right.sum() == 0
+    # In each of 20 videos, both animals have a look of their own that no other video has.
+    videos = images // 2
+    looks = random.normal(size=(20, 2, 12))[videos, identity]
+    found = learn(looks + random.normal(0, 0.1, looks.shape), poses, images, videos, 1)
+    assert found.checked.sum() == 80 and not found.is_reliable
+    # In one image, nothing can be held out.
+    assert learn(looks[:2], poses.at([0, 1]), images[:2], videos[:2], 1).checked.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mean": [0.5]}, {"names": "AB"}, {"weights": [[1.0], [2.0, 3.0]]}, {"radius_px": None}, {"checked": ["many"]}],
+)
+def test_a_file_that_jaxpose_did_not_write_is_refused(
+    tmp_path: Path, change: dict, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detections = detections_of(tmp_path, learned(tmp_path / "labels", COLOURS), 10, COLOURS)
+    file = detections.parents[1] / "individuals.json"
+    content = json.loads(file.read_text())
+    write_json(file, {name: value for name, value in content.items() if name != "sha256"} | change)
+    assert track.main([str(detections), "--animals", "2", "--out", str(detections.with_name("tracks.csv"))]) == 2
+    error = capsys.readouterr().err
+    assert "individuals.json is not as jaxpose wrote it; write it again with jaxpose evaluate" in error
 
 
 def test_the_classifier_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -148,5 +205,6 @@ def test_the_classifier_comes_back_from_its_file(tmp_path: Path) -> None:
     again = read_individuals(tmp_path / "a.json")
     features = np.random.default_rng(0).normal(size=(5, known.mean.size))
     np.testing.assert_array_equal(again.log_probabilities(features), known.log_probabilities(features))
-    assert (again.names, again.keypoint_names, again.right) == (known.names, known.keypoint_names, known.right)
+    assert (again.names, again.keypoint_names) == (known.names, known.keypoint_names)
+    assert again.right.tolist() == known.right.tolist()
     np.testing.assert_allclose(np.exp(known.log_probabilities(features)).sum(axis=1), 1)

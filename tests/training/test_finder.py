@@ -79,9 +79,8 @@ def test_a_run_holds_both_networks(run: Path, finder_run: Path) -> None:
         validations = [line for line in metrics_of(folder) if "val_loss" in line]
         assert validations and ("val_recall" in validations[0]) == (kind == "finder")
         assert all((folder / name).is_file() for name in ("finished.json", "best.safetensors", "evaluation.json"))
-    # The animals of both videos have the same names in the labels, but other looks.
-    assert "individuals animal1, animal2, animal3: " in log_of(run) and (run / "individuals.json").is_file()
-    assert not (finder_run / "individuals.json").exists()
+    # The names animal1, animal2 in the labels are numbers.
+    assert not (run / "individuals.json").exists()
     # One report, of both.
     assert "test, whole images: " in (run / "report.html").read_text() and not (finder_run / "report.html").exists()
 
