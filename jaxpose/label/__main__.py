@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.config.command_line import make_config
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
@@ -121,7 +122,8 @@ def _run(given: argparse.Namespace) -> int:
             gc.enable()
             calibration = _calibration(given, project, config)
             geometry = Geometry(store, calibration) if calibration else None
-            _serve(store, Videos(project), Training(store, given.project, training), geometry, listening, given)
+            videos = Videos(project, CONTEXT_RADIUS[config.model.kind])
+            _serve(store, videos, Training(store, given.project, training), geometry, listening, given)
     return DONE
 
 

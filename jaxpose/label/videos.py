@@ -40,7 +40,9 @@ class Videos:
       files: {name: file}; the name is that of the folder of its images.
     """
 
-    def __init__(self, project: LabelProject):
+    def __init__(self, project: LabelProject, radius: int = 0):
+        """Finds the videos; `radius` neighbours on either side of an extracted frame are written as well."""
+        self._radius = radius
         label_file = project.files[0].name if project.new_header == () else DataConfig().labels
         self._data = DataConfig(project=str(project.folder), labels=label_file)
         self._project, recordings = project, dict[str, Recording]()
@@ -114,19 +116,31 @@ class Videos:
                 return store.add(f"{folder}/{frame_image(number)}")
             # Also an image that is not listed, as the context of a labelled one.
             names = FrameNames(on_disk := sorted(store.project.image_names(folder)))
-            if same := [name for name in on_disk if names.number(name) == number]:
-                return store.add(f"{folder}/{same[0]}")
-            if not (name := self._name_in_other_view(video, number)):
-                name = image_of(self.names[video], number)
-            store.refuse_second(name)
-            pixels = self.frame(video, number)
-            if crop_px := self._crop_px(video):
-                x, y, width, height = crop_px
-                pixels = pixels[y : y + height, x : x + width]
-            file = store.project.folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, cv2.imencode(file.suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes())
+            same = [name for name in on_disk if names.number(name) == number]
+            name = f"{folder}/{same[0]}" if same else self._name_in_other_view(video, number)
+            name = name or image_of(self.names[video], number)
+            if not same:
+                store.refuse_second(name)
+            self._extract(video, number, store.project.folder / name, on_disk)
             return store.add(name)
+
+    def _extract(self, video: int, number: int, file: Path, on_disk: list[str]) -> None:
+        """Writes the image of a frame, and those of its neighbours, unless they are there; the frame comes last."""
+        crop_px, names = self._crop_px(video), FrameNames([*on_disk, file.name])
+        there = {names.number(name) for name in on_disk}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        last = self.frame_count(video) - 1
+        around = range(max(number - self._radius, 0), min(number + self._radius, last) + 1)
+        for near in [*(one for one in around if one != number), number]:
+            if near not in there:
+                self._write(video, near, crop_px, file.with_name(names.renumbered(file.name, near)))
+
+    def _write(self, video: int, number: int, crop_px: tuple[int, ...], file: Path) -> None:
+        pixels = self.frame(video, number)
+        if crop_px:
+            x, y, width, height = crop_px
+            pixels = pixels[y : y + height, x : x + width]
+        write_atomic(file, cv2.imencode(file.suffix, cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1].tobytes())
 
     def sessions(self) -> list[list[int]]:
         """Returns the videos of each session by their places in `names`, in the order of the views; -1 without one.

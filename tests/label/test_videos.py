@@ -47,6 +47,26 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
+def test_a_network_that_sees_five_frames_gets_the_neighbours_of_a_frame(store: Store) -> None:
+    videos, folder = Videos(store.project, 2), store.project.folder
+    frames, _ = read(folder / "videos" / "w.avi")
+    assert frames is not None
+
+    def images() -> dict[int, np.ndarray]:
+        found = {int(file.stem[3:]): cv2.imread(str(file)) for file in (folder / "labeled-data/w").iterdir()}
+        return {number: image[..., ::-1] for number, image in found.items() if image is not None}
+
+    first = videos.extract(1, 1, store)
+    assert [*sorted(images())] == [0, 1, 2, 3] and store.images[first:] == ["labeled-data/w/img00000001.png"]
+    # Of an image that was a neighbour, too; what is there stays.
+    videos.extract(1, 3, store)
+    videos.extract(1, FRAMES - 1, store)
+    found = images()
+    assert sorted(found) == [*range(6), *range(FRAMES - 3, FRAMES)]
+    for number, image in found.items():
+        np.testing.assert_array_equal(image, frames[number])
+
+
 def test_frames_are_those_of_the_reader_and_become_images(store: Store) -> None:
     videos, folder = Videos(store.project), store.project.folder
     assert videos.names == ["v", "w"] and store.images == [image_name(10)]
