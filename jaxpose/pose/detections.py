@@ -1,10 +1,14 @@
 """Detected animals as flat arrays, in an order that does not depend on the order of the animals within a frame."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 
 from jaxpose.poses import Poses
+
+# Poses are measured by at most twice so many pairs of keypoints.
+_PAIRS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +96,12 @@ def _table(frames: np.ndarray, frame_count: int) -> np.ndarray:
     table = np.full((frame_count, int(slots.max(initial=-1)) + 1), -1)
     table[frames, slots] = np.arange(len(frames))
     return table
+
+
+def keypoint_pairs(keypoints: int) -> np.ndarray:
+    """Returns the pairs (p, 2) of keypoints by which poses are measured: all, or some of them if there are many."""
+    pairs = np.array(list(itertools.combinations(range(keypoints), 2)), int).reshape(-1, 2)
+    return pairs[:: max(len(pairs) // _PAIRS, 1)]
 
 
 def medians(points_px: np.ndarray) -> np.ndarray:

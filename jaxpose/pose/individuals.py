@@ -1,17 +1,15 @@
 """Which labelled individual a pose shows, from the lengths between its keypoints and the colours at them."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
+from jaxpose.pose.detections import keypoint_pairs
 from jaxpose.poses import Poses
 
-# Lengths are those of at most twice so many pairs of keypoints.
-_PAIRS = 64
 # Colours are means of squares around keypoints; half their side is this share of the body size.
 _SQUARE = 0.02
 # The penalty on squared weights keeps them small where few labels say little.
@@ -62,12 +60,6 @@ class Individuals:
 def square_radius_px(body_size_px: float) -> int:
     """Returns half the side of the squares of colours, for a body size."""
     return max(round(_SQUARE * body_size_px), 1)
-
-
-def keypoint_pairs(keypoints: int) -> np.ndarray:
-    """Returns the pairs (p, 2) of keypoints whose lengths are features."""
-    pairs = np.array(list(itertools.combinations(range(keypoints), 2)), int).reshape(-1, 2)
-    return pairs[:: max(len(pairs) // _PAIRS, 1)]
 
 
 def features_of(points_px: np.ndarray, frame: np.ndarray, radius_px: int) -> np.ndarray:

@@ -1,10 +1,8 @@
 """Finds poses that mix two animals: some keypoints are where one animal was just now, the others where another was."""
 
-import itertools
-
 import numpy as np
 
-from jaxpose.pose.detections import Detections, in_parts
+from jaxpose.pose.detections import Detections, in_parts, keypoint_pairs
 
 # In nats of length. A pose may mix animals if it is so much larger than those of the largest animal mostly are, and it
 # does if its keypoints are so much farther apart between the two parts than within them.
@@ -13,8 +11,8 @@ _LARGER, _APART = 0.1, 0.5
 _LEAST_SHARE, _LEAST = 0.25, 2
 # Where the animals are is taken from the nearest frame with at least two usual poses, at most so far away.
 _REACH_FRAMES = 30
-# Sizes are measured by at most twice so many pairs of keypoints; medians are those of at most so many poses.
-_PAIRS, _POSES = 64, 20_000
+# Medians are those of about so many poses.
+_POSES = 20_000
 _POSES_AT_ONCE = 2**14
 
 
@@ -24,8 +22,7 @@ def without_mixed(found: Detections) -> Detections:
     In contacts, networks that join keypoints to animals may join those of two. Such a pose would hide one of the
     animals and draw the track of the other to itself. The parts say where both animals are. No track shows them.
     """
-    pairs = np.array(list(itertools.combinations(range(found.poses_px.shape[1]), 2)), int).reshape(-1, 2)
-    pairs = pairs[:: max(len(pairs) // _PAIRS, 1)]
+    pairs = keypoint_pairs(found.poses_px.shape[1])
     usual_px = _usual_lengths(found, pairs)
     sizes = _sizes(found, pairs, usual_px)
     known = sizes[np.isfinite(sizes)]
