@@ -16,6 +16,7 @@ from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments, program
 from jaxpose.config.command_line import make_config
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.paths import find_config
 from jaxpose.config.rules import validate_alone
 from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
@@ -188,7 +189,8 @@ def _training_arguments(given: argparse.Namespace, project: "LabelProject", conf
     # Quoted, because a view may have a name such as 1, or one with a comma.
     views = {"data.views": repr(project.views)} if is_found else {}
     options = {**given.options, **_labels_option(given), **views}
-    own = ["--config", given.config] if given.config else []
+    # A file that comes with jaxpose need not be in this folder.
+    own = ["--config", str(find_config(given.config).absolute())] if given.config else []
     return [*own, *(f"{name}={text}" for name, text in options.items())]
 
 

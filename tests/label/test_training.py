@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -19,6 +20,7 @@ from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE
 from tests.browser import needs_browser, opened
 from tests.label.small_projects import image_name, serving, write_project
 from tests.label.test_browser import is_at, press
+from tests.label.test_server import ask, post
 
 # The smallest training, for a project of 12 images.
 OPTIONS = (
@@ -157,3 +159,16 @@ def test_options_of_the_training_are_checked_before_the_page_opens(
     ):
         assert main([str(project), argument, "--no-browser"]) == 2
         assert problem in capsys.readouterr().err
+
+
+def test_a_config_that_comes_with_jaxpose_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "p", 1, f"{image_name(0)},1,2,3,4,5,6\n")
+    monkeypatch.chdir(tmp_path)
+    with serving(project, "--config", "configs/small.py") as served:
+        _, headers, _ = ask(served, "/?" + urlsplit(served.address).query)
+        cookie = headers["set-cookie"].partition(";")[0]
+        status, _, content = post(served, cookie, "/api/train", {})
+        assert (status, json.loads(content)["name"]) == (200, "training"), content
+        assert post(served, cookie, "/api/stop", {})[0] == 200
