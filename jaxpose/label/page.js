@@ -298,8 +298,9 @@ class Page {
       await this.loadProject();
       this.queue.choose();
     }
-    // The user may have gone on.
+    // The user may have gone on, and taken the image shown now for this one.
     if (this.wanted === place) await this.go(this.momentOf.get(made[0]));
+    else this.say(`${this.project.images[made[0]]} is in the list now, but another image is shown`);
   }
 
   // The images of all views of the moments some steps away in the list.
