@@ -84,8 +84,10 @@ def test_names_contrast_focus_and_widths(tmp_path: Path) -> None:
         expect(page.locator("#rows img, #keypoints b, footer img, select img")).to_have_count(0)
         press(page, "p")
         expect(page.locator(f'.points [aria-label="{NOSE}, visible"]')).to_have_count(1)
-        for state, keys in (("image", ""), ("keys", "F1"), ("go to", "Escape j 0"), ("video", "Escape g")):
+        for state, keys in (("image", ""), ("keys", "F1"), ("video", "Escape g")):
             press(page, keys)
+            if state == "video":
+                expect(page.locator("#slider")).to_be_visible()
             for width_px, scheme in ((1280, "light"), (1280, "dark"), (800, "dark"), (800, "light")):
                 page.set_viewport_size({"width": width_px, "height": 600})
                 page.emulate_media(color_scheme=scheme)  # pyright: ignore[reportArgumentType]
