@@ -263,7 +263,7 @@ def with_skeleton(table: PredictionTable, data: DataConfig | None = None) -> Pre
 def individuals_for(table: Path) -> tuple[Individuals, DataConfig, Path | None] | None:
     """Returns what tells individuals apart in the run whose folder holds a table, its options, and the table's video.
 
-    None if there is no such run, or if it cannot tell them apart.
+    None without such a run, or if its labels do not distinguish the individuals.
 
     Raises:
       UserError: the file is damaged.

@@ -292,18 +292,18 @@ class Review:
     def _read_anew(self, signature: tuple[int, ...]) -> _Tables:
         if not signature:
             raise UserError(f"the tracks {self.tracks} do not exist any more; make them again with jaxpose track")
-        if not self._poses or self._poses[0] != signature:
-            table = read_tracks(self.tracks)
-            poses = table.poses
-            shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
-                          skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
-            self._poses = signature, shown, table.footage, checksum_of(self.tracks)
-        poses = self._poses[1]
         try:
             content = read_bytes(self.file, most_bytes=None)
         except FileNotFoundError:
             raise UserError(f"the review {self.file} does not exist; jaxpose track writes it") from None
         origin = read_origin(self.file)
+        if not self._poses or self._poses[0] != signature:
+            table = read_tracks(self.tracks, origin)
+            poses = table.poses
+            shown = Poses(poses.keypoint_names, poses.frames, poses.points_px.astype(np.float32),
+                          skeleton=poses.skeleton, individuals=poses.individuals)  # fmt: skip
+            self._poses = signature, shown, table.footage, checksum_of(self.tracks)
+        poses = self._poses[1]
         refuse_other_tracks(self.file, self.tracks, origin, self._poses[3])
         if not self._doubts or self._doubts[:2] != (origin, content):
             self._doubts = origin, content, read_rows(self.file, content, origin, poses)

@@ -16,7 +16,7 @@ _SQUARE = 0.02
 _PENALTY = 0.01
 _MOST_STEPS = 200
 _FOLDS = 5
-# Individuals are told apart if, of at least so many animals that were held out, this share is named right.
+# Names are used if at least this share of the held-out animals, of which there must be so many, is named right.
 _LEAST_ANIMALS, _LEAST_RIGHT = 40, 0.75
 _MEND = "write it again with jaxpose evaluate"
 _ARRAYS = ("mean", "scale", "weights", "checked", "right")

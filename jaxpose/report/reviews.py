@@ -171,7 +171,7 @@ def _read_tracks(facts: RunFacts, one: _Reviewed, rows: Sequence[ReviewRow]) -> 
       UserError: a table cannot be used.
     """
     names = facts.config.data.keypoint_names
-    tracks = _in_order(read_tracks(one.tracks), names)
+    tracks = _in_order(read_tracks(one.tracks, one.origin), names)
     poses = tracks.poses
     read_rows(one.review, one.content, one.origin, poses)
     if not _has_missing(rows):

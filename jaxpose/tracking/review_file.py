@@ -12,7 +12,6 @@ from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.poses import Poses
 from jaxpose.tracking.origin import Origin
 from jaxpose.tracking.review import COLUMNS
-from jaxpose.tracking.tracks import NAME
 
 # The forms of tables of tracks that `jaxpose track` writes.
 FORMS = (SLP, DEEPLABCUT, SLEAP_ANALYSIS, CSV)
@@ -68,8 +67,12 @@ def tracks_of(review: Path) -> Path:
     raise UserError(f"{review} has no tracks {stem} ({forms}) next to it, which jaxpose track writes with it{has}")
 
 
-def read_tracks(file: Path) -> PredictionTable:
+def read_tracks(file: Path, origin: Origin) -> PredictionTable:
     """Returns the tracks of a file, with one place for each.
+
+    Args:
+      file: the tracks.
+      origin: of these tracks; it has the name of a single track, which tables do not have.
 
     Raises:
       UserError: the file cannot be used, has several animals without tracks, or a track twice in a frame.
@@ -77,8 +80,7 @@ def read_tracks(file: Path) -> PredictionTable:
     table = read_table(file, several=True).placed()
     if table.poses.individuals:
         return table
-    # A table of one animal does not name it.
-    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, individuals=(f"{NAME}1",)))
+    return dataclasses.replace(table, poses=dataclasses.replace(table.poses, individuals=tuple(origin.names[-1][:1])))
 
 
 def refuse_other_tracks(review: Path, tracks: Path, origin: Origin, checksum: str) -> None:

@@ -58,7 +58,7 @@ def test_a_network_that_sees_five_frames_gets_the_neighbours_of_a_frame(store: S
 
     first = videos.extract(1, 1, store)
     assert [*sorted(images())] == [0, 1, 2, 3] and store.images[first:] == ["labeled-data/w/img00000001.png"]
-    # Of an image that was a neighbour, too; what is there stays.
+    # A neighbour that becomes a labelled image gets its own neighbours; existing files stay.
     videos.extract(1, 3, store)
     videos.extract(1, FRAMES - 1, store)
     found = images()

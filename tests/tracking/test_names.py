@@ -19,6 +19,8 @@ from jaxpose.formats.project import read_project
 from jaxpose.pose.individuals import Individuals, learn, read_individuals, write_individuals
 from jaxpose.poses import Poses
 from jaxpose.prediction.labelled_individuals import learn_individuals
+from jaxpose.tracking.origin import read_origin
+from jaxpose.tracking.review_file import read_tracks
 from tests.predicted_runs import predicted_run
 
 KEYPOINTS, SIZE_PX, FRAMES = ("nose", "back", "tail"), (96, 64), 60
@@ -208,3 +210,11 @@ def test_the_classifier_comes_back_from_its_file(tmp_path: Path) -> None:
     assert (again.names, again.keypoint_names) == (known.names, known.keypoint_names)
     assert again.right.tolist() == known.right.tolist()
     np.testing.assert_allclose(np.exp(known.log_probabilities(features)).sum(axis=1), 1)
+
+
+def test_a_single_track_has_its_name_in_the_review(tmp_path: Path) -> None:
+    detections = detections_of(tmp_path, learned(tmp_path / "labels", COLOURS, ("Ann", "Bob")), 10, COLOURS)
+    out = detections.with_name("tracks.csv")
+    assert track.main([str(detections), "--animals", "1", "--out", str(out)]) == 0
+    origin = read_origin(out.with_name("tracks_review.csv"))
+    assert read_tracks(out, origin).poses.individuals == tuple(origin.names[-1]) != ("animal1",)
